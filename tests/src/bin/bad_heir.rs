@@ -6,11 +6,14 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg,
 };
+use rustix::process::{Pid, Signal, kill_process};
 
+/// Longer than a daemon waits for the first word.
+const HALT: std::time::Duration = std::time::Duration::from_secs(6);
 const HELLO: &str = r#"{"hello":{"version":"bad","formats":[1,2]}}"#;
 
 fn say(text: &str) -> Result<()> {
@@ -49,11 +52,26 @@ fn stay() -> Result<()> {
     }
 }
 
+/// Stops a process, or has it go on.
+fn signal(word: &str, pid: &str) -> Result<()> {
+    let signal = match word {
+        "halt" => Signal::STOP,
+        "resume" => Signal::CONT,
+        other => bail!("no step {other:?}"),
+    };
+    let pid = Pid::from_raw(pid.parse()?).context("no process")?;
+    Ok(kill_process(pid, signal)?)
+}
+
 fn main() -> Result<()> {
     // Its first task is that of a launcher, which a real program would do as the daemon's child.
     let what = std::fs::read_to_string("bad_heir")?;
     let steps: Vec<&str> = what.trim().split(' ').collect();
     for step in steps {
+        if let Some((word, pid)) = step.split_once(':') {
+            signal(word, pid)?;
+            continue;
+        }
         match step {
             "hello" => say(HELLO)?,
             "other-format" => say(r#"{"hello":{"version":"bad","formats":[98,99]}}"#)?,
@@ -66,6 +84,7 @@ fn main() -> Result<()> {
             "one" => drop(hear()?),
             "stay" => stay()?,
             "end" => return Ok(()),
+            "wait" => testing::daemon::pause(HALT),
             other => bail!("no step {other:?}"),
         }
     }

@@ -127,7 +127,7 @@ fn work(bed: &Bed, daemon: &mut Daemon, vms: [&Vm; 2], host: Option<&Namespace>)
     let load = Load::start(vm1, VM2)?;
     for vm in vms {
         vm.run(
-            "{ arg_size=40m sh /scripts/together.sh >/tmp/together 2>&1; touch /tmp/together-over; } &",
+            "{ arg_size=40m arg_until=/tmp/enough sh /scripts/together.sh >/tmp/together 2>&1; touch /tmp/together-over; } &",
         )?;
     }
     let both = await_that("both guests to come to fio", || {
@@ -140,6 +140,9 @@ fn work(bed: &Bed, daemon: &mut Daemon, vms: [&Vm; 2], host: Option<&Namespace>)
     );
     let killed = kill_in_the_middle(bed, daemon, vms);
     ensure!(bed.check("killed -9 and back, both served", killed), "the rest was not done");
+    for vm in vms {
+        vm.run("touch /tmp/enough")?;
+    }
     bed.say("the guests go on to the end of fio");
     bed.check("TCP connections live on", lines.go_on());
     bed.check("iperf3 both ways lives on", load.end());

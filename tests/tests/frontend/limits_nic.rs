@@ -167,11 +167,12 @@ fn what_is_sent_to_a_guest_beyond_its_limit_is_dropped_at_its_port() -> Result<(
     ensure_rate(3000.0, 0.01, |ms| {
         let (taken, came) = flood(&mut nics, &[2, 3], ms)?;
         println!("{taken} sent, {came:?} came");
-        // It may be slower than its sender, as any guest here.
-        timing::judge(came[1] > came[0], || {
-            format!("the other had to wait: {taken} sent, {came:?} came")
-        })?;
         Ok(came[0])
+    })?;
+    // It may be slower than its sender, as any guest here; and all of them for a while, on a busy machine.
+    await_that("the other to get more than the limited one", || {
+        let (_, came) = flood(&mut nics, &[2, 3], 300)?;
+        Ok(came[1] > came[0])
     })?;
     let lost = dropped("b")? - before;
     ensure!(lost > 0, "{lost} were counted as too many");
@@ -247,10 +248,13 @@ fn a_group_of_a_disk_and_a_nic_is_made_used_kept_and_removed() -> Result<()> {
         let after = used(&daemon)?;
         let both = [after[0] - before[0], after[1] - before[1]];
         println!("{both:?} bytes of the disk and of the nic");
-        timing::judge(both.iter().all(|bytes| *bytes > 0), || {
-            format!("one of both had nothing: {both:?}")
-        })?;
         Ok(both.iter().sum())
+    })?;
+    let before = used(&daemon)?;
+    await_that("both to have had their part", || {
+        flood(&mut nics, &[2], 300)?;
+        let after = used(&daemon)?;
+        Ok((0..2).all(|of| after[of] > before[of]))
     })?;
     // Another limit holds at once, without any queue being detached.
     daemon.ask("group set tenant --limit-bytes 0")?;

@@ -72,6 +72,12 @@ fn an_heir_that_fails_anywhere_leaves_the_daemon_as_it_was() -> Result<()> {
             load.await_requests(50).with_context(|| format!("after {steps:?}"))?;
         }
     }
+    // A daemon that stood still hears what was said meanwhile: it is not the heir that was late.
+    std::fs::write(
+        daemon.dir().join("bad_heir"),
+        format!("halt:{pid} hello wait resume:{pid} estate end"),
+    )?;
+    daemon.refuses_upgrade("the new process has ended")?;
     // No such program, and one that cannot be run.
     for text in [None, Some("no program")] {
         match text {
