@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::io::retry_on_intr;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 /// Flags of an ordinary request.
@@ -113,8 +114,9 @@ impl Raw {
         if !fds.is_empty() {
             ensure!(control.push(SendAncillaryMessage::ScmRights(fds)), "too many descriptors");
         }
-        let sent =
-            sendmsg(&self.stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+        let sent = retry_on_intr(|| {
+            sendmsg(&self.stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
+        })?;
         ensure!(sent == bytes.len(), "a message was sent in part");
         Ok(())
     }

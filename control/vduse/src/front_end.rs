@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -178,9 +179,11 @@ impl FrontEnd {
         if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
             return Err(Lost::Nonsense(message.name()));
         }
-        let sent =
+        // A wait with a limit is interrupted when a process that was stopped goes on.
+        let sent = retry_on_intr(|| {
             sendmsg(&self.stream, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)
-                .map_err(io::Error::from)?;
+        })
+        .map_err(io::Error::from)?;
         // A message is shorter than what a socket takes at once.
         if sent == bytes.len() { Ok(()) } else { Err(io::Error::from(ErrorKind::WriteZero).into()) }
     }
@@ -211,8 +214,10 @@ impl FrontEnd {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut into = [IoSliceMut::new(&mut header)];
-        let came = recvmsg(&self.stream, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC)
-            .map_err(io::Error::from)?;
+        let came = retry_on_intr(|| {
+            recvmsg(&self.stream, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC)
+        })
+        .map_err(io::Error::from)?;
         let fd = control.drain().find_map(|message| match message {
             RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
             _ => None,

@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -297,9 +298,11 @@ impl Session {
         if !fds.is_empty() {
             ensure!(control.push(SendAncillaryMessage::ScmRights(fds)), "no room for a descriptor");
         }
-        let sent =
+        // A wait with a limit is interrupted when a process that was stopped goes on.
+        let sent = retry_on_intr(|| {
             sendmsg(&self.stream, &[IoSlice::new(&message)], &mut control, SendFlags::NOSIGNAL)
-                .with_context(|| format!("sending message {request}"))?;
+        });
+        let sent = sent.with_context(|| format!("sending message {request}"))?;
         ensure!(sent == message.len(), "message {request} was sent in part");
         Ok(())
     }
@@ -311,9 +314,10 @@ impl Session {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(&mut header)];
-        let got = recvmsg(&self.stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
-            .with_context(what)?
-            .bytes;
+        let got = retry_on_intr(|| {
+            recvmsg(&self.stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+        });
+        let got = got.with_context(what)?.bytes;
         let mut first = None;
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = message {

@@ -4,6 +4,7 @@
 
 use anyhow::{Context, Result, ensure};
 use rustix::fd::OwnedFd;
+use rustix::io::retry_on_intr;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketType, recv, socket};
 use serde_json::json;
@@ -92,7 +93,8 @@ fn announced(one: &Vm, outside: &Namespace) -> Result<&'static str> {
     let often = json!({ "initial": 50, "max": 100, "rounds": 3, "step": 50 });
     one.qmp("announce-self", &often)?;
     let mut frame = [0; 2048];
-    let (_, len) = recv(&heard, &mut frame, RecvFlags::empty()).context("no RARP frame came")?;
+    let heard = retry_on_intr(|| recv(&heard, &mut frame[..], RecvFlags::empty()));
+    let (_, len) = heard.context("no RARP frame came")?;
     let frame: String = frame[..len].iter().map(|byte| format!("{byte:02x}")).collect();
     let wanted = format!("ffffffffffff{}{RARP:04x}", NICS[0].mac().replace(':', ""));
     ensure!(frame.starts_with(&wanted), "in place of a RARP frame ({wanted}..): {frame}");
