@@ -21,6 +21,7 @@ use crate::state;
 mod accept;
 mod bond;
 mod vetting;
+pub(crate) mod vmm;
 
 pub(crate) use bond::Bond;
 pub(crate) use vetting::Vetting;

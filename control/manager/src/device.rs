@@ -18,6 +18,7 @@ use virtqueue::Format;
 
 use crate::address_space::AddressSpace;
 use crate::balance::Weighed;
+use crate::bonds::vmm::Vmm;
 use crate::bounds::{Bounds, Claim};
 use crate::connection::Connection;
 use crate::disk::{Admission, DiskParts};
@@ -437,9 +438,10 @@ impl Device {
 
     /// Notes what became of a ring of front-end `link`, as far as the image goes.
     fn bind(&mut self, link: u32, admission: Option<Admission>, is_made: bool) {
-        let Some(disk) = self.kind.disk_mut() else { return };
+        let (links, Some(disk)) = (&self.links, self.kind.disk_mut()) else { return };
+        let vmm = || links.get(&link).and_then(|link| Vmm::of(link.connection.socket()));
         match admission {
-            Some(Admission::Served(verdict)) if is_made => disk.bond.begin(link, &verdict),
+            Some(Admission::Served(verdict)) if is_made => disk.bond.begin(link, &verdict, vmm),
             Some(Admission::Other(why)) => disk.bond.refuse_link(link, why),
             _ => {}
         }

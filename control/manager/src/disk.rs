@@ -12,6 +12,7 @@ use config::plan::DiskPlan;
 use config::spec::OnFailure;
 use device::blk::{Limits, Live, Shape, Topology};
 
+use crate::bonds::vmm::Vmm;
 use crate::bonds::{Bond, Bonds, Vetting};
 use crate::device::{Link, QueueState};
 use crate::failures::Failures;
@@ -270,10 +271,12 @@ impl DiskParts {
         let was_running = was_running(queues, link);
         let verdict = self.bond.judge(&self.plan.id, number, was_running);
         let is_lost = self.was_empty && was_running;
-        // Who starts anew is to have what the path names: what is open may have no name any more.
+        // Who starts anew is to have what the path names: what is open may have no name any more, and be another's. That
+        // it does is not for its guest to say, whose rings are what it writes.
         let is_astray = self.astray == Some(Astray::Replaced);
-        let is_new = !is_running(queues.len() as u16, link) && !self.bond.has_served(number);
-        if is_astray && is_new {
+        let vmm = || Vmm::of(link.connection.socket());
+        let comes_back = || is_running(queues.len() as u16, link) && self.bond.has_served_to(vmm);
+        if is_astray && !self.bond.has_served(number) && !comes_back() {
             return Admission::Other(self.names_another());
         }
         match verdict {

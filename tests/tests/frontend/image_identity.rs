@@ -1,10 +1,15 @@
 //! Which image a guest is on: one that comes back is served only from the image that it was on, whatever
 //! an operator has put in its place meanwhile; and what others do to an image is said.
 
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use testing::daemon::{Daemon, await_that};
 use testing::frontend::{Frontend, FrontendSpec};
 use testing::slots::{Kind, STATUS_OK};
@@ -48,6 +53,26 @@ impl Bed {
     /// The VMM connects again, as QEMU does with `reconnect=1`.
     fn come_back(&mut self) -> Result<()> {
         self.guest.reconnect(self.daemon.connect(DISK)?)
+    }
+
+    /// Another process connects, whose guest has written what is in this one's rings.
+    fn come_back_as_another(&mut self) -> Result<()> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let dialer = env!("CARGO_BIN_EXE_dialer");
+        let mut dialer = Command::new(dialer)
+            .arg(self.daemon.socket(DISK))
+            .stdin(OwnedFd::from(theirs))
+            .spawn()?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut byte = [0];
+        recvmsg(&ours, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        let connection = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        });
+        ensure!(dialer.wait()?.success(), "the dialer failed");
+        self.guest.reconnect(UnixStream::from(connection.context("no connection came")?))
     }
 
     /// The guest waits, with words that name both images, and the other image is as it was.
@@ -473,6 +498,12 @@ fn a_vm_that_is_started_has_what_its_path_names() -> Result<()> {
         is_said(&bed.daemon, "is another image than the one that its guest is on")?;
         // It goes on until then, also when its VMM connects anew.
         bed.goes_on()?;
+        bed.come_back()?;
+        bed.goes_on()?;
+        // Not one that only says so: what is open may be the image of whoever had this disk before.
+        bed.come_back_as_another()?;
+        is_said(&bed.daemon, "is not what is open here, for which its guest waits")?;
+        ensure!(bed.daemon.shown(DISK, "queues_attached")? == 0);
         bed.come_back()?;
         bed.goes_on()?;
         drop(bed.guest);

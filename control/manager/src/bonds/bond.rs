@@ -1,6 +1,7 @@
 //! What ties the guest of one disk to its image, as long as the disk is open.
 
 use super::Remembered;
+use crate::bonds::vmm::Vmm;
 use crate::image::{Found, Image, Verdict, judge};
 
 /// What ties a disk's guest to its image.
@@ -25,6 +26,8 @@ pub(crate) struct Bond {
     refusals: u64,
     /// The front-end that was served last.
     served: Option<u32>,
+    /// The process that it is.
+    served_to: Option<Vmm>,
     /// What is remembered is kept under another name, or of another socket.
     is_elsewhere: bool,
 }
@@ -81,8 +84,16 @@ impl Bond {
         }
     }
 
-    /// A ring of front-end `link` is to be served.
-    pub(crate) fn begin(&mut self, link: u32, verdict: &Verdict) {
+    /// A ring of front-end `link` is to be served, which is that process.
+    pub(crate) fn begin(
+        &mut self,
+        link: u32,
+        verdict: &Verdict,
+        vmm: impl FnOnce() -> Option<Vmm>,
+    ) {
+        if !self.has_served(link) {
+            self.served_to = vmm();
+        }
         if !self.is_refused_there {
             self.refused = None;
         }
@@ -105,6 +116,11 @@ impl Bond {
     /// Whether front-end `link` is the one that was served last.
     pub(crate) fn has_served(&self, link: u32) -> bool {
         self.served == Some(link)
+    }
+
+    /// Whether the front-end that was served last was that process, or none was.
+    pub(crate) fn has_served_to(&self, vmm: impl FnOnce() -> Option<Vmm>) -> bool {
+        self.served.is_none() || self.served_to.is_some() && self.served_to == vmm()
     }
 
     /// The image that is to be kept before its guest is served, if it is not kept yet.

@@ -191,17 +191,17 @@ fn what_is_known_by_a_socket_is_kept_under_the_name_of_the_disk() {
     };
     let mut bond = there("/a");
     assert_eq!(bond.judge("vm1", 0, true), Verdict::Remember);
-    bond.begin(0, &Verdict::Remember);
+    bond.begin(0, &Verdict::Remember, || None);
     assert_eq!(bond.take_unkept(), Some(image("/a")));
     // Its other rings are judged as the first one was, and nothing is kept for them.
     assert_eq!(bond.judge("vm1", 0, true), Verdict::Remember);
-    bond.begin(0, &Verdict::Remember);
+    bond.begin(0, &Verdict::Remember, || None);
     assert_eq!(bond.take_unkept(), None);
     assert_eq!(bond.judge("vm1", 1, true), Verdict::Same);
     let found = crate::image::Found { image: image("/a"), was_bytes: None };
     let mut bond = Bond::new(Some(found), (Remembered::Image(image("/a")), false));
     assert_eq!(bond.judge("vm1", 0, true), Verdict::Remember);
-    bond.begin(0, &Verdict::Remember);
+    bond.begin(0, &Verdict::Remember, || None);
     assert_eq!(bond.judge("vm1", 0, true), Verdict::Same);
 }
 
@@ -222,7 +222,7 @@ fn an_image_that_comes_back_is_held_against_what_its_guest_was_on() {
 fn a_front_end_that_stays_is_judged_by_what_its_guest_is_on() {
     let found = |image| Some(crate::image::Found { image, was_bytes: None });
     let mut bond = Bond::new(found(image("/a")), (Remembered::Nothing, true));
-    bond.begin(3, &Verdict::Remember);
+    bond.begin(3, &Verdict::Remember, || None);
     assert!(!bond.find(found(image("/a"))));
     assert_eq!(bond.judge("vm1", 3, true), Verdict::Remember, "its other rings");
     assert!(bond.find(found(other("/a"))));
@@ -234,7 +234,7 @@ fn a_front_end_that_stays_is_judged_by_what_its_guest_is_on() {
 fn what_could_not_be_kept_is_tried_again() {
     let found = crate::image::Found { image: image("/a"), was_bytes: None };
     let mut bond = Bond::new(Some(found), (Remembered::Nothing, true));
-    bond.begin(3, &Verdict::Remember);
+    bond.begin(3, &Verdict::Remember, || None);
     for is_news in [true, false] {
         let unkept = bond.take_unkept().expect("to be kept");
         assert_eq!(bond.kept(&unkept, Some("no room".to_string())), is_news);
@@ -251,10 +251,10 @@ fn what_an_iohost_has_said_holds_until_it_says_otherwise_whatever_rings_do() {
     let found = || Some(crate::image::Found { image: image("/a"), was_bytes: None });
     let mut bond = Bond::new(found(), (Remembered::Image(image("/a")), true));
     bond.refuse_link(0, "here".to_string());
-    bond.begin(0, &Verdict::Same);
+    bond.begin(0, &Verdict::Same, || None);
     assert_eq!(bond.refused(), None, "it was served after all");
     bond.refuse_there("there".to_string());
-    bond.begin(0, &Verdict::Same);
+    bond.begin(0, &Verdict::Same, || None);
     assert_eq!(bond.refused(), Some("there"), "another ring of the same guest");
     bond.forget_refusal();
     assert_eq!((bond.refused(), bond.refusals()), (None, 2));
@@ -269,7 +269,7 @@ fn a_guest_that_seemed_to_be_new_is_on_the_image_before() {
     let mut bond = Bond::new(Some(found), (Remembered::Image(image("/a")), true));
     let begun = bond.judge("vm1", 3, false);
     assert_eq!(begun, Verdict::Remember);
-    bond.begin(3, &begun);
+    bond.begin(3, &begun, || None);
     assert_eq!(bond.take_unkept(), Some(other("/b")));
     let Verdict::Other(why) = bond.judge("vm1", 3, true) else { panic!("it is served") };
     bond.refuse_link(3, why);
