@@ -13,7 +13,7 @@ use config::plan::{Origin, SwitchPlan};
 use config::spec::SocketRights;
 use confine::Kind;
 use runstate::{Tracker, Unavailable};
-use tracing::{debug, error, info};
+use tracing::{debug, error, info, warn};
 
 use crate::address_space::AddressSpace;
 use crate::api::{self, Entrance, Server};
@@ -293,6 +293,9 @@ fn settle_down(entrance: Entrance, options: &Options) -> Result<Server, StartErr
     Ok(server)
 }
 
+/// How often it is looked whether sidecores without queues have ended, [`INBOX_INTERVAL`] apart: some 10 s.
+const LAST_LOOKS: u32 = 10_000;
+
 /// Serves what is open until it is told to stop, or another process has taken over.
 fn serve(mut manager: Manager, mut server: Server) -> Result<(), StartError> {
     manager.bonds.begin();
@@ -341,12 +344,16 @@ fn serve(mut manager: Manager, mut server: Server) -> Result<(), StartError> {
         }
     };
     manager.state.let_lock_go();
-    // They have no queues, and must not be what takes this process's memory apart.
-    manager.cores.end_all();
     if let Some((reply, answer)) = answered {
         reply.answer(Ok(answer));
     }
     (manager.options.handed_over)(pid);
+    // They have no queues, and must not be what takes this process's memory apart.
+    let (poll, cores) = (&manager.poll, &mut manager.cores);
+    let late = cores.end_empty(LAST_LOOKS, || poll.pause(INBOX_INTERVAL));
+    if !late.is_empty() {
+        warn!("sidecores on cpus {late:?} do not end: they end with this process");
+    }
     server.give_sockets_away();
     info!(pid, "another process serves now");
     // Destructors would shut down connections and remove sockets that are that process's.

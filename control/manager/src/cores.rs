@@ -180,6 +180,26 @@ impl Cores {
         }
     }
 
+    /// Ends every sidecore, which have nothing to complete any more; which of them, by their cpus, have not after so
+    /// many looks. Those are left to themselves.
+    pub(crate) fn end_empty(&mut self, looks: u32, mut pause: impl FnMut()) -> Vec<u32> {
+        let all = std::mem::take(&mut self.all).into_iter();
+        let mut left: Vec<(Core, bool)> = all.map(|core| (core, false)).collect();
+        for _ in 0..looks {
+            for (core, is_asked) in &mut left {
+                *is_asked = *is_asked || core.handle.ask_to_end();
+            }
+            left.retain_mut(|(core, is_asked)| !(*is_asked && core.handle.has_ended()));
+            if left.is_empty() {
+                break;
+            }
+            pause();
+        }
+        let cpus = left.iter().map(|(core, _)| core.cpu).collect();
+        left.into_iter().for_each(std::mem::forget);
+        cpus
+    }
+
     /// Leaves every sidecore to itself.
     pub(crate) fn leave_all(&mut self) {
         std::mem::take(&mut self.all).into_iter().for_each(std::mem::forget);

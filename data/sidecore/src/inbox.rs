@@ -207,14 +207,23 @@ impl Handle {
         self.counters.snapshot()
     }
 
+    /// Asks the sidecore to end, once; whether its inbox had room for that.
+    pub fn ask_to_end(&mut self) -> bool {
+        self.send(Command::Stop).is_ok()
+    }
+
+    /// Whether the sidecore has ended that was asked to. What it gives back meanwhile is dropped.
+    pub fn has_ended(&mut self) -> bool {
+        while self.take_event().is_some() {}
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
     /// Ends the sidecore and returns its queues once all that was in flight is completed. Blocks
     /// for that long.
     pub fn stop(mut self) -> Vec<Box<Served>> {
         let mut queues = Vec::new();
-        let mut command = Command::Stop;
         // The inbox empties at four commands a pass; so this ends.
-        while let Err(again) = self.send(command) {
-            command = again;
+        while !self.ask_to_end() {
             std::thread::yield_now();
         }
         let Some(thread) = self.thread.take() else { return queues };

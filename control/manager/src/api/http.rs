@@ -32,8 +32,11 @@ const UNKNOWN_UID: u32 = 65_534;
 /// Longest request line with its headers, in bytes.
 const HEADERS_BYTES_MAX: usize = 16 * 1024;
 /// How often it is looked whether all that is left has been sent when the server stops, and the time between two looks:
-/// a second for a client that gets its processor late.
+/// a second for an operator's client that gets its processor late.
 const LAST_LOOKS: u32 = 100;
+/// Whoever has not asked yet, and who may only look, has those: nobody who keeps a connection open is to make each stop
+/// longer.
+const LAST_LOOKS_OF_OTHERS: u32 = 20;
 const LAST_LOOK: Duration = Duration::from_millis(10);
 /// Longest time for telling a client that there are too many.
 const TURN_AWAY: Duration = Duration::from_millis(10);
@@ -126,8 +129,12 @@ pub(super) async fn run(
     let is_somebody_here =
         || [&operates, &shows].iter().any(|gate| !lock(&gate.places).places.is_empty());
     // By looks: while the machine stands still one passes.
-    for _ in 0..LAST_LOOKS {
-        if !is_somebody_here() {
+    for look in 0..LAST_LOOKS {
+        let is_waited_for = match look < LAST_LOOKS_OF_OTHERS {
+            true => is_somebody_here(),
+            false => lock(&operates.places).places.owes(),
+        };
+        if !is_waited_for {
             break;
         }
         sleep(LAST_LOOK).await;

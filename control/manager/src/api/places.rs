@@ -14,10 +14,12 @@ pub(super) const PER_USER_MAX: usize = 24;
 /// How far a client is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// It sends its request, or reads its answer: how long that takes is up to it.
-    Theirs,
+    /// It sends its request: how long that takes is up to it.
+    Asks,
     /// It waits for the control loop.
-    Ours,
+    Waits,
+    /// It reads its answer: that is up to it, too.
+    Reads,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +76,7 @@ impl Places {
         }
         // Who has enough makes room for itself; strangers do not push out owners.
         let may_go = |client: &Client| {
-            let is_slow = client.phase == Phase::Theirs && client.since + GRACE <= now;
+            let is_slow = client.phase != Phase::Waits && client.since + GRACE <= now;
             let is_below = is_owner || !self.is_owner(client.uid);
             is_slow && is_below && (!has_enough || client.uid == uid)
         };
@@ -88,7 +90,7 @@ impl Places {
     fn add(&mut self, uid: u32, now: Instant) -> u64 {
         let id = self.next;
         self.next += 1;
-        self.here.insert(id, Client { uid, since: now, phase: Phase::Theirs });
+        self.here.insert(id, Client { uid, since: now, phase: Phase::Asks });
         id
     }
 
@@ -99,14 +101,14 @@ impl Places {
     /// A client's request is whole: what it waits for is the daemon's.
     pub(super) fn asked(&mut self, id: u64) {
         if let Some(client) = self.here.get_mut(&id) {
-            client.phase = Phase::Ours;
+            client.phase = Phase::Waits;
         }
     }
 
     /// It is answered, and to read that.
     pub(super) fn answered(&mut self, id: u64, now: Instant) {
         if let Some(client) = self.here.get_mut(&id) {
-            (client.phase, client.since) = (Phase::Theirs, now);
+            (client.phase, client.since) = (Phase::Reads, now);
         }
     }
 
@@ -118,6 +120,11 @@ impl Places {
     /// Whether nobody is there.
     pub(super) fn is_empty(&self) -> bool {
         self.here.is_empty()
+    }
+
+    /// Whether somebody is there whose request is whole: an answer is owed to it, or on its way.
+    pub(super) fn owes(&self) -> bool {
+        self.here.values().any(|client| client.phase != Phase::Asks)
     }
 }
 
@@ -153,12 +160,15 @@ mod tests {
         let now = crate::manager::now();
         let mut places = Places::new(3, 1, OWN);
         let [first, second] = [now, now + GRACE].map(|at| free(&mut places, 100, at));
+        assert!(!places.owes(), "nobody has asked yet");
         places.asked(first);
+        assert!(places.owes());
         assert_eq!(places.enter(101, now + GRACE), Entry::Full, "one waits, the other is new");
         let later = now + 2 * GRACE;
         let Entry::Instead { id: third, of } = places.enter(101, later) else { panic!() };
         assert_eq!(of, second);
         places.answered(first, later);
+        assert!(places.owes(), "it has not read its answer");
         assert_eq!(places.enter(101, later), Entry::Full, "it may read its answer");
         let owner = free(&mut places, ROOT, later);
         let last = later + GRACE;

@@ -3,6 +3,7 @@
 //! For the few moments of an upgrade, in which control waits; never otherwise. Not here: what a packet
 //! says (`wire`).
 
+use std::cell::Cell;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,8 +31,8 @@ pub(super) const STEP: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Channel {
     end: OwnedFd,
-    /// No wait goes beyond it.
-    until: Option<Instant>,
+    /// No wait goes beyond it. It is put off by as long as this process, or the machine, stands still in a wait.
+    until: Cell<Option<Instant>>,
 }
 
 /// A packet as it came.
@@ -58,12 +59,17 @@ impl Channel {
 
     /// An end that was given to this process.
     pub(crate) fn of(end: OwnedFd) -> Channel {
-        Channel { end, until: None }
+        Channel { end, until: Cell::new(None) }
     }
 
     /// From now on no wait goes beyond that moment, whatever its own limit is.
-    pub(crate) fn end_by(&mut self, until: Option<Instant>) {
-        self.until = until;
+    pub(crate) fn end_by(&self, until: Option<Instant>) {
+        self.until.set(until);
+    }
+
+    /// That moment, as it is by now.
+    pub(super) fn ends_at(&self) -> Option<Instant> {
+        self.until.get()
     }
 
     /// Sends one packet, within `limit`.
@@ -81,7 +87,7 @@ impl Channel {
             let what = format!("a packet of {} bytes and {} descriptors", bytes.len(), fds.len());
             return Err(io::Error::other(what));
         }
-        set_socket_timeout(&self.end, Timeout::Send, Some(within(limit, self.until, now())))?;
+        set_socket_timeout(&self.end, Timeout::Send, Some(within(limit, self.until.get(), now())))?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() {
@@ -101,7 +107,7 @@ impl Channel {
     /// # Errors
     /// What the kernel said, `WouldBlock` when nothing came for so long, or a packet that was cut off.
     pub(crate) fn receive(&self, limit: Duration) -> io::Result<Option<Packet>> {
-        let mut left = within(limit, self.until, now());
+        let mut left = within(limit, self.until.get(), now());
         let mut bytes = vec![0; PACKET_BYTES_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -109,10 +115,13 @@ impl Channel {
             let step = left.min(STEP);
             set_socket_timeout(&self.end, Timeout::Recv, Some(step))?;
             let into = &mut [IoSliceMut::new(&mut bytes)];
-            match recvmsg(&self.end, into, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            let began = now();
+            let got = recvmsg(&self.end, into, &mut control, RecvFlags::CMSG_CLOEXEC);
+            let counted = self.count(step, now().saturating_duration_since(began));
+            match got {
                 Ok(message) => break message,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if left > step => left -= step,
+                Err(Errno::INTR | Errno::AGAIN) if left > counted => left -= counted,
+                Err(Errno::INTR) => return Err(Errno::AGAIN.into()),
                 // As from an end whose owner was killed.
                 Err(Errno::CONNRESET) => return Ok(None),
                 Err(error) => return Err(error.into()),
@@ -132,6 +141,14 @@ impl Channel {
         }
         bytes.truncate(message.bytes);
         Ok(Some(Packet { bytes, fds }))
+    }
+
+    /// How much of a wait of one `step` that `took` so long counts; for the rest somebody stood still, and the moment
+    /// beyond which no wait goes is put off.
+    fn count(&self, step: Duration, took: Duration) -> Duration {
+        let stood_still = took.saturating_sub(step + STEP);
+        self.until.set(self.until.get().map(|until| until + stood_still));
+        took.min(step)
     }
 }
 
@@ -166,8 +183,21 @@ mod tests {
     }
 
     #[test]
+    fn what_somebody_stood_still_for_is_not_counted() {
+        let (ours, _theirs) = Channel::pair().unwrap();
+        let at = now();
+        ours.end_by(Some(at + 9 * STEP));
+        assert_eq!(ours.count(STEP, STEP / 2), STEP / 2);
+        // As late as a busy machine is.
+        assert_eq!(ours.count(STEP, STEP * 2), STEP);
+        assert_eq!(ours.ends_at(), Some(at + 9 * STEP));
+        assert_eq!(ours.count(STEP, STEP * 40), STEP);
+        assert_eq!(ours.ends_at(), Some(at + 47 * STEP));
+    }
+
+    #[test]
     fn nothing_is_waited_for_beyond_the_moment_and_then_what_came_is_still_taken() {
-        let (mut ours, theirs) = Channel::pair().unwrap();
+        let (ours, theirs) = Channel::pair().unwrap();
         let limit = Duration::from_secs(60);
         ours.end_by(Some(now()));
         let error = ours.receive(limit).expect_err("nothing came");

@@ -87,6 +87,7 @@ impl Manager {
 /// # Errors
 /// It has ended, and how that was seen; it is dead then.
 pub(super) fn watch(channel: &Channel, process: &OwnedFd) -> Result<(), String> {
+    let mut has_served = false;
     let heard = loop {
         let packet = match channel.receive(SETTLING_TIME + WORD_TIME_MAX) {
             Ok(Some(packet)) => packet,
@@ -98,8 +99,8 @@ pub(super) fn watch(channel: &Channel, process: &OwnedFd) -> Result<(), String> 
         };
         match serde_json::from_slice(&packet.bytes) {
             Ok(FromHeir::Settled {}) => return Ok(()),
-            // Who waited for it longer than it was to take.
-            Ok(FromHeir::Serving { .. }) => {}
+            // Who waited for it longer than it was to take; once, or it could be said for ever.
+            Ok(FromHeir::Serving { .. }) if !has_served => has_served = true,
             Ok(word) => break Err(format!("it said {word:?}")),
             Err(error) => break Err(format!("it makes no sense: {error}")),
         }
@@ -227,6 +228,19 @@ mod tests {
         assert!(child.try_wait().expect("known").is_none(), "it was killed though it serves");
         drop(theirs);
         assert_eq!(watch(&ours, &process), Err("it ended".to_string()));
+        assert!(!child.wait().expect("it has ended").success());
+    }
+
+    #[test]
+    fn an_heir_that_repeats_itself_is_not_waited_for() {
+        let (ours, theirs) = Channel::pair().expect("a channel");
+        let theirs = Channel::of(theirs);
+        let (mut child, process) = heir();
+        let limit = Duration::from_secs(60);
+        for _ in 0..2 {
+            theirs.send(&FromHeir::Serving { pause: None }, &[], limit).expect("sent");
+        }
+        assert_eq!(watch(&ours, &process), Err("it said Serving { pause: None }".to_string()));
         assert!(!child.wait().expect("it has ended").success());
     }
 }

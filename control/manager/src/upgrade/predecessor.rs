@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use config::api::{ApiError, ErrorKind};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tracing::{info, warn};
 
@@ -330,8 +331,7 @@ impl Manager {
             return Err(format!("{why}: restart the daemon"));
         }
         let began = now();
-        let until = began + BEQUEST_TIME_MAX;
-        upgrade.channel.end_by(Some(until));
+        upgrade.channel.end_by(Some(began + BEQUEST_TIME_MAX));
         let read = self.listening.read.as_ref();
         let lock = self.state.lock_held().filter(|_| format >= wire::WITH_FOLDER);
         let begin = FromPredecessor::Begin {
@@ -353,7 +353,8 @@ impl Manager {
         })?;
         expect(channel, READY_TIME_MAX, &FromHeir::Ready {})?;
         let ready = now();
-        self.bring_all_home(until - TAKEN_TIME_MAX)?;
+        let until = channel.ends_at().unwrap_or(ready) - TAKEN_TIME_MAX;
+        self.bring_all_home(until)?;
         self.prepare_seats()?;
         let drained = now();
         let Some(upgrade) = &mut self.upgrade else { return Err("there is none".to_string()) };
@@ -479,11 +480,15 @@ pub(super) fn is_readable(fd: &OwnedFd, limit: Duration) -> bool {
         // While the machine stands still one step passes, and then there is another look.
         let step = left.min(STEP);
         let mut fds = [PollFd::new(fd, PollFlags::IN)];
-        match poll(&mut fds, Some(&timespec(step))) {
-            Ok(0) if left == step => return false,
-            Ok(0) => left -= step,
-            Err(_) => {}
-            Ok(_) => return true,
+        let began = now();
+        let counted = match poll(&mut fds, Some(&timespec(step))) {
+            Ok(1..) => return true,
+            Err(Errno::INTR) => now().saturating_duration_since(began).min(step),
+            Ok(0) | Err(_) => step,
+        };
+        left -= counted;
+        if left.is_zero() {
+            return false;
         }
     }
 }
