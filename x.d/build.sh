@@ -44,8 +44,7 @@ cmd_bench() {
     (($#)) || set -- --help
     need_rust
     say 'building the benchmarks'
-    # The crates that they share with the daemon are built once.
-    run_cargo build --release -p bench -p sidecore-bin --bin bench
+    run_cargo build --release -p bench
     case " $* " in
         *' --help '* | *' -h '*) ;;
         *) need_bench "$1" ;;

@@ -120,11 +120,11 @@ pub enum Built {
     Nothing,
     /// The tests of all crates.
     Crates,
-    /// The daemon, optimised, and the programs that cases start.
+    /// The daemon, and the programs that cases start.
     Daemon,
     /// The same, and the tests of the daemon.
     Tests,
-    /// The daemon and the benches, optimised.
+    /// The benches, optimised as what is shipped.
     Bench,
 }
 

@@ -5,7 +5,7 @@
 group_bench() {
     need_rust
     need_packages valgrind util-linux jq
-    run_cargo build --release -p bench -p sidecore-bin --bin bench
+    run_cargo build --release -p bench
     if bench_case pass; then
         run_command pass "${CARGO_TARGET_DIR:-$ROOT/target}/release/bench" pass --quick --instructions || true
     fi

@@ -37,6 +37,8 @@ use crate::failure::Failure;
 use crate::output::Output;
 
 fn main() -> ExitCode {
+    #[cfg(panic = "unwind")]
+    end_with_a_panic();
     let cli = Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
     let output = Output { json: cli.json };
     let options = cli.fields();
@@ -48,6 +50,17 @@ fn main() -> ExitCode {
             ExitCode::from(failure.code())
         }
     }
+}
+
+/// Has a panic of any thread end the process, as it does in the program that is shipped: tests find in a development
+/// build what users would.
+#[cfg(panic = "unwind")]
+fn end_with_a_panic() {
+    let say = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        say(info);
+        std::process::abort();
+    }));
 }
 
 /// As written on the command line, else as the environment has it, else the usual one.

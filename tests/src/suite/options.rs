@@ -6,10 +6,11 @@ use anyhow::{Context, Result, bail, ensure};
 
 /// What `suite --help` says.
 pub const HELP: &str = "\
-./x test [--all] [--stutter] [--json] [--lanes N] [GROUP[/CASE[/CHECK]]...]
+./x test [--all] [--shipped] [--stutter] [--json] [--lanes N] [GROUP[/CASE[/CHECK]]...]
 
   --list     the groups and their cases
-  --all      also what is slow, and times and rates are judged
+  --all      also what is slow, and times and rates are judged; of the daemon as it is shipped
+  --shipped  the daemon as it is shipped, and not a development build of it, which checks more
   --stutter  all that cases run stands still for up to 20 s, again and again: no case may mind
   --json     one JSON object a check, on standard output
   --lanes N  how many cases run at a time; as many as the machine bears if it is not said
@@ -39,12 +40,21 @@ pub struct Options {
     pub words: Vec<String>,
     /// Also what is slow.
     pub all: bool,
+    /// The daemon as it is shipped.
+    pub shipped: bool,
     /// Cases are stopped now and then.
     pub stutter: bool,
     /// JSON on standard output.
     pub json: bool,
     /// How many cases run at a time.
     pub lanes: Option<usize>,
+}
+
+impl Options {
+    /// Whether the daemon is the one that is shipped.
+    pub fn is_shipped(&self) -> bool {
+        self.shipped || self.all
+    }
 }
 
 /// Reads the command line, without the program's name.
@@ -59,6 +69,7 @@ pub fn read(words: impl IntoIterator<Item = String>) -> Result<Asked> {
             "--help" | "-h" => return Ok(Asked::Help),
             "--list" => return Ok(Asked::List),
             "--all" => options.all = true,
+            "--shipped" => options.shipped = true,
             "--stutter" => options.stutter = true,
             "--json" => options.json = true,
             "--lanes" => {
@@ -96,10 +107,14 @@ mod tests {
             words: vec!["guest/fio".to_owned(), "unit".to_owned()],
             all: true,
             json: false,
+            shipped: true,
             stutter: true,
             lanes: Some(3),
         };
-        assert_eq!(asked("guest/fio --all --stutter --lanes 3 unit").unwrap(), Asked::Run(wanted));
+        assert_eq!(
+            asked("guest/fio --all --shipped --stutter --lanes 3 unit").unwrap(),
+            Asked::Run(wanted)
+        );
         assert_eq!(asked("").unwrap(), Asked::Run(Options::default()));
         assert_eq!(asked("--list").unwrap(), Asked::List);
         let case = Asked::Case("guest/fio".into(), "/tmp/a".into(), vec!["verify".into()]);
