@@ -43,8 +43,10 @@ const MEMORY_BYTES: u64 = 8 << 20;
 const TURN_NS: u64 = 5_000;
 /// Turns before anything is counted: attach, first use of every slot.
 const WARM_TURNS: u64 = 64;
-/// Requests of one counted run; under valgrind about a second.
+/// Requests of one run whose allocations are counted.
 const REQUESTS: u64 = 200_000;
+/// Of one run under valgrind, for about a second.
+const REQUESTS_VALGRIND: u64 = 50_000;
 
 /// What to measure.
 #[derive(Debug, clap::Args)]
@@ -132,16 +134,16 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>> {
 /// One run of one case, for valgrind.
 fn run_case(name: &str) -> Result<()> {
     if let Some(case) = CASES.iter().find(|case| case.name == name) {
-        return Bed::new(*case)?.run(REQUESTS).map(drop);
+        return Bed::new(*case)?.run(REQUESTS_VALGRIND).map(drop);
     }
     if let Some(case) = link::CASES.iter().find(|case| case.name == name) {
         return link::Bed::new(*case)?.run(requests_of(name)).map(drop);
     }
     if let Some(case) = many::CASES.iter().find(|case| case.name == name) {
-        return many::Bed::new(*case)?.run(REQUESTS).map(drop);
+        return many::Bed::new(*case)?.run(REQUESTS_VALGRIND).map(drop);
     }
     let case = nic::CASES.iter().find(|case| case.name == name).context("no such case")?;
-    nic::Bed::new(*case)?.run(REQUESTS).map(drop)
+    nic::Bed::new(*case)?.run(REQUESTS_VALGRIND).map(drop)
 }
 
 /// Allocations and time of one case.
@@ -242,7 +244,8 @@ fn instructions_of(case: &str) -> Result<f64> {
 
 /// Requests of one counted run. Of a link fewer, since its client is on the same thread.
 fn requests_of(case: &str) -> u64 {
-    if link::CASES.iter().any(|link| link.name == case) { REQUESTS / 10 } else { REQUESTS }
+    let all = REQUESTS_VALGRIND;
+    if link::CASES.iter().any(|link| link.name == case) { all / 10 } else { all }
 }
 
 fn own_program() -> Result<PathBuf> {

@@ -86,6 +86,18 @@ pub fn block_content(block: u64, into: &mut [u8]) {
     }
 }
 
+/// What `seed` alone has from byte `at` on, a multiple of 8, in whole words.
+pub fn large_content(seed: u64, at: usize, into: &mut [u8]) {
+    for (number, place) in into.chunks_exact_mut(8).enumerate() {
+        place.copy_from_slice(&large_word(seed, at + number * 8).to_le_bytes());
+    }
+}
+
+/// The word of [`large_content`] at that place.
+pub fn large_word(seed: u64, at: usize) -> u64 {
+    (seed << 40 ^ at as u64).wrapping_mul(0x9e37_79b9)
+}
+
 /// Sends one request.
 fn add(queue: &mut FrontQueue, slots: &Slots, slot: u16, kind: Kind, sector: u64) -> Result<()> {
     slots.write_header(slot, kind, sector);

@@ -7,8 +7,9 @@ mod killed;
 mod looks;
 mod upgrade;
 
+use std::fs::Permissions;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -110,9 +111,12 @@ impl Daemon {
             let copy = dir.path().join("sidecore");
             copy_program(&binary, &copy)?;
             binary = copy;
-            for path in [".", "state", "images", "notify"] {
+            for path in ["state", "images", "notify"] {
                 chown(dir.path().join(path), Some(NOBODY_ID), Some(NOBODY_ID))?;
             }
+            // It makes its sockets there, and cannot put anything in the place of what root writes and runs.
+            chown(dir.path(), None, Some(NOBODY_ID))?;
+            std::fs::set_permissions(dir.path(), Permissions::from_mode(0o1775))?;
         }
         std::fs::write(dir.path().join("sidecore.toml"), config.text())?;
         let born_ns = now_ns();

@@ -41,6 +41,7 @@ pub mod histogram;
 pub mod image;
 pub mod lacking;
 pub mod load;
+pub mod mounts;
 pub mod mover;
 pub mod namespace;
 pub mod net_frontend;

@@ -18,7 +18,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use crate::place::{Place, end_of};
 use crate::scratch::Scratch;
 
-const PREFIX: &str = "sidecore-";
+const PREFIX: &str = "sidecore-test-";
 /// The longest that a command in one may take.
 const ANSWER: Duration = Duration::from_secs(150);
 
@@ -53,8 +53,7 @@ impl Namespace {
         for entry in std::fs::read_dir("/run/netns").into_iter().flatten().flatten() {
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
-            let owner = owner.and_then(|pid| pid.parse::<u32>().ok());
+            let owner = name.strip_prefix(PREFIX).and_then(owner_of);
             if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
                 remove(&name);
             }
@@ -174,6 +173,14 @@ impl Drop for Namespace {
     fn drop(&mut self) {
         remove(&self.netns);
     }
+}
+
+/// The process in `PID-NUMBER-NAME`.
+fn owner_of(rest: &str) -> Option<u32> {
+    let (pid, rest) = rest.split_once('-')?;
+    let (number, _) = rest.split_once('-')?;
+    number.parse::<u32>().ok()?;
+    pid.parse().ok()
 }
 
 /// Waits for a process to end, and kills it when time is up: then there is no status.

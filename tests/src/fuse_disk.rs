@@ -10,12 +10,13 @@ mod later;
 mod rules;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use fuser::{BackgroundSession, Config, MountOption, SessionACL};
-use testing::scratch::Scratch;
+use rustix::mount::{UnmountFlags, unmount};
+use testing::mounts::{Mount, detach};
+use testing::scratch::{Scratch, is_in_one};
 
 pub use journal::{Journal, Survivors, Sync, Write};
 pub use rules::{Call, Counts, How, Rule, Tally, When};
@@ -154,7 +155,7 @@ impl FuseDisk {
     /// It could not be unmounted.
     pub fn vanish(&mut self) -> Result<()> {
         self.core.later.release();
-        unmount(self.folder.path())?;
+        end(self.folder.path())?;
         self.session = None;
         Ok(())
     }
@@ -173,36 +174,20 @@ impl Drop for FuseDisk {
 
 /// Ends the connection (what waits gets ECONNABORTED) and takes the mount out of the tree, also when
 /// files of it are open.
-fn unmount(folder: &Path) -> Result<()> {
+fn end(folder: &Path) -> Result<()> {
     // The first fails as busy when somebody has it open, but has ended the connection by then.
-    let _ = umount(&["-f"], folder);
-    if is_mounted(folder)? {
-        let status = umount(&["-l"], folder)?;
-        ensure!(status, "umount -l {} failed", folder.display());
-    }
-    Ok(())
+    let _ = unmount(folder, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW);
+    let is_there = Mount::all()?.iter().any(|mount| mount.place == folder);
+    if is_there { detach(folder) } else { Ok(()) }
 }
 
-fn umount(how: &[&str], folder: &Path) -> Result<bool> {
-    let output = Command::new("umount").args(how).arg(folder).output()?;
-    Ok(output.status.success())
-}
-
-fn is_mounted(folder: &Path) -> Result<bool> {
-    let mounts = std::fs::read_to_string("/proc/self/mounts")?;
-    let place = folder.display().to_string();
-    Ok(mounts.lines().any(|line| line.split(' ').nth(1) == Some(&place)))
-}
-
-/// Unmounts those of processes that are gone.
+/// Unmounts those of processes that are gone, in folders of this user's tests.
 fn sweep() {
-    let Ok(mounts) = std::fs::read_to_string("/proc/self/mounts") else { return };
-    for line in mounts.lines() {
-        let mut words = line.split(' ');
-        let (source, place) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+    for Mount { source, place } in Mount::all().unwrap_or_default() {
         let owner = source.strip_prefix(SOURCE).and_then(|pid| pid.parse::<u32>().ok());
-        if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            let _ = umount(&["-l"], Path::new(place));
+        let is_gone = owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
+        if is_gone && is_in_one(&place) {
+            let _ = detach(&place);
         }
     }
 }

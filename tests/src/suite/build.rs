@@ -6,7 +6,9 @@ use std::process::{ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
-use rustix::process::Pid;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::Value;
 
 use crate::suite::Built;
@@ -14,16 +16,20 @@ use crate::suite::child::apart;
 use crate::suite::programs::Program;
 use crate::suite::session::{Sessions, kill_rest};
 
-/// Programs of `tests/src/bin` that cases start.
+/// The daemon as it is tested, and the programs of `tests/src/bin` that cases start.
 const PROGRAMS: &[&str] = &[
     "build",
     "--workspace",
+    "--bin",
+    "sidecore",
     "--bin",
     "bad_heir",
     "--bin",
     "bad_wire",
     "--bin",
     "clock_client",
+    "--bin",
+    "dialer",
     "--bin",
     "dm_client",
     "--bin",
@@ -35,14 +41,14 @@ const PROGRAMS: &[&str] = &[
 /// One call of cargo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Programs that cases start, which are small.
+    /// The daemon with every check of a development build, and programs that cases start.
     Programs,
     /// The tests of the daemon.
     Tests,
     /// The tests of all crates, those of the daemon included, and all programs.
     Crates,
     /// The daemon, as it is shipped.
-    Daemon,
+    Shipped,
     /// The benches, as fast as they can be.
     Bench,
 }
@@ -54,7 +60,7 @@ impl Step {
             Step::Programs => "programs",
             Step::Tests => "tests",
             Step::Crates => "crates",
-            Step::Daemon => "daemon",
+            Step::Shipped => "shipped daemon",
             Step::Bench => "bench",
         }
     }
@@ -71,35 +77,34 @@ impl Step {
             Step::Programs => PROGRAMS,
             Step::Tests => &["test", "--no-run", "--workspace", "--test", "*"],
             Step::Crates => &["build", "--workspace", "--all-targets"],
-            Step::Daemon => &["build", "--release", "-p", "sidecore-bin"],
-            Step::Bench => {
-                &["build", "--release", "-p", "bench", "-p", "sidecore-bin", "--bin", "bench"]
-            }
+            Step::Shipped => &["build", "--release", "-p", "sidecore-bin"],
+            Step::Bench => &["build", "--release", "-p", "bench"],
         }
     }
 }
 
 /// The steps that cases with such needs take, in their order: what takes longest and only some cases need is last.
-pub fn steps(needs: impl IntoIterator<Item = Built>, is_daemon_given: bool) -> Vec<Step> {
+/// The daemon is that of a development build, unless it `is_shipped`.
+pub fn steps(needs: impl IntoIterator<Item = Built>, is_shipped: bool) -> Vec<Step> {
     let needs: Vec<Built> = needs.into_iter().collect();
     let is_needed = |step: &Step| {
-        let is_given = *step == Step::Daemon && is_daemon_given;
+        let is_left = *step == Step::Shipped && !is_shipped;
         // All crates are the tests of the daemon too.
         let is_part = *step == Step::Tests && needs.contains(&Built::Crates);
-        !is_given && !is_part && needs.iter().any(|need| takes(*need).contains(step))
+        !is_left && !is_part && needs.iter().any(|need| takes(*need).contains(step))
     };
-    let all = [Step::Programs, Step::Crates, Step::Tests, Step::Daemon, Step::Bench];
+    let all = [Step::Programs, Step::Crates, Step::Tests, Step::Shipped, Step::Bench];
     all.into_iter().filter(is_needed).collect()
 }
 
-/// What a need takes.
+/// What a need takes; of the shipped daemon only where that one is tested.
 fn takes(need: Built) -> &'static [Step] {
     match need {
         Built::Nothing => &[],
         Built::Crates => &[Step::Crates],
-        Built::Daemon => &[Step::Programs, Step::Daemon],
-        Built::Tests => &[Step::Programs, Step::Tests, Step::Daemon],
-        Built::Bench => &[Step::Daemon, Step::Bench],
+        Built::Daemon => &[Step::Programs, Step::Shipped],
+        Built::Tests => &[Step::Programs, Step::Tests, Step::Shipped],
+        Built::Bench => &[Step::Bench],
     }
 }
 
@@ -169,9 +174,10 @@ pub fn build(
             progress.say(format!("building {}: {words}", step.name()));
         });
     }
-    let status = cargo.wait();
+    let ended = await_end(leader);
     kill_rest(leader);
     sessions.remove(leader);
+    let status = ended.and_then(|()| Ok(cargo.wait()?));
     progress.say(String::new());
     let made = reader.join().unwrap_or_default();
     for warning in &made.warnings {
@@ -180,6 +186,12 @@ pub fn build(
     let status = status?;
     ensure!(status.success(), "`cargo {}`: {status}", step.words().join(" "));
     Ok(made)
+}
+
+/// Waits for a process to end, and leaves it to be waited for: until then its number is nobody else's.
+fn await_end(process: Pid) -> Result<()> {
+    let process = pidfd_open(process, PidfdFlags::empty())?;
+    Ok(retry_on_intr(|| poll(&mut [PollFd::new(&process, PollFlags::IN)], None)).map(drop)?)
 }
 
 fn made(stdout: ChildStdout) -> Made {
@@ -244,13 +256,13 @@ mod tests {
     #[test]
     fn only_what_is_needed_is_built() {
         assert_eq!(steps([Built::Nothing], false), []);
-        assert_eq!(steps([Built::Daemon], false), [Step::Programs, Step::Daemon]);
-        assert_eq!(steps([Built::Tests], true), [Step::Programs, Step::Tests]);
+        assert_eq!(steps([Built::Daemon], true), [Step::Programs, Step::Shipped]);
+        assert_eq!(steps([Built::Tests], false), [Step::Programs, Step::Tests]);
         assert_eq!(
-            steps([Built::Tests, Built::Crates, Built::Nothing], false),
-            [Step::Programs, Step::Crates, Step::Daemon]
+            steps([Built::Tests, Built::Crates, Built::Nothing], true),
+            [Step::Programs, Step::Crates, Step::Shipped]
         );
-        assert_eq!(steps([Built::Bench], false), [Step::Daemon, Step::Bench]);
+        assert_eq!(steps([Built::Bench, Built::Daemon], false), [Step::Programs, Step::Bench]);
     }
 
     #[test]
@@ -258,9 +270,9 @@ mod tests {
         let waits = |need, steps: &[Step]| steps.iter().any(|step| waits_for(need, *step));
         assert!(waits(Built::Tests, &[Step::Crates]) && waits(Built::Tests, &[Step::Tests]));
         assert!(!waits(Built::Daemon, &[Step::Crates, Step::Tests, Step::Bench]));
-        assert!(waits(Built::Daemon, &[Step::Daemon]) && waits(Built::Daemon, &[Step::Programs]));
-        assert!(!waits(Built::Crates, &[Step::Programs, Step::Daemon, Step::Bench]));
-        assert!(!waits(Built::Nothing, &[Step::Programs, Step::Crates, Step::Daemon]));
+        assert!(waits(Built::Daemon, &[Step::Shipped]) && waits(Built::Daemon, &[Step::Programs]));
+        assert!(!waits(Built::Crates, &[Step::Programs, Step::Shipped, Step::Bench]));
+        assert!(!waits(Built::Nothing, &[Step::Programs, Step::Crates, Step::Shipped]));
     }
 
     #[test]

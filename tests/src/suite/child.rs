@@ -180,8 +180,9 @@ impl Running {
             self.is_over_in(TIDYING_SECONDS)?;
         }
         kill_rest(self.leader);
-        let status: ExitStatus = self.process.wait()?;
+        // Once it has been waited for, its number may be anybody's.
         sessions.remove(self.leader);
+        let status: ExitStatus = self.process.wait()?;
         let seconds = (now_ns() - self.start_ns) as f64 / 1e9;
         Ok(End { status, was_ended, seconds })
     }
@@ -202,15 +203,6 @@ impl Running {
                 Err(error) => return Err(error.into()),
             }
         }
-    }
-}
-
-/// Lets go of file systems that a case has left mounted in its folder.
-pub fn unmount_in(folder: &Path) {
-    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let places = mounts.lines().filter_map(|line| line.split(' ').nth(1));
-    for place in places.filter(|place| Path::new(place).starts_with(folder)) {
-        let _ = Command::new("umount").args(["--lazy", place]).stderr(Stdio::null()).status();
     }
 }
 

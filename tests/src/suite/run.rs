@@ -9,13 +9,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use testing::bed::{Bed, Kind, OUTCOMES, Outcome, WORD};
+use testing::mounts::detach_in;
 use testing::namespace::Namespace;
 use testing::scratch::Scratch;
 use testing::vm::{BOOTED_AGAIN, has_kvm};
 
 use crate::suite::build::{Made, Progress, Step, build, steps, waits_for};
-use crate::suite::child::{Running, Surroundings, bound_seconds, command, leave, unmount_in};
+use crate::suite::child::{Running, Surroundings, bound_seconds, command, leave};
 use crate::suite::choose::{Chosen, choose};
 use crate::suite::found::{self, End};
 use crate::suite::lanes::{self, Waiting};
@@ -24,7 +26,7 @@ use crate::suite::programs::Programs;
 use crate::suite::screen::{Ink, Screen};
 use crate::suite::session::Sessions;
 use crate::suite::shelf::{self, Shelf};
-use crate::suite::stutter::{GROUP, Stutter};
+use crate::suite::stutter::{self, GROUP, Stutter};
 use crate::suite::summary::{Ended, Summary};
 use crate::suite::{Takes, What, cases};
 
@@ -78,22 +80,25 @@ pub fn run(options: &Options, root: &Path) -> Result<Option<bool>> {
     let chosen = choose(cases::GROUPS, &options.words, options.all)?;
     ensure!(!chosen.is_empty(), "no case was chosen: ./x test --list");
     let is_interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+    for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT] {
         signal_hook::flag::register(signal, Arc::clone(&is_interrupted))?;
     }
+    stutter::sweep();
     sweep_namespaces();
     let mut run = Run::new(options, root, chosen)?;
     let (sender, receiver) = channel();
     run.begin_build(sender.clone());
-    while run.begin_cases(&sender)? {
-        if is_interrupted.load(Ordering::Relaxed) {
-            run.stop(&receiver);
-            return Ok(None);
+    match run.go_on(&sender, &receiver, &is_interrupted) {
+        Ok(true) => run.sum_up(options).map(Some),
+        Ok(false) => {
+            run.stop("interrupted", &receiver);
+            Ok(None)
         }
-        run.hear(&receiver)?;
-        run.tell_progress();
+        Err(error) => {
+            run.stop("the run itself has failed", &receiver);
+            Err(error)
+        }
     }
-    run.sum_up(options).map(Some)
 }
 
 /// Removes namespaces of processes that were killed.
@@ -146,16 +151,18 @@ impl Run {
         let given = std::env::var_os("SIDECORE").filter(|given| !given.is_empty());
         let target =
             std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+        let is_shipped = given.is_none() && options.is_shipped();
+        let profile = if is_shipped { "release" } else { "debug" };
         let daemon = given.as_ref().map(|given| root.join(given));
         let of = Surroundings {
             root: root.to_owned(),
             build: build.clone(),
-            daemon: daemon.unwrap_or_else(|| root.join(target).join("release/sidecore")),
+            daemon: daemon.unwrap_or_else(|| root.join(target).join(profile).join("sidecore")),
             all: options.all,
         };
         let is_run = |chosen: &&Chosen| chosen.left_out().is_none();
         let needs = chosen.iter().filter(is_run).map(|chosen| chosen.case().built);
-        let steps = steps(needs, given.is_some());
+        let steps = steps(needs, is_shipped);
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let place = |chosen: Chosen| {
             let skip = chosen.left_out().map(|why| Outcome::new(Kind::Skip, "", why));
@@ -198,6 +205,23 @@ impl Run {
                 let _ = sender.send(Event::Built(step, built));
             }
         });
+    }
+
+    /// Until all is over; false if it was interrupted.
+    fn go_on(
+        &mut self,
+        sender: &Sender<Event>,
+        receiver: &Receiver<Event>,
+        is_interrupted: &AtomicBool,
+    ) -> Result<bool> {
+        while self.begin_cases(sender)? {
+            if is_interrupted.load(Ordering::Relaxed) {
+                return Ok(false);
+            }
+            self.hear(receiver)?;
+            self.tell_progress();
+        }
+        Ok(true)
     }
 
     /// Begins as many cases as there is room for; whether something is still to come.
@@ -300,7 +324,7 @@ impl Run {
     fn ended(&mut self, at: usize, end: Result<End>) -> Result<()> {
         let state = std::mem::replace(&mut self.places[at].state, State::Over);
         let State::Running(scratch) = state else { return Ok(()) };
-        unmount_in(scratch.path());
+        detach_in(scratch.path());
         let place = &mut self.places[at];
         let name = place.chosen.name();
         let log = self.shelf.log(&name)?;
@@ -364,8 +388,8 @@ impl Run {
     }
 
     /// Ends everything.
-    fn stop(&mut self, receiver: &Receiver<Event>) {
-        self.screen.say(Ink::Red, "interrupted: ending what runs");
+    fn stop(&mut self, why: &str, receiver: &Receiver<Event>) {
+        self.screen.say(Ink::Red, &format!("{why}: ending what runs"));
         // What is frozen hears no signal.
         drop(self.stutter.take());
         self.sessions.signal(Signal::TERM);
@@ -380,7 +404,7 @@ impl Run {
             if let Ok(Event::Ended(at, _)) = receiver.recv_timeout(LOOK) {
                 let state = std::mem::replace(&mut self.places[at].state, State::Over);
                 if let State::Running(scratch) = state {
-                    unmount_in(scratch.path());
+                    detach_in(scratch.path());
                 }
             }
         }

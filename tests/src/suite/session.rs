@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use testing::daemon::pause;
 
 /// How often what is left of a session is looked for once more: what was killed takes a moment to go.
@@ -57,18 +57,25 @@ pub fn kill_rest(leader: Pid) {
 pub fn signal_all(leader: Pid, signal: Signal) -> usize {
     let members = members(leader);
     for member in &members {
-        let _ = rustix::process::kill_process(*member, signal);
+        // Its number may be another's by now; it is not, while this is open.
+        let Ok(process) = pidfd_open(*member, PidfdFlags::empty()) else { continue };
+        if is_member(leader, *member) {
+            let _ = pidfd_send_signal(&process, signal);
+        }
     }
     members.len()
+}
+
+fn is_member(leader: Pid, of: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", of.as_raw_nonzero()));
+    stat.is_ok_and(|stat| session_of(&stat) == Some(leader.as_raw_nonzero().get()))
 }
 
 fn members(leader: Pid) -> Vec<Pid> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let members = entries.flatten().filter_map(|entry| {
         let number = entry.file_name().to_str()?.parse().ok()?;
-        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-        let is_of_it = session_of(&stat)? == leader.as_raw_nonzero().get();
-        is_of_it.then(|| Pid::from_raw(number)).flatten()
+        Pid::from_raw(number).filter(|number| is_member(leader, *number))
     });
     members.collect()
 }

@@ -9,11 +9,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
 use testing::clock::now_ns;
+use testing::daemon::pause;
 use testing::load::Random;
 
 /// The variable that names the group which a case joins.
 pub const GROUP: &str = "SUITE_STUTTER_GROUP";
+/// What the name of a group begins with; the number of its runner follows.
+const PREFIX: &str = "sidecore-test-";
+/// How often what must be done is tried, a tenth of a second apart.
+const TRIES: u32 = 100;
 /// Where groups of either version are, with the file that stops one, and what is written to it.
 const FREEZERS: [Freezer; 3] = [
     Freezer { root: "/sys/fs/cgroup", file: "cgroup.freeze", stop: "1", go_on: "0" },
@@ -52,7 +58,7 @@ impl Stutter {
     /// # Errors
     /// There is no such group to be had: it takes root.
     pub fn start() -> Result<Stutter> {
-        let name = format!("sidecore-test-{}", std::process::id());
+        let name = format!("{PREFIX}{}", std::process::id());
         let made = |freezer: &&Freezer| {
             let folder = Path::new(freezer.root).join(&name);
             let is_made = std::fs::create_dir(&folder).is_ok();
@@ -77,7 +83,7 @@ impl Stutter {
                 let stands = 1 + runs() % STANDS_MAX;
                 let is_stopped = std::fs::write(&file, freezer.stop).is_ok();
                 let _ = ended.recv_timeout(Duration::from_secs(stands));
-                let _ = std::fs::write(&file, freezer.go_on);
+                go_on(&file, &freezer);
                 stood.extend(is_stopped.then_some(stands));
             }
             stood
@@ -107,6 +113,47 @@ impl Stutter {
 impl Drop for Stutter {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+/// Has all go on: nothing else may end what is frozen, so it is tried again.
+fn go_on(file: &Path, freezer: &Freezer) {
+    for _ in 0..TRIES {
+        if std::fs::write(file, freezer.go_on).is_ok() {
+            return;
+        }
+        pause(Duration::from_millis(100));
+    }
+}
+
+/// Removes groups of runs that were killed, with all that is in them: it may be frozen, and would stay so.
+pub fn sweep() {
+    for freezer in FREEZERS {
+        for entry in std::fs::read_dir(freezer.root).into_iter().flatten().flatten() {
+            let (name, folder) = (entry.file_name(), entry.path());
+            let owner =
+                name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
+            let file = folder.join(freezer.file);
+            if !owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+                || !file.exists()
+            {
+                continue;
+            }
+            // What is killed while it is frozen ends when it goes on.
+            for _ in 0..TRIES {
+                let inside =
+                    std::fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+                let inside = inside.lines().filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
+                for pid in inside {
+                    let _ = kill_process(pid, Signal::KILL);
+                }
+                go_on(&file, &freezer);
+                if std::fs::remove_dir(&folder).is_ok() {
+                    break;
+                }
+                pause(Duration::from_millis(100));
+            }
+        }
     }
 }
 

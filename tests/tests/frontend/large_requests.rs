@@ -11,6 +11,7 @@ use guest_memory::Area;
 use rustix::fs::{Advice, FallocateFlags};
 use rustix::thread::CpuSet;
 use testing::clock::now_ns;
+use testing::content::{large_content, large_word};
 use testing::daemon::{Daemon, pause};
 use testing::frontend::{FrontQueue, Frontend, FrontendSpec};
 use testing::slots::{Kind, STATUS_OK, Slots};
@@ -39,11 +40,6 @@ fn spec(format: Format, indirect_entries: u16) -> FrontendSpec {
     FrontendSpec { memory_bytes: 144 * MIB, ring, inflight: true, ..FrontendSpec::default() }
 }
 
-/// What this seed has at that place.
-fn word(seed: u64, at: usize) -> u64 {
-    (seed << 40 ^ at as u64).wrapping_mul(0x9e37_79b9)
-}
-
 /// Memory for one large request.
 struct Large {
     lines: Slots,
@@ -63,11 +59,11 @@ impl Large {
 
     /// What only this seed has, everywhere or compared everywhere.
     fn content(&self, seed: u64, mut each: impl FnMut(&Area, usize, &[u8]) -> bool) -> bool {
+        let mut bytes = vec![0; 1 << 16];
         (0..self.data.len()).step_by(1 << 16).all(|at| {
             let len = (self.data.len() - at).min(1 << 16);
-            let words = (0..len / 8).map(|number| word(seed, at + number * 8));
-            let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
-            each(&self.data, at, &bytes)
+            large_content(seed, at, &mut bytes[..len]);
+            each(&self.data, at, &bytes[..len])
         })
     }
 
@@ -91,7 +87,7 @@ impl Large {
         for at in (8..self.data.len()).step_by(1 << 16) {
             let mut found = [0; 8];
             image.read_exact_at(&mut found, at as u64)?;
-            let is_there = u64::from_le_bytes(found) == word(seed, at);
+            let is_there = u64::from_le_bytes(found) == large_word(seed, at);
             came |= is_there;
             lacks |= !is_there;
         }
