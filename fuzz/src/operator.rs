@@ -13,12 +13,7 @@ use config::{HostPlan, Mac, NicPlan, NullPlan, Plan, VlanPlan, diff, saved};
 /// Makes one input happen: the first byte says what it is.
 pub fn run(input: &[u8]) {
     let Some((kind, rest)) = input.split_first() else { return };
-    let host = HostCpus {
-        online: vec![0, 1, 2, 3],
-        auto: vec![1, 2],
-        auto_count: 1,
-        waits_on_lines: false,
-    };
+    let host = HostCpus { online: vec![0, 1, 2, 3], auto: vec![1, 2], auto_count: 1 };
     match kind % 4 {
         0 | 1 => {
             let Ok(text) = std::str::from_utf8(rest) else { return };

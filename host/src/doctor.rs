@@ -9,7 +9,6 @@ use serde::Serialize;
 
 use crate::Topology;
 use crate::files::Files;
-use crate::topology::LineWait;
 
 /// Descriptors that a busy host needs: a disk of 8 queues is promised 45.
 const NOFILE_WANTED: u64 = 65_536;
@@ -96,7 +95,6 @@ pub fn examine(root: &Path, probes: &Probes) -> Vec<Check> {
         cores(&topology),
         numa(&topology),
         isolated(&topology),
-        line_wait(&topology),
         autogroup(&files),
         io_uring(&files, probes),
         confinement::filters(&files),
@@ -244,20 +242,6 @@ fn isolated(topology: &Topology) -> Check {
             config::cpus::format(&auto)
         ),
     )
-}
-
-/// Nothing that has to be there, so it is never wrong.
-fn line_wait(topology: &Topology) -> Check {
-    let can = "while one queue is polled its sidecore can wait on the ring's cache line, at less power: \
-               `wait = \"line\"` in [sidecores]; not measured on any processor yet";
-    let cannot =
-        "a sidecore that polls spins, which is the default; this processor can do nothing else";
-    let (found, means) = match topology.line_wait {
-        Some(LineWait::Umwait) => ("umwait (WAITPKG)", can),
-        Some(LineWait::Mwaitx) => ("mwaitx (MONITORX)", can),
-        None => ("neither umwait (WAITPKG) nor mwaitx (MONITORX)", cannot),
-    };
-    check("waiting on a line", State::Ok, found, means, "")
 }
 
 /// With it, threads that one session started are one party of a processor. On Linux 6.18 such a party that

@@ -1,6 +1,6 @@
-//! Cpus, cores and NUMA nodes, which of them `cpus = "auto"` takes, and how they can wait.
+//! Cpus, cores and NUMA nodes, and which of them `cpus = "auto"` takes.
 //!
-//! From sysfs (Documentation/ABI/stable/sysfs-devices-system-cpu and -node) and `/proc/cpuinfo`.
+//! From sysfs (Documentation/ABI/stable/sysfs-devices-system-cpu and -node).
 
 use std::path::Path;
 
@@ -20,18 +20,6 @@ pub struct Topology {
     /// Those that run and that this process may use, by number. Never empty: a host that shows none
     /// has cpu 0.
     pub cpus: Vec<Cpu>,
-    /// How they can wait on a cache line, as the first of them says.
-    pub line_wait: Option<LineWait>,
-}
-
-/// An instruction that waits for the change of a cache line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LineWait {
-    /// Of WAITPKG.
-    Umwait,
-    /// Of MONITORX.
-    Mwaitx,
 }
 
 /// One cpu: a hardware thread.
@@ -77,8 +65,7 @@ impl Topology {
                 isolated: isolated.contains(&cpu),
             }
         };
-        let line_wait = line_wait(&files);
-        Topology { cpus: online.into_iter().map(describe).collect(), line_wait }
+        Topology { cpus: online.into_iter().map(describe).collect() }
     }
 
     /// This host, as this process may use it.
@@ -103,13 +90,12 @@ impl Topology {
     /// the last core down and one thread of each core before any second one; of these, one for each
     /// eight cores suits, at least one and at most eight. A host of one core shares it.
     pub fn host_cpus(&self) -> HostCpus {
-        let waits_on_lines = self.line_wait.is_some();
         let online: Vec<u32> = self.cpus.iter().map(|cpu| cpu.cpu).collect();
         let isolated: Vec<u32> =
             self.cpus.iter().filter(|cpu| cpu.isolated).map(|cpu| cpu.cpu).collect();
         if !isolated.is_empty() {
             let auto_count = u16::try_from(isolated.len()).unwrap_or(u16::MAX);
-            return HostCpus { online, auto: isolated, auto_count, waits_on_lines };
+            return HostCpus { online, auto: isolated, auto_count };
         }
         let first = self.cores().first().copied();
         let mut candidates: Vec<Cpu> =
@@ -124,20 +110,7 @@ impl Topology {
             online,
             auto: candidates.into_iter().map(|cpu| cpu.cpu).collect(),
             auto_count: u16::try_from(suits).unwrap_or(1),
-            waits_on_lines,
         }
-    }
-}
-
-/// What the kernel lets processes use of it: the flags of the first processor it tells of.
-fn line_wait(files: &Files) -> Option<LineWait> {
-    let text = files.text("proc/cpuinfo")?;
-    let flags = text.lines().find(|line| line.starts_with("flags"))?;
-    let has = |wanted: &str| flags.split_whitespace().any(|flag| flag == wanted);
-    match () {
-        () if has("waitpkg") => Some(LineWait::Umwait),
-        () if has("mwaitx") => Some(LineWait::Mwaitx),
-        () => None,
     }
 }
 
@@ -172,15 +145,9 @@ mod tests {
     #[test]
     fn small_machines_get_one_sidecore_off_the_first_core() {
         let tree = Tree::of(&[("sys/devices/system/cpu/online", "0\n")]);
-        assert_eq!(
-            auto(&tree),
-            HostCpus { online: vec![0], auto: vec![0], auto_count: 1, waits_on_lines: false }
-        );
+        assert_eq!(auto(&tree), HostCpus { online: vec![0], auto: vec![0], auto_count: 1 });
         let tree = Tree::of(&[("sys/devices/system/cpu/online", "0-1\n")]);
-        assert_eq!(
-            auto(&tree),
-            HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1, waits_on_lines: false }
-        );
+        assert_eq!(auto(&tree), HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1 });
     }
 
     #[test]
@@ -238,30 +205,7 @@ mod tests {
                 ("sys/devices/system/node/node0/cpulist", odd),
                 ("sys/devices/system/node/nodeX/cpulist", odd),
             ]);
-            assert_eq!(
-                auto(&tree),
-                HostCpus { online: vec![0], auto: vec![0], auto_count: 1, waits_on_lines: false }
-            );
-        }
-    }
-
-    #[test]
-    fn how_a_processor_waits_is_among_its_flags() {
-        let waits = |flags: &str| {
-            let text = format!(
-                "processor\t: 0\nmodel\t: 1\nflags\t\t: fpu {flags} aes\n\nprocessor\t: 1\n"
-            );
-            let tree = Tree::of(&[("proc/cpuinfo", &text)]);
-            let topology = Topology::read(tree.root(), &[0]);
-            assert_eq!(topology.host_cpus().waits_on_lines, topology.line_wait.is_some());
-            topology.line_wait
-        };
-        assert_eq!(waits("waitpkg"), Some(LineWait::Umwait));
-        assert_eq!(waits("monitor mwaitx"), Some(LineWait::Mwaitx));
-        assert_eq!(waits("monitor xwaitpkg"), None);
-        for odd in ["", "flags", "waitpkg", "\u{fffd}\0"] {
-            let tree = Tree::of(&[("proc/cpuinfo", odd)]);
-            assert_eq!(Topology::read(tree.root(), &[0]).line_wait, None);
+            assert_eq!(auto(&tree), HostCpus { online: vec![0], auto: vec![0], auto_count: 1 });
         }
     }
 

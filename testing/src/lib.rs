@@ -15,6 +15,7 @@
 //! | `lacking` | what a test says that is not done here |
 //! | `load` | keeps a number of requests in flight and measures |
 //! | `mover` | an operator who moves queues between sidecores, many a second |
+//! | `mounts` | what is mounted in folders of tests, and how it is let go of |
 //! | `namespace` | network namespaces by name, and what runs in them |
 //! | `net_frontend` | a NIC's driver on such a front-end: frames out and in |
 //! | `own_network` | a network namespace of a test's own |

@@ -83,8 +83,8 @@ mod tests {
 
     #[test]
     fn a_place_has_the_name_that_it_was_mounted_at() {
-        let line = br"sidecore-test-disk-42 /home/u/x\040y\134z fuse rw 0 0";
-        let place = r"/home/u/x y\z".into();
+        let line = br"sidecore-test-disk-42 /srv/u/x\040y\134z fuse rw 0 0";
+        let place = r"/srv/u/x y\z".into();
         let wanted = Mount { source: "sidecore-test-disk-42".into(), place };
         assert_eq!(Mount::of_line(line), Some(wanted));
         assert_eq!(Mount::of_line(b""), None);

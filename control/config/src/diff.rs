@@ -261,7 +261,6 @@ fn restart_needed(running: &Plan, wanted: &Plan) -> Vec<String> {
         ("sidecores.min", min),
         ("sidecores.max", max),
         ("sidecores.urgency", old.urgency != new.urgency),
-        ("sidecores.wait", old.wait != new.wait),
         ("sidecores.skip_sleeping", old.skip_sleeping != new.skip_sleeping),
     ];
     let differing = fields.into_iter().filter(|(_, differs)| *differs);
@@ -428,8 +427,7 @@ mod tests {
     use crate::plan::{HostCpus, load};
 
     fn plan(text: &str, running: Option<&Plan>) -> Plan {
-        let host =
-            HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1, waits_on_lines: false };
+        let host = HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1 };
         load(text, "f", "/etc", &host, running).unwrap_or_else(|refusal| panic!("{refusal}"))
     }
 
@@ -502,18 +500,6 @@ disk = [
         assert_eq!(needed(both, &of("sidecores.max = 2")), "");
         assert_eq!(needed(both, "sidecores.cpus = \"0,1\""), "");
         assert_eq!(needed("sidecores.cpus = \"0\"", &of("sidecores.max = 1")), "");
-    }
-
-    #[test]
-    fn how_sidecores_wait_changes_at_a_restart() {
-        let able =
-            HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1, waits_on_lines: true };
-        let running = plan(BASE, None);
-        let text = format!("sidecores.wait = \"line\"\n{BASE}");
-        let wanted = load(&text, "f", "/etc", &able, Some(&running)).unwrap();
-        let difference = diff(&running, &wanted);
-        assert_eq!(words(&difference), [""; 0]);
-        assert_eq!(difference.restart_needed, ["sidecores.wait"]);
     }
 
     #[test]

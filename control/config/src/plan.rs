@@ -12,7 +12,7 @@ use crate::read::Document;
 use crate::size::Size;
 use crate::spec::{
     BackendKind, Cache, DaemonSpec, DiskSpec, Format, Mode, OnFailure, Policy, SidecoresSpec,
-    SocketRights, Spec, Urgency, Wait,
+    SocketRights, Spec, Urgency,
 };
 
 mod disk;
@@ -51,8 +51,6 @@ pub struct HostCpus {
     pub auto: Vec<u32>,
     /// How many of them suit this machine when the operator sets no `max`.
     pub auto_count: u16,
-    /// Whether they can wait on a cache line.
-    pub waits_on_lines: bool,
 }
 
 /// What will run.
@@ -89,8 +87,6 @@ pub struct SidecoresPlan {
     pub policies: Policies,
     /// Whether queues that ask little may interrupt others.
     pub urgency: Urgency,
-    /// What they do between two looks that find nothing.
-    pub wait: Wait,
     /// Queues of guests that have no processor are not polled.
     pub skip_sleeping: bool,
 }
@@ -246,13 +242,6 @@ fn in_force(wanted: &DaemonSpec, running: Option<&Plan>) -> DaemonSpec {
     in_force
 }
 
-fn no_line_to_wait_on(spec: &SidecoresSpec, host: &HostCpus, at: &Path) -> Option<Mistake> {
-    let wrong = "this processor has neither WAITPKG (umwait) nor MONITORX (mwaitx)";
-    let right = "write wait = \"spin\", or leave it out";
-    let is_wrong = spec.wait == Wait::Line && !host.waits_on_lines;
-    is_wrong.then(|| Mistake::new(at.key("wait"), wrong, right))
-}
-
 fn resolve_sidecores(
     spec: &SidecoresSpec,
     policies: Policies,
@@ -308,18 +297,8 @@ fn resolve_sidecores(
         mistakes.push(Mistake::new(at.key("cpus"), "this host shows no cpu to use", right));
         return None;
     }
-    mistakes.extend(no_line_to_wait_on(spec, host, &at));
-    let SidecoresSpec { urgency, wait, skip_sleeping, .. } = *spec;
-    Some(SidecoresPlan {
-        cpus,
-        candidates,
-        max,
-        min: min.max(1),
-        policies,
-        urgency,
-        wait,
-        skip_sleeping,
-    })
+    let SidecoresSpec { urgency, skip_sleeping, .. } = *spec;
+    Some(SidecoresPlan { cpus, candidates, max, min: min.max(1), policies, urgency, skip_sleeping })
 }
 
 #[cfg(test)]

@@ -190,8 +190,6 @@ pub struct SidecoresSpec {
     pub elvis: ElvisSpec,
     /// Whether queues that ask little are served in the middle of other queues' turns.
     pub urgency: Urgency,
-    /// What a sidecore does when it has looked at what it polls and found nothing.
-    pub wait: Wait,
     /// Queues of a guest none of whose vCPUs has a processor are not polled until one has: nobody can put anything
     /// into them, and whoever is awake is looked at more often, above all with `policy = "poll"` (by `adaptive` queues of
     /// guests that sleep soon wait for a kick, and are not looked at either). By a program in the kernel that sees the guests'
@@ -210,7 +208,6 @@ impl Default for SidecoresSpec {
             es2: Es2Spec::default(),
             elvis: ElvisSpec::default(),
             urgency: Urgency::default(),
-            wait: Wait::default(),
             skip_sleeping: false,
         }
     }
@@ -226,18 +223,6 @@ pub enum Urgency {
     Watch,
     /// They wait for their turn.
     Off,
-}
-
-/// What a sidecore does when it has looked at what it polls and found nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Wait {
-    /// It looks again at once.
-    #[default]
-    Spin,
-    /// While one queue is polled, it waits for at most 10 us for its ring to change, and takes less power
-    /// meanwhile. Refused where the processor has neither WAITPKG (Intel) nor MONITORX (AMD).
-    Line,
 }
 
 /// One disk of one guest.

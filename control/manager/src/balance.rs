@@ -379,8 +379,7 @@ mod tests {
     fn nic() -> Device {
         let text = "[daemon]\nrun_dir = \"/run\"\n[sidecores]\ncpus = \"0\"\n[[switch]]\nid = \"lan\"\n\
                     [[nic]]\nid = \"a\"\nswitch = \"lan\"\nqueues = 2\n";
-        let host =
-            HostCpus { online: vec![0], auto: vec![0], auto_count: 1, waits_on_lines: false };
+        let host = HostCpus { online: vec![0], auto: vec![0], auto_count: 1 };
         let plan = config::plan::load(text, "file", "/", &host, None).expect("a plan");
         let plan = plan.nic("a").expect("a NIC").clone();
         Device::new(7, Facts::from(&plan), Kind::Nic(NicParts::new(plan, None)))
@@ -443,12 +442,9 @@ mod tests {
     fn nodes_matter_where_there_are_several() {
         let cpu =
             |cpu: u32, node: u32| host::topology::Cpu { cpu, core: cpu, node, isolated: false };
-        let one = host::Topology { cpus: vec![cpu(0, 0), cpu(1, 0)], line_wait: None };
+        let one = host::Topology { cpus: vec![cpu(0, 0), cpu(1, 0)] };
         assert_eq!(nodes_of(&[0, 1], &one), [0; 0]);
-        let two = host::Topology {
-            cpus: vec![cpu(0, 0), cpu(1, 0), cpu(2, 1), cpu(3, 1)],
-            line_wait: None,
-        };
+        let two = host::Topology { cpus: vec![cpu(0, 0), cpu(1, 0), cpu(2, 1), cpu(3, 1)] };
         assert_eq!(nodes_of(&[3, 1], &two), [1, 0]);
     }
 }

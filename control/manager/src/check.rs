@@ -145,8 +145,7 @@ mod tests {
 
     #[test]
     fn the_first_device_that_does_not_fit_is_named() {
-        let host =
-            HostCpus { online: vec![0], auto: vec![0], auto_count: 1, waits_on_lines: false };
+        let host = HostCpus { online: vec![0], auto: vec![0], auto_count: 1 };
         let disk = |id: &str| format!("[[disk]]\nid = {id:?}\npath = \"/{id}\"\n");
         let text = format!("{}{}[[nic]]\nid = \"n\"\ntap = \"t\"\n", disk("a"), disk("b"));
         let plan = load(&text, "f", "/etc", &host, None).unwrap();

@@ -5,10 +5,10 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use config::plan::SidecoresPlan;
-use config::spec::{self, Urgency};
+use config::spec::Urgency;
 use confine::Kind;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use sidecore::{Command, Event, Handle, SidecoreSpec, Wait, launch, link};
+use sidecore::{Command, Event, Handle, SidecoreSpec, launch, link};
 
 /// Queues of one sidecore at most. A place costs about 100 bytes, a queue brings the rest.
 pub(crate) const QUEUES_MAX: u16 = 8192;
@@ -55,10 +55,6 @@ impl Cores {
     ) -> io::Result<Cores> {
         let mut all: Vec<Core> = Vec::new();
         let watches = plan.urgency == Urgency::Watch;
-        let wait = match plan.wait {
-            spec::Wait::Spin => Wait::Spin,
-            spec::Wait::Line => Wait::Line,
-        };
         for (index, cpu) in plan.cpus.iter().enumerate() {
             let spec = SidecoreSpec {
                 index: index as u16,
@@ -68,7 +64,7 @@ impl Cores {
                 queues_max: QUEUES_MAX,
             };
             let begin = || confine::thread(Kind::Sidecore).map_err(io::Error::other);
-            match launch(spec, wait, begin) {
+            match launch(spec, begin) {
                 Ok(handle) => {
                     all.push(Core { cpu: *cpu, handle, queues: 0, backlog: VecDeque::new() });
                 }

@@ -254,7 +254,7 @@ impl Area {
 
     /// The `len` bytes from `at`, if they are all within.
     #[inline]
-    pub(crate) fn range(&self, at: usize, len: usize) -> Option<NonNull<u8>> {
+    fn range(&self, at: usize, len: usize) -> Option<NonNull<u8>> {
         let fits = at.checked_add(len).is_some_and(|end| end <= self.len);
         // SAFETY: `at <= self.len` by the check.
         fits.then(|| unsafe { self.base.add(at) })

@@ -471,11 +471,6 @@ impl Schedule {
         self.polled
     }
 
-    /// One of the polled queues: the one, if one is.
-    pub fn first_polled(&self) -> Option<u16> {
-        self.lines.first(WORK).or_else(|| self.lines.first(POLL))
-    }
-
     /// Queues here, polled or not.
     pub fn queues(&self) -> usize {
         self.queues

@@ -11,7 +11,7 @@
 //!   reap -| backend     completions, each by its tag
 //!         | device      status -> guest;  virtqueue: complete
 //! publish | virtqueue   used index in steps of 16, at most one call a visit
-//!   rest -| spin, or wait on the ring's line | arm kicks and look again | sleep until kick, completion, or inbox
+//!   rest -| spin | arm kicks and look again | sleep until kick, completion, or inbox
 //! ```
 //!
 //! [`Sidecore`] owns its queues: each [`Served`] is moved in by [`Command::Attach`] and moved out
@@ -28,7 +28,6 @@ mod commands;
 mod counters;
 mod done;
 mod dormant;
-mod doze;
 mod fetch;
 mod frames;
 mod inbox;
@@ -71,7 +70,7 @@ pub use net::{BRIDGES_MAX, BridgeId, BridgeKind, HostKey, HostServed, HostSpec, 
 pub use net::{Inbound, Lanes, Outbound, PAIRS_MAX, PortSpec, Redirect, Relocation, relocation};
 pub use served::{NicQueue, QueueKey, RoleSpec, Served, ServedSpec, Service};
 pub use sidecore::{Progress, Sidecore, SidecoreSpec};
-pub use thread::{Wait, instant_of, launch};
+pub use thread::{instant_of, launch};
 
 #[cfg(test)]
 mod tests;

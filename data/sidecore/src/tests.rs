@@ -5,7 +5,6 @@ mod bed;
 mod calling;
 mod commands;
 mod dormant;
-mod dozing;
 mod file;
 mod large;
 mod limits;

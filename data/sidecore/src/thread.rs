@@ -5,28 +5,16 @@ use std::sync::{OnceLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use guest_memory::LineWait;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use schedule::{Clock, Nanos};
 
-use crate::doze::{Processor, Waits};
 use crate::inbox::Handle;
 use crate::sidecore::{Sidecore, SidecoreSpec};
 
 /// When time begins, for all sidecores: what one of them notes means the same on another. It is the zero of the machine's
 /// monotonic clock, by which the kernel says since when a vCPU runs.
 static START: OnceLock<Instant> = OnceLock::new();
-
-/// What the thread does after a pass that found nothing while something is polled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wait {
-    /// Another pass.
-    #[default]
-    Spin,
-    /// It waits a moment on the cache line of the ring's index.
-    Line,
-}
 
 /// When that was, for whoever has another clock.
 pub fn instant_of(at: Nanos) -> Instant {
@@ -36,14 +24,11 @@ pub fn instant_of(at: Nanos) -> Instant {
 /// Starts a sidecore on a thread of its own, which calls `begin` before all else.
 ///
 /// # Errors
-/// No thread, a processor that it may not run on or that cannot wait on a line, or what `begin` and
-/// [`Sidecore::new`] said.
+/// No thread, a processor that it may not run on, or what `begin` and [`Sidecore::new`] said.
 pub fn launch(
     spec: SidecoreSpec,
-    wait: Wait,
     begin: impl FnOnce() -> io::Result<()> + Send + 'static,
 ) -> io::Result<Handle> {
-    let line = line_of(wait, LineWait::of_this_processor())?;
     // Here, where it may: to read the machine's clock, a file is opened first on kernels before 6.4.
     START.get_or_init(zero);
     let (made, make) = mpsc::channel();
@@ -53,7 +38,7 @@ pub fn launch(
         match sidecore {
             Ok((mut sidecore, handle)) => {
                 if made.send(Ok(handle)).is_ok() {
-                    run(&mut sidecore, line);
+                    run(&mut sidecore);
                 }
             }
             // The launcher waits for this answer, so it is there to take it.
@@ -77,49 +62,24 @@ fn pin(spec: SidecoreSpec) -> io::Result<()> {
         .map_err(|error| io::Error::other(format!("cannot run on cpu {cpu}: {error}")))
 }
 
-/// The processor's way to wait on a line, if that is wanted. It is asked itself: no instruction is run that
-/// somebody only said it has.
-fn line_of(wait: Wait, line: Option<LineWait>) -> io::Result<Option<LineWait>> {
-    match (wait, line) {
-        (Wait::Spin, _) => Ok(None),
-        (Wait::Line, Some(line)) => Ok(Some(line)),
-        (Wait::Line, None) => Err(io::Error::other(
-            "this processor has neither WAITPKG nor MONITORX to wait on a line with: write \
-             wait = \"spin\" in [sidecores], or leave it out",
-        )),
-    }
-}
-
 /// Passes until told to stop. The clock is read once for each, about once in 5 us within a
-/// long one, once more after a sleep, and once more before a wait.
-fn run(sidecore: &mut Sidecore, line: Option<LineWait>) {
+/// long one, and once more after a sleep.
+fn run(sidecore: &mut Sidecore) {
     let start = *START.get_or_init(zero);
     let clock = Since(start);
-    let mut waits = line.map(|line| Processor::new(line, &clock));
     sidecore.knock.begin(start);
     let mut last = clock.now();
     while !sidecore.has_ended() {
-        last = turn(sidecore, last, &clock, &mut waits);
+        last = turn(sidecore, last, &clock);
     }
 }
 
 /// One pass, begun at `last`, and what follows when it found nothing. Gives the time at its end; all of it is
-/// counted as busy, idle or asleep, and a wait is idle time.
+/// counted as busy, idle or asleep.
 #[inline]
-pub(crate) fn turn(
-    sidecore: &mut Sidecore,
-    last: Nanos,
-    clock: &impl Clock,
-    waits: &mut Option<impl Waits>,
-) -> Nanos {
+pub(crate) fn turn(sidecore: &mut Sidecore, last: Nanos, clock: &impl Clock) -> Nanos {
     let progress = sidecore.pass(last, clock);
     let slept = progress.is_idle() && sidecore.rest(last);
-    if progress.is_idle()
-        && !slept
-        && let Some(waits) = waits
-    {
-        sidecore.doze(clock.now(), waits);
-    }
     let next = clock.now();
     if slept {
         sidecore.woke(next);
@@ -174,20 +134,4 @@ impl Clock for Since {
 #[expect(clippy::disallowed_methods, reason = "the one reader of the clock in the data path")]
 pub(crate) fn instant() -> Instant {
     Instant::now()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_wants_to_wait_on_a_line_and_cannot_is_told() {
-        assert_eq!(line_of(Wait::Spin, None).unwrap(), None);
-        let refused = line_of(Wait::Line, None).unwrap_err();
-        assert_eq!(
-            refused.to_string(),
-            "this processor has neither WAITPKG nor MONITORX to wait on a line with: write \
-             wait = \"spin\" in [sidecores], or leave it out"
-        );
-    }
 }

@@ -332,11 +332,6 @@ impl Packed {
         available_flags(&self.ring, place)
     }
 
-    /// See [`crate::Queue::line`].
-    pub(crate) fn line(&self) -> (&Area, usize) {
-        (&self.ring, usize::from(self.next().index) * DESCRIPTOR_SIZE + DESCRIPTOR_FLAGS)
-    }
-
     /// See [`crate::Queue::prefetch`].
     #[inline]
     pub(crate) fn prefetch(&self) {

@@ -136,15 +136,6 @@ impl Queue {
         }
     }
 
-    /// Where the driver's next store is, by which a chain becomes available that was not: the area, and the
-    /// byte in it. Good until a chain is taken.
-    pub fn line(&self) -> (&Area, usize) {
-        match &self.ring {
-            Ring::Split(ring, _) => ring.line(),
-            Ring::Packed(ring, _) => ring.line(),
-        }
-    }
-
     /// Whether a chain is there that [`Self::peek`] would look at, of an in-flight record too. Reads the driver's index when none is
     /// known.
     #[inline]

@@ -125,11 +125,6 @@ impl Split {
         Ok(new > 0)
     }
 
-    /// See [`crate::Queue::line`].
-    pub(crate) fn line(&self) -> (&Area, usize) {
-        (&self.avail, INDEX)
-    }
-
     /// Reads the guest's index, when no chain is known: how many there are.
     fn look(&mut self) -> Result<u16, Violation> {
         let (from, to) = (self.next.get(), self.avail.load_acquire_u16(INDEX));

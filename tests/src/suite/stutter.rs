@@ -134,9 +134,8 @@ pub fn sweep() {
             let owner =
                 name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
             let file = folder.join(freezer.file);
-            if !owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
-                || !file.exists()
-            {
+            let is_gone = owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
+            if !is_gone || !file.exists() {
                 continue;
             }
             // What is killed while it is frozen ends when it goes on.

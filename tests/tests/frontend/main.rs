@@ -33,4 +33,3 @@ mod run_state;
 mod run_state_qmp;
 mod run_time;
 mod under_guests;
-mod waiting;

@@ -100,8 +100,7 @@ mod tests {
     use crate::spec::{DaemonSpec, DiskSpec, NicSpec, SidecoresSpec};
 
     fn plan(text: &str, running: Option<&Plan>) -> Plan {
-        let host =
-            HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1, waits_on_lines: true };
+        let host = HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1 };
         load(text, "f", "/etc", &host, running)
             .unwrap_or_else(|refusal| panic!("{text}: {refusal}"))
     }
@@ -164,7 +163,6 @@ mod tests {
             "es2.quota_disk = 7",
             "elvis.rate_in = 20000",
             "urgency = \"off\"",
-            "wait = \"line\"",
             "skip_sleeping = true",
         ];
         let base = "disk=[{ id = \"a\", path = \"/a\" }]\n[sidecores]\ncpus = \"0-1\"\n";

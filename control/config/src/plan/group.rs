@@ -177,8 +177,7 @@ mod tests {
     use crate::{Size, diff};
 
     fn read(text: &str, running: Option<&Plan>) -> Result<Plan, String> {
-        let host =
-            HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1, waits_on_lines: false };
+        let host = HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1 };
         load(text, "f", "/etc", &host, running).map_err(|refusal| refusal.to_string())
     }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::spec::DISKS_MAX;
 
 fn host() -> HostCpus {
-    HostCpus { online: vec![0, 1, 2, 3], auto: vec![3, 2, 1], auto_count: 1, waits_on_lines: false }
+    HostCpus { online: vec![0, 1, 2, 3], auto: vec![3, 2, 1], auto_count: 1 }
 }
 
 fn plan(text: &str) -> Plan {
@@ -36,7 +36,6 @@ fn an_empty_file_is_a_daemon_with_one_sidecore_and_no_disk() {
             min: 1,
             policies: Policies::default(),
             urgency: Urgency::Watch,
-            wait: Wait::Spin,
             skip_sleeping: false,
         }
     );
@@ -72,24 +71,6 @@ fn cpus_are_chosen_as_written() {
         let sidecores = plan(&format!("[sidecores]\n{text}")).sidecores;
         assert_eq!((sidecores.cpus, sidecores.min), (cpus, min), "{text}");
     }
-}
-
-#[test]
-fn waiting_on_a_line_is_refused_where_the_processor_cannot() {
-    let text = "[sidecores]\nmin = 1\nwait = \"line\"\n";
-    assert_eq!(
-        refusal(text),
-        "sidecore.toml:3:8: sidecores.wait: this processor has neither WAITPKG (umwait) nor MONITORX \
-         (mwaitx)\n\
-         \x20 |\n\
-         3 | wait = \"line\"\n\
-         \x20 |        ^^^^^^\n\
-         \x20 = write wait = \"spin\", or leave it out"
-    );
-    let able = HostCpus { waits_on_lines: true, ..host() };
-    let planned = load(text, "f", "/etc/sidecore", &able, None).unwrap();
-    assert_eq!(planned.sidecores.wait, Wait::Line);
-    assert_eq!(plan("[sidecores]\nwait = \"spin\"").sidecores.wait, Wait::Spin);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use config::plan::{HostCpus, Plan, load};
 use super::*;
 
 fn plan(text: &str) -> Plan {
-    let host = HostCpus { online: vec![0], auto: vec![0], auto_count: 1, waits_on_lines: false };
+    let host = HostCpus { online: vec![0], auto: vec![0], auto_count: 1 };
     load(text, "f", "/etc", &host, None).unwrap()
 }
 

@@ -7,7 +7,7 @@ use super::*;
 fn plan(folder: &std::path::Path, size: &str) -> DiskPlan {
     let path = folder.join("a.raw");
     let text = format!("[[disk]]\nid = \"a\"\npath = {path:?}\nsize = \"{size}\"\n");
-    let host = HostCpus { online: vec![0], auto: vec![0], auto_count: 1, waits_on_lines: false };
+    let host = HostCpus { online: vec![0], auto: vec![0], auto_count: 1 };
     load(&text, "f", "/", &host, None).expect("a plan").disks.remove(0)
 }
 

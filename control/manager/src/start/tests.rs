@@ -31,8 +31,7 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Fixture {
-        let host =
-            HostCpus { online: vec![0], auto: vec![0], auto_count: 1, waits_on_lines: false };
+        let host = HostCpus { online: vec![0], auto: vec![0], auto_count: 1 };
         let text = "[[nic]]\nid = \"n\"\nnull = \"drop\"\n";
         let plan = config::plan::load(text, "f", "/", &host, None).expect("a good file");
         let plan = plan.nics.into_iter().next().expect("a nic");

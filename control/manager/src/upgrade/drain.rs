@@ -216,8 +216,7 @@ mod tests {
             disk("b"),
             disk("c")
         );
-        let host =
-            HostCpus { online: vec![0], auto: vec![0], auto_count: 1, waits_on_lines: false };
+        let host = HostCpus { online: vec![0], auto: vec![0], auto_count: 1 };
         let plan = load(&text, "file", "/", &host, None).expect("a plan");
         let of_disk = |(number, plan): (u32, &config::plan::DiskPlan)| {
             let (bonds, mut openers) = (Bonds::in_folder("/nowhere"), Openers::default());

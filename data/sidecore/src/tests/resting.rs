@@ -1,7 +1,7 @@
 //! Polled or armed, and when the thread may sleep. A sleep of these tests has its reason to end
 //! before it begins, so that none waits.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use schedule::{Clock, Nanos, Policy};
@@ -10,6 +10,7 @@ use virtqueue::driver::RingSpec;
 
 use super::bed::*;
 use crate::Command;
+use crate::thread::turn;
 
 /// The first request of a ring with event indices asks for a kick whatever the device said: the
 /// event index of a zeroed ring is passed by it.
@@ -223,4 +224,42 @@ fn a_kick_meant_for_an_earlier_queue_is_nothing() {
     assert_eq!(counters.snapshot().kicks, 0);
     core.sidecore.kicked(0, 2, core.now);
     assert_eq!(counters.snapshot().kicks, 1);
+}
+
+/// Goes on by a microsecond whenever it is read.
+struct Steady(Cell<u64>);
+
+impl Clock for Steady {
+    fn now(&self) -> Nanos {
+        self.0.set(self.0.get() + 1_000);
+        Nanos(self.0.get())
+    }
+}
+
+/// All time of a thread is counted, as what it was spent on; and a kick's worth is polled before the sleep.
+#[test]
+fn each_turn_is_counted_as_busy_idle_or_asleep() {
+    let guest = Guest::new(ring(16));
+    let mut core = Core::new(1);
+    core.attach(&guest, guest.spec(1, &null()));
+    core.sidecore.kick_ns = 40_000;
+    core.sidecore.schedule.set_kick_cost(40_000);
+    core.pass();
+    let clock = Steady(Cell::new(core.now.0));
+    let (start, before) = (clock.now(), core.sidecore.counters().snapshot());
+    let (mut last, mut turns) = (start, 0);
+    while core.sidecore.schedule.polled() > 0 {
+        // The sleep that comes at last ends at once.
+        crate::inbox::wake(&core.handle.command_fd);
+        last = turn(&mut core.sidecore, last, &clock);
+        turns += 1;
+        assert!(turns < 10_000, "it is polled for ever");
+    }
+    let after = core.sidecore.counters().snapshot();
+    let (idle_ns, asleep_ns) = (after.idle_ns - before.idle_ns, after.asleep_ns - before.asleep_ns);
+    assert_eq!(idle_ns + asleep_ns, last.since(start));
+    assert_eq!(after.busy_ns, before.busy_ns);
+    assert!(asleep_ns > 0 && asleep_ns <= 3_000, "only the last turn sleeps: {asleep_ns}");
+    assert!(idle_ns >= 20_000, "{idle_ns}");
+    assert_eq!(after.passes - before.passes, turns);
 }

@@ -24,7 +24,6 @@ pub(super) const GROUP: Group = Group::new(
         Case::raw(PROGRAM, "connect"),
         Case::raw(PROGRAM, "attach"),
         Case::raw(PROGRAM, "idle"),
-        Case::raw(PROGRAM, "waiting"),
         Case::raw(PROGRAM, "arrival"),
         Case::raw(PROGRAM, "nic_control"),
         Case::raw(PROGRAM, "nic_offloads"),

@@ -46,7 +46,6 @@ pub(super) const GROUP: Group = Group::new(
             .needs_built(Built::Nothing)
             .within(1800)
             .only_all("a build of its own, a minute or two"),
-        Case::run("waiting-on-a-line", waiting_on_a_line).needs_built(Built::Crates),
         Case::run("deny", deny).needs_built(Built::Nothing).within(1800),
     ],
 );
@@ -136,18 +135,6 @@ fn loom(bed: &Bed) -> Result<()> {
     };
     bed.same("tests", text.lines().filter(is_one).count(), LOOM_TESTS);
     Ok(())
-}
-
-/// The tests that run umwait or mwaitx.
-fn waiting_on_a_line(bed: &Bed) -> Result<()> {
-    let processor = std::fs::read_to_string("/proc/cpuinfo")?;
-    if !processor.split_whitespace().any(|flag| flag == "waitpkg" || flag == "mwaitx") {
-        bed.skipped("", "this processor has neither WAITPKG nor MONITORX");
-        return Ok(());
-    }
-    let programs = Programs::known()?;
-    let program = programs.tests("guest_memory", "guest_memory")?;
-    tested(bed, "", &mut test_command(&[], program, &["--ignored", "line::"]))
 }
 
 /// Licences, sources and advisories. Installing cargo-deny means building it for many minutes, so it is only used where

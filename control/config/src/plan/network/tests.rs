@@ -10,7 +10,7 @@ use crate::spec::{
 };
 
 fn host() -> HostCpus {
-    HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1, waits_on_lines: false }
+    HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1 }
 }
 
 fn plan(text: &str) -> Plan {

@@ -3,7 +3,7 @@
 use crate::plan::{HostCpus, Plan, load};
 
 fn plan(daemon: &str, disk: &str) -> Result<Plan, String> {
-    let host = HostCpus { online: vec![0], auto: vec![0], auto_count: 1, waits_on_lines: false };
+    let host = HostCpus { online: vec![0], auto: vec![0], auto_count: 1 };
     let text = format!("[daemon]\n{daemon}\n[[disk]]\nid = \"d\"\npath = \"/d\"\n{disk}\n");
     load(&text, "f", "/etc", &host, None).map_err(|refusal| refusal.to_string())
 }
@@ -62,7 +62,7 @@ fn what_makes_no_sense_is_refused_with_what_would() {
 #[test]
 fn who_may_open_sockets_changes_at_a_reload_and_paths_do_not() {
     let running = plan("", "").unwrap();
-    let host = HostCpus { online: vec![0], auto: vec![0], auto_count: 1, waits_on_lines: false };
+    let host = HostCpus { online: vec![0], auto: vec![0], auto_count: 1 };
     let text = "[daemon]\nrun_dir = \"/elsewhere\"\nsocket_owner = \"a\"\n[[disk]]\nid = \"d\"\npath = \"/d\"\n";
     let wanted = load(text, "f", "/etc", &host, Some(&running)).unwrap();
     let disk = wanted.disk("d").unwrap();

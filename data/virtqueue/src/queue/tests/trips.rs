@@ -59,30 +59,6 @@ fn every_request_comes_back_once_in_every_ring() {
     }
 }
 
-/// So who watches that line sees every chain that comes into an empty ring.
-#[test]
-fn what_makes_a_chain_available_is_stored_to_the_line() {
-    for spec in all_rings() {
-        let mut rig = Rig::new(spec);
-        for n in 0..u64::from(spec.size.min(300)) * 3 {
-            let load = |rig: &Rig| {
-                let (area, at) = rig.queue.line();
-                area.load_acquire_u16(at)
-            };
-            let before = load(&rig);
-            assert!(!rig.queue.has_new(&rig.map), "{spec:?} {n}");
-            rig.driver.add(&pieces(n, spec), n).unwrap();
-            rig.driver.publish();
-            assert_ne!(load(&rig), before, "{spec:?} {n}");
-            assert!(rig.queue.has_new(&rig.map), "{spec:?} {n}");
-            let (ticket, _) = rig.take().unwrap();
-            rig.queue.complete(ticket, 0);
-            rig.queue.publish();
-            assert_eq!(rig.driver.take_used(), Some(Used { token: n, len: 0 }));
-        }
-    }
-}
-
 #[test]
 fn completions_may_come_in_any_order() {
     for spec in all_rings().into_iter().filter(|spec| spec.size <= 1000) {
