@@ -16,12 +16,13 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use runstate::{Activity, Roster, Slot, State, Table, Tracker};
+use runstate::{Activity, Slot, State, Table};
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 use testing::clock::now_ns;
 use testing::load::Random;
 use testing::report::Row;
 use testing::server::Who;
+use vcpu_tracker::{Roster, Tracker};
 
 /// Threads that are compared: more than there are processors on a small machine, so that they wait.
 const THREADS: usize = 6;

@@ -5,10 +5,11 @@
 //! bounds, and does not differ from itself; what is written as saved state is read back.
 
 use config::api::Call;
-use config::plan::{GroupPlan, HostCpus, LimitPlan, load};
+use config::plan::{GroupPlan, LimitPlan, load};
 use config::routes::ROUTES;
 use config::spec::{DISKS_MAX, GROUPS_MAX, GroupSpec, NICS_MAX, NicSpec, SWITCHES_MAX};
 use config::{HostPlan, Mac, NicPlan, NullPlan, Plan, VlanPlan, diff, saved};
+use cpus::HostCpus;
 
 /// Makes one input happen: the first byte says what it is.
 pub fn run(input: &[u8]) {

@@ -189,7 +189,7 @@ fn cores(topology: &Topology) -> Check {
     let cpus = topology.host_cpus();
     let count = usize::from(cpus.auto_count).min(cpus.auto.len());
     let auto: Vec<u32> = cpus.auto.into_iter().take(count).collect();
-    let found = format!("{found}; cpus = \"auto\" takes {}", config::cpus::format(&auto));
+    let found = format!("{found}; cpus = \"auto\" takes {}", cpus::format(&auto));
     match topology.cores().len() {
         1 => check(
             "cores",
@@ -222,7 +222,7 @@ fn isolated(topology: &Topology) -> Check {
     let isolated: Vec<u32> =
         topology.cpus.iter().filter(|cpu| cpu.isolated).map(|cpu| cpu.cpu).collect();
     if !isolated.is_empty() {
-        let found = format!("cpus {}", config::cpus::format(&isolated));
+        let found = format!("cpus {}", cpus::format(&isolated));
         return check(
             "isolated cores",
             State::Ok,
@@ -239,7 +239,7 @@ fn isolated(topology: &Topology) -> Check {
         "other threads can delay a sidecore by milliseconds",
         format!(
             "for steady latency, boot with `isolcpus=managed_irq,domain,{0} nohz_full={0}`",
-            config::cpus::format(&auto)
+            cpus::format(&auto)
         ),
     )
 }

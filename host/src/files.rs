@@ -46,7 +46,7 @@ impl Files {
 
     /// A file's text as a list of cpus; empty if there is none or it is no list.
     pub(crate) fn cpus(&self, path: &str) -> Vec<u32> {
-        self.text(path).and_then(|text| config::cpus::parse(&text).ok()).unwrap_or_default()
+        self.text(path).and_then(|text| cpus::parse(&text).ok()).unwrap_or_default()
     }
 
     /// Whether something of that name is there.

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use config::HostCpus;
+use cpus::HostCpus;
 use serde::Serialize;
 
 use crate::files::Files;
@@ -122,7 +122,7 @@ pub fn allowed_cpus() -> Vec<u32> {
             .filter_map(|cpu| u32::try_from(cpu).ok())
             .collect(),
         // More cpus than a `CpuSet` holds: then all are taken to be allowed.
-        Err(_) => (0..=config::cpus::CPU_MAX).collect(),
+        Err(_) => (0..=cpus::CPU_MAX).collect(),
     }
 }
 

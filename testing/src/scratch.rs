@@ -88,10 +88,11 @@ pub fn is_in_one(place: &Path) -> bool {
         let name = path.file_name().and_then(|name| name.to_str());
         name.is_some_and(|name| name.starts_with(PREFIX))
     };
-    let outermost = place.ancestors().filter(is_named_so).last();
-    outermost.is_some_and(|folder| {
-        is_own(folder) && folder.canonicalize().is_ok_and(|real| real == folder)
-    })
+    place.ancestors().filter(is_named_so).last().is_some_and(is_own_without_links)
+}
+
+fn is_own_without_links(folder: &Path) -> bool {
+    is_own(folder) && folder.canonicalize().is_ok_and(|real| real == folder)
 }
 
 #[cfg(test)]
@@ -125,16 +126,14 @@ mod tests {
     fn what_is_within_one_is_told_from_what_only_seems_to_be() {
         let own = Scratch::new(&std::env::temp_dir(), "scratch-own").unwrap();
         assert!(is_in_one(&own.path().join("a/b")));
-        assert!(
-            is_in_one(&own.path().join(format!("home/{PREFIX}42-a/b"))),
-            "it is within the first one"
-        );
-        assert!(!is_in_one(&std::env::temp_dir().join(format!("{PREFIX}4194305-none/b"))));
-        // The kernel's folder, by a name that fits.
-        let link = std::env::temp_dir().join(format!("{PREFIX}4194305-link"));
-        let _ = std::fs::remove_file(&link);
-        std::os::unix::fs::symlink("/proc", &link).unwrap();
-        assert!(!is_in_one(&link.join("self")));
-        std::fs::remove_file(&link).unwrap();
+        assert!(!is_in_one(Path::new("/srv/sidecore-test-4194305-none/b")));
+        assert!(!is_in_one(Path::new("/proc/self")));
+        // Another folder, by a way that others may have made.
+        let folder = own.path().canonicalize().unwrap();
+        let (real, link) = (folder.join("real"), folder.join("link"));
+        std::fs::create_dir_all(real.join("within")).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        assert!(is_own_without_links(&real.join("within")));
+        assert!(!is_own_without_links(&link) && !is_own_without_links(&link.join("within")));
     }
 }

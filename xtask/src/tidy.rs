@@ -5,6 +5,7 @@
 mod code;
 mod exempt;
 mod groups;
+mod layers;
 mod manifests;
 mod modules;
 mod mutants;

@@ -186,7 +186,7 @@ fn report(file: &str, plan: &Plan, bounds: &BoundsView) -> serde_json::Value {
     }
     let (one, many) = ("a sidecore on cpu", "sidecores on cpus");
     let on = if cpus.len() == 1 { one } else { many };
-    summary += &format!(", {on} {}", config::cpus::format(cpus));
+    summary += &format!(", {on} {}", cpus::format(cpus));
     serde_json::json!({
         "file": file,
         "summary": summary,

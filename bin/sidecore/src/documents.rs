@@ -76,7 +76,7 @@ mod tests {
                 _ => format!("{line}\n"),
             })
             .collect();
-        let host = config::HostCpus { online: vec![0, 1, 2, 3], auto: vec![1], auto_count: 1 };
+        let host = cpus::HostCpus { online: vec![0, 1, 2, 3], auto: vec![1], auto_count: 1 };
         for text in [&text, &examples] {
             let plan = config::plan::load(text, "sidecore.toml", "/etc/sidecore", &host, None);
             plan.unwrap_or_else(|refusal| panic!("{refusal}"));

@@ -374,8 +374,7 @@ mod tests {
     }
 
     fn plan(line: &str) -> Plan {
-        let host =
-            config::plan::HostCpus { online: vec![0, 1], auto: vec![1], ..Default::default() };
+        let host = cpus::HostCpus { online: vec![0, 1], auto: vec![1], ..Default::default() };
         config::plan::load(&text(&args(line)), "client", "/", &host, None)
             .unwrap_or_else(|refusal| panic!("{refusal}"))
     }

@@ -11,11 +11,10 @@ use std::path::{Path, PathBuf};
 
 use config::Plan;
 use config::api::{ApiError, ErrorKind};
-use config::plan::HostCpus;
 use confine::{Landlock, Mode};
+use cpus::HostCpus;
 use manager::upgrade::Heir;
 use manager::upgrade::launcher::Launcher;
-use runstate::{Tracker, Unavailable};
 use rustix::fs::OFlags;
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{
@@ -24,6 +23,7 @@ use rustix::process::{
 };
 use sd_notify::NotifyState;
 use tracing_subscriber::EnvFilter;
+use vcpu_tracker::{Tracker, Unavailable};
 
 use crate::check;
 use crate::cli::ServeArgs;

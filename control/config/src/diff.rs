@@ -424,7 +424,8 @@ fn in_place(old: &DiskPlan, new: &DiskPlan) -> Vec<Change> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{HostCpus, load};
+    use crate::plan::load;
+    use cpus::HostCpus;
 
     fn plan(text: &str, running: Option<&Plan>) -> Plan {
         let host = HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1 };

@@ -12,7 +12,6 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
-pub mod cpus;
 pub mod diff;
 pub mod docs;
 pub mod key;
@@ -33,8 +32,8 @@ pub use diff::{Change, Difference, diff, links_after};
 pub use mac::Mac;
 pub use mistake::{Mistake, Refusal};
 pub use plan::{
-    DiskPlan, GroupPlan, HostCpus, HostPlan, LimitPlan, NicPeer, NicPlan, NullPlan, Origin, Plan,
-    Source, SwitchPlan, UplinkPlan, VlanPlan,
+    DiskPlan, GroupPlan, HostPlan, LimitPlan, NicPeer, NicPlan, NullPlan, Origin, Plan, Source,
+    SwitchPlan, UplinkPlan, VlanPlan,
 };
 pub use size::Size;
 pub use spec::{DiskSpec, GroupSpec, NicSpec, Spec, SwitchSpec, UplinkSpec};

@@ -6,7 +6,6 @@
 //! Not here: whether an image can be opened or a socket made; only trying tells.
 
 use crate::api::{ApiError, ErrorKind};
-use crate::cpus;
 use crate::mistake::{Mistake, Path, Refusal};
 use crate::read::Document;
 use crate::size::Size;
@@ -14,6 +13,7 @@ use crate::spec::{
     BackendKind, Cache, DaemonSpec, DiskSpec, Format, Mode, OnFailure, Policy, SidecoresSpec,
     SocketRights, Spec, Urgency,
 };
+use cpus::HostCpus;
 
 mod disk;
 mod from_api;
@@ -41,17 +41,6 @@ pub use switch::{SwitchPlan, UplinkPlan};
 
 /// Longest path of a Unix socket, in bytes: `sun_path` without the final NUL.
 pub const SOCKET_PATH_MAX: usize = 107;
-
-/// The cpus of the host, as far as a plan depends on them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HostCpus {
-    /// The cpus that run.
-    pub online: Vec<u32>,
-    /// What `cpus = "auto"` may use, best first.
-    pub auto: Vec<u32>,
-    /// How many of them suit this machine when the operator sets no `max`.
-    pub auto_count: u16,
-}
 
 /// What will run.
 #[derive(Clone, Debug, PartialEq, Eq)]

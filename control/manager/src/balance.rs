@@ -336,7 +336,7 @@ impl Manager {
 
 #[cfg(test)]
 mod tests {
-    use config::HostCpus;
+    use cpus::HostCpus;
     use sidecore::{BridgeId, MoveId};
     use switch::PortId;
 

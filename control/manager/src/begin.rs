@@ -12,8 +12,8 @@ use config::api::{Answer, ApiError, UpgradeView};
 use config::plan::{Origin, SwitchPlan};
 use config::spec::SocketRights;
 use confine::Kind;
-use runstate::{Tracker, Unavailable};
 use tracing::{debug, error, info, warn};
+use vcpu_tracker::{Tracker, Unavailable};
 
 use crate::address_space::AddressSpace;
 use crate::api::{self, Entrance, Server};

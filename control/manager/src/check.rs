@@ -139,7 +139,8 @@ fn promised(plan: &Plan, bounds: &Bounds) -> Result<BoundsView, (Origin, String,
 
 #[cfg(test)]
 mod tests {
-    use config::plan::{HostCpus, load};
+    use config::plan::load;
+    use cpus::HostCpus;
 
     use super::*;
 

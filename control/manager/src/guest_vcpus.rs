@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 
 use config::Plan;
 use config::spec;
-use runstate::vcpus::{Process, VCPUS_MAX, Vcpu};
-use runstate::{Roster, Slot, Table, Tracker, Unavailable, Vm};
+use runstate::{Slot, Table, Vm};
 use rustix::net::sockopt::socket_peercred;
 use sidecore::{Command, Lanes, PAIRS_MAX, QueueKey, Redirect, VmLine};
 use tracing::{info, warn};
+use vcpu_tracker::vcpus::{Process, VCPUS_MAX, Vcpu};
+use vcpu_tracker::{Roster, Tracker, Unavailable};
 
 use crate::device::Device;
 use crate::kind::Kind;

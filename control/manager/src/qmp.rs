@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use names::{Refused, Socket};
-use runstate::vcpus::Vcpu;
 use rustix::io::Errno;
+use vcpu_tracker::vcpus::Vcpu;
 
 use self::dialogue::{Dialogue, QmpError};
 use crate::lent::{Closer, Lent};

@@ -8,10 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use runstate::vcpus::Vcpu;
 use runstate::{Activity, Slot, Table};
 use schedule::LOAD_FULL;
 use tracing::warn;
+use vcpu_tracker::vcpus::Vcpu;
 
 use crate::balance::part;
 use crate::guest_vcpus::Guests;

@@ -574,7 +574,7 @@ mod tests {
 
     #[test]
     fn a_thousand_devices_without_their_file_system_are_one_line() {
-        let host = config::HostCpus { online: vec![0], auto: vec![0], auto_count: 1 };
+        let host = cpus::HostCpus { online: vec![0], auto: vec![0], auto_count: 1 };
         let text: String = (0..1000)
             .map(|n| format!("[[disk]]\nid = \"vm{n}\"\npath = \"/srv/image{n}\"\n"))
             .collect();

@@ -4,8 +4,8 @@
 
 use config::api::{DiskView, RunStateView, VcpuState, VcpuView};
 use config::spec;
-use runstate::vcpus::Vcpu;
 use runstate::{Activity, Slot, State};
+use vcpu_tracker::vcpus::Vcpu;
 
 use crate::device::Device;
 use crate::manager::{Manager, machine_ns, now};

@@ -32,9 +32,14 @@ const EXEMPTIONS: &[Exemption] = &[
         reason: "the ioctls of VDUSE, which have no safe form",
     },
     Exemption {
-        path: "host/runstate/src/sys.rs",
+        path: "data/runstate/src/mapping.rs",
         rule: "unsafe",
-        reason: "bpf(2) and the memory of its map, which have no safe form",
+        reason: "the memory of a map of the kernel's, which has no safe form",
+    },
+    Exemption {
+        path: "host/vcpu_tracker/src/sys.rs",
+        rule: "unsafe",
+        reason: "bpf(2), which has no safe form",
     },
     Exemption {
         path: "lab/src/guest/flight.rs",
@@ -57,7 +62,7 @@ const EXEMPTIONS: &[Exemption] = &[
         reason: "/dev/null, which is nobody's to change",
     },
     Exemption {
-        path: "control/confine/src/files.rs",
+        path: "host/confine/src/files.rs",
         rule: "names",
         reason: "opens nothing: where links lead, to say why landlock refuses it",
     },

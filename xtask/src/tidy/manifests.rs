@@ -1,15 +1,12 @@
-//! Which crate may name which (`data/` never names `control/`), and why each dependency is there.
+//! What may be in the daemon, and why each dependency is there. Which crate may name which is `layers`.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use anyhow::Context;
 use toml::Table;
 
-use crate::tidy::Finding;
 use crate::tidy::source::Source;
-
-/// Rooms that the data path must not know.
-const ABOVE_DATA: [&str; 2] = ["control/", "bin/"];
+use crate::tidy::{Finding, layers};
 
 /// Rooms whose crates are in the daemon, and features that must not be: what they add is a test's.
 const SHIPPED: [&str; 4] = ["data/", "control/", "host/", "bin/"];
@@ -27,28 +24,12 @@ const REASONS: &str = "docs/decisions/0002-dependencies.md";
 const TABLES: [&str; 3] = ["dependencies", "dev-dependencies", "build-dependencies"];
 
 pub(crate) fn check(sources: &[Source]) -> anyhow::Result<Vec<Finding>> {
-    let mut rooms: HashMap<String, &str> = HashMap::new();
     let mut manifests = Vec::new();
     for source in sources.iter().filter(|source| source.path.ends_with("/Cargo.toml")) {
         let table: Table = source.text.parse().with_context(|| source.path.clone())?;
-        let name = table.get("package").and_then(|package| package.get("name"));
-        if let Some(name) = name.and_then(|name| name.as_str()) {
-            rooms.insert(name.to_owned(), &source.path);
-        }
         manifests.push((source, table));
     }
-    let mut findings = Vec::new();
-    for (source, table) in manifests.iter().filter(|(source, _)| source.path.starts_with("data/")) {
-        for name in dependencies(table) {
-            let above = rooms.get(&name).filter(|p| ABOVE_DATA.iter().any(|a| p.starts_with(a)));
-            let Some(above) = above else { continue };
-            let message = format!(
-                "data/ names `{name}` ({above}): move the shared type down, or pass what it knows \
-                 as an argument"
-            );
-            findings.push(source.finding("direction", line_of(&source.text, &name), message));
-        }
-    }
+    let mut findings = layers::check(&manifests, sources);
     let shipped = shipped(&manifests);
     for (source, table) in manifests.iter().filter(|(source, _)| shipped.contains(&source.path)) {
         findings.extend(unshipped(source, table));
@@ -62,10 +43,6 @@ pub(crate) fn check(sources: &[Source]) -> anyhow::Result<Vec<Finding>> {
 
 /// The manifests of all crates that are in the daemon: those of its rooms, and whatever these depend on.
 fn shipped(manifests: &[(&Source, Table)]) -> HashSet<String> {
-    let name_of = |table: &Table| {
-        let name = table.get("package")?.get("name")?.as_str()?;
-        Some(name.to_owned())
-    };
     let is_of_room = |path: &str| SHIPPED.iter().any(|room| path.starts_with(room));
     let mut found: HashSet<String> = HashSet::new();
     let mut next: Vec<&(&Source, Table)> =
@@ -74,7 +51,8 @@ fn shipped(manifests: &[(&Source, Table)]) -> HashSet<String> {
         if found.insert(source.path.clone()) {
             let used = table.get("dependencies").and_then(|used| used.as_table());
             let used: HashSet<&String> = used.into_iter().flat_map(|used| used.keys()).collect();
-            let is_used = |table: &Table| name_of(table).is_some_and(|name| used.contains(&name));
+            let is_used =
+                |table: &Table| name_of(table).is_some_and(|name| used.contains(&name.to_owned()));
             next.extend(manifests.iter().filter(|(_, table)| is_used(table)));
         }
     }
@@ -141,8 +119,13 @@ fn reasons(sources: &[Source], used: &HashSet<String>) -> anyhow::Result<Vec<Fin
     Ok(findings)
 }
 
+/// The name of a manifest's package.
+pub(super) fn name_of(manifest: &Table) -> Option<&str> {
+    manifest.get("package")?.get("name")?.as_str()
+}
+
 /// Packages that a manifest names, by their package's name.
-fn dependencies(manifest: &Table) -> Vec<String> {
+pub(super) fn dependencies(manifest: &Table) -> Vec<String> {
     let targets = manifest.get("target").and_then(|targets| targets.as_table());
     let per_target = targets.into_iter().flat_map(|t| t.values()).filter_map(|t| t.as_table());
     std::iter::once(manifest)
@@ -157,7 +140,7 @@ fn dependencies(manifest: &Table) -> Vec<String> {
 }
 
 /// The first line that names a dependency, from 1.
-fn line_of(manifest: &str, name: &str) -> usize {
+pub(super) fn line_of(manifest: &str, name: &str) -> usize {
     let starts = |line: &str| {
         let rest = line.trim_start().strip_prefix(name);
         rest.is_some_and(|rest| rest.starts_with([' ', '.', '=']))
@@ -168,22 +151,6 @@ fn line_of(manifest: &str, name: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn data_does_not_name_control() -> anyhow::Result<()> {
-        let config = Source::new("control/config/Cargo.toml", "[package]\nname = \"config\"\n");
-        let text = "[package]\nname = \"a\"\n[dev-dependencies]\nconfig = { workspace = true }\n";
-        let data = Source::new("data/a/Cargo.toml", text);
-        let upper = Source::new("bin/b/Cargo.toml", text);
-        let found: Vec<String> =
-            check(&[config, data, upper])?.iter().map(ToString::to_string).collect();
-        assert_eq!(
-            found,
-            ["data/a/Cargo.toml:4: data/ names `config` (control/config/Cargo.toml): move the \
-              shared type down, or pass what it knows as an argument [direction]"]
-        );
-        Ok(())
-    }
 
     #[test]
     fn what_is_for_simulations_is_not_shipped() -> anyhow::Result<()> {

@@ -11,12 +11,13 @@ use crate::tidy::code::has_word;
 use crate::tidy::source::Source;
 
 /// Package, and its folder.
-const PURE: [(&str, &str); 5] = [
+const PURE: [(&str, &str); 6] = [
     ("schedule", "data/schedule"),
     ("frame", "data/frame"),
     ("switch", "data/switch"),
     ("vhost_user", "control/vhost_user"),
     ("config", "control/config"),
+    ("cpus", "host/cpus"),
 ];
 
 /// Packages that call the OS.

@@ -64,7 +64,7 @@ const RULES: [Rule; 8] = [
     Rule {
         name: "names",
         words: &BY_NAME,
-        within: &["control"],
+        within: &["control", "host/confine"],
         except: &["control/names"],
         tests_too: false,
         instead: "a path may lead through folders of others: `names` opens what it leads to, step by step",

@@ -96,8 +96,9 @@ mod tests {
     use super::*;
     use crate::api::upgrade_refuses;
     use crate::diff::{Difference, diff};
-    use crate::plan::{HostCpus, Plan, load};
+    use crate::plan::{Plan, load};
     use crate::spec::{DaemonSpec, DiskSpec, NicSpec, SidecoresSpec};
+    use cpus::HostCpus;
 
     fn plan(text: &str, running: Option<&Plan>) -> Plan {
         let host = HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1 };

@@ -172,9 +172,10 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{HostCpus, load};
+    use crate::plan::load;
     use crate::spec::{DiskChange, DiskSpec, NicChange, NicSpec, NullKind};
     use crate::{Size, diff};
+    use cpus::HostCpus;
 
     fn read(text: &str, running: Option<&Plan>) -> Result<Plan, String> {
         let host = HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1 };

@@ -140,9 +140,10 @@ impl LimitSpec {
 
 #[cfg(test)]
 mod tests {
-    use crate::plan::{HostCpus, LimitPlan, Plan, load};
+    use crate::plan::{LimitPlan, Plan, load};
     use crate::spec::{DiskChange, DiskSpec};
     use crate::{Size, diff};
+    use cpus::HostCpus;
 
     fn read(text: &str, running: Option<&Plan>) -> Result<Plan, String> {
         let host = HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1 };

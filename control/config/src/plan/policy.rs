@@ -114,8 +114,9 @@ pub(super) fn resolve(spec: &SidecoresSpec, at: &Path, mistakes: &mut Vec<Mistak
 #[cfg(test)]
 mod tests {
     use crate::diff;
-    use crate::plan::{HostCpus, Plan, PolicyPlan, load};
+    use crate::plan::{Plan, PolicyPlan, load};
     use crate::spec::DiskSpec;
+    use cpus::HostCpus;
 
     fn read(text: &str, running: Option<&Plan>) -> Result<Plan, String> {
         let host = HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1 };

@@ -3,8 +3,8 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use runstate::vcpus::Process;
 use rustix::net::sockopt::socket_peercred;
+use vcpu_tracker::vcpus::Process;
 
 /// A front-end's process, by what the kernel says of its connection.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! Promises and what is beyond them.
 
-use config::plan::{HostCpus, Plan, load};
+use config::plan::{Plan, load};
+use cpus::HostCpus;
 
 use super::*;
 

@@ -1,6 +1,7 @@
 //! Orders, and threads that are held up.
 
-use config::plan::{HostCpus, load};
+use config::plan::load;
+use cpus::HostCpus;
 
 use super::*;
 

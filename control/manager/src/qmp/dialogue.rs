@@ -3,14 +3,14 @@
 //! QEMU's docs/interop/qmp-spec, and `query-cpus-fast`. Whoever is at the other end is not trusted: what it sends
 //! is bounded in bytes, lines and vCPUs, and nothing of it is shown but some printable characters of a refusal.
 //! Not here: the socket, the deadline (`super`), and whether the threads are the guest's
-//! ([`runstate::vcpus::Process::among`]).
+//! ([`vcpu_tracker::vcpus::Process::among`]).
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-use runstate::vcpus::{VCPUS_MAX, Vcpu};
+use vcpu_tracker::vcpus::{VCPUS_MAX, Vcpu};
 
 /// All that is read of one dialogue, in bytes: an answer of QEMU has about 200 for each vCPU.
 pub(crate) const BYTES_MAX: usize = 256 << 10;

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use config::HostCpus;
+use cpus::HostCpus;
 use guest_memory::Seal;
 use vhost_user::{MemoryRegion, Owner, RingAddresses};
 

@@ -194,7 +194,8 @@ fn not_home(disks: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use config::plan::{HostCpus, load};
+    use config::plan::load;
+    use cpus::HostCpus;
 
     use super::*;
     use crate::bonds::Bonds;

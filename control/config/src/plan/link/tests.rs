@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::mac::Mac;
-use crate::plan::{HostCpus, Plan, load};
 use crate::plan::{HostPlan, Source, VlanPlan};
+use crate::plan::{Plan, load};
 use crate::spec::{DiskSpec, Spoof};
 use crate::{Change, diff};
+use cpus::HostCpus;
 
 fn read(text: &str, running: Option<&Plan>) -> Result<Plan, String> {
     let host = HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1 };

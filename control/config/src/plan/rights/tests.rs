@@ -1,6 +1,7 @@
 //! Which rights a socket has, by what its device and `[daemon]` say.
 
-use crate::plan::{HostCpus, Plan, load};
+use crate::plan::{Plan, load};
+use cpus::HostCpus;
 
 fn plan(daemon: &str, disk: &str) -> Result<Plan, String> {
     let host = HostCpus { online: vec![0], auto: vec![0], auto_count: 1 };

@@ -7,13 +7,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
+use runstate::Table;
+use runstate::layout::WORDS;
 use rustix::io::Errno;
 
 use crate::btf::Btf;
 use crate::program::{Facts, Instruction, assemble};
 use crate::roster::Roster;
-use crate::sys::{self, Mapping};
-use crate::table::{Table, WORDS};
+use crate::sys;
 use crate::unavailable::Unavailable;
 
 /// The link that `/proc/self/ns/pid` is in the first namespace, whose numbers the kernel uses itself
@@ -73,13 +74,14 @@ impl Tracker {
             return Err(Unavailable::OwnTime);
         }
         let map = sys::make_map(8 * WORDS as u32).map_err(refused("its map"))?;
-        let table = Mapping::new(&map, WORDS).map_err(refused("its map's memory"))?;
+        let unmapped = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        let table = Table::of_map(&map).map_err(unmapped).map_err(refused("its map's memory"))?;
         let (pid_at, tracepoint) = kernel_facts()?;
         let facts = Facts { map: std::os::fd::AsRawFd::as_raw_fd(&map), pid_at, seed };
         let program =
             sys::load(&instructions(facts), tracepoint).map_err(refused("the program"))?;
         let link = sys::attach(program.as_fd()).map_err(refused("to attach it"))?;
-        Ok(Tracker { table: Arc::new(Table::of_map(table)), seed, program, _link: link })
+        Ok(Tracker { table: Arc::new(table), seed, program, _link: link })
     }
 
     /// What it writes.
@@ -145,7 +147,7 @@ mod tests {
     use rustix::thread::gettid;
 
     use super::*;
-    use crate::table::Activity;
+    use runstate::Activity;
 
     /// Whether this process may load such a program: CAP_SYS_ADMIN is bit 21, CAP_PERFMON 38, CAP_BPF 39.
     fn may_load() -> bool {

@@ -4,7 +4,7 @@
 //! In words: the thread that loses the processor, then the one that gets it, is looked up in the index;
 //! most have no slot, and that is all. Not here: how it is loaded (`sys`, `tracker`).
 
-use crate::table::{
+use runstate::layout::{
     BUCKETS, GIVEN, LAST_OFF, OF_VM, OFF, ON, RUNS, SEQUENCE, SINCE, SLEEPS, SLICE_AT, SLICE_BITS,
     SLICE_MAX, SLICE_SHIFT, SLOT_WORDS, SLOTS_AT, SLOTS_MAX, STATE, SWITCHES, VMS_AT, VMS_MAX,
     WAITS, WAYS,

@@ -1,6 +1,6 @@
 //! The table that the kernel's program writes, and how it is read.
 //!
-//! An index from thread numbers to slots (written by [`Roster`](crate::Roster), read by the program), then
+//! An index from thread numbers to slots (written by control, read by the program), then
 //! the slots (written by the program, read here), then a line for each VM. A slot has one writer at a time: the
 //! processor that switches its thread out or in, under the lock of its run queue. It makes the sequence word odd,
 //! writes, and makes it even; a reader that sees it odd or changed looks again, a few times. A VM's line is one
@@ -8,61 +8,35 @@
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use crate::sys::Mapping;
+use std::io;
+use std::os::fd::AsFd;
 
-/// Threads that are followed at most: 512 guests of 8 vCPUs.
-pub const SLOTS_MAX: u16 = 4096;
-/// Buckets of the index, a power of two.
-pub(crate) const BUCKETS: usize = 4096;
-/// Entries of a bucket: one line. With as many threads as buckets, one bucket in a million is too small.
-pub(crate) const WAYS: usize = 8;
-/// Words of a slot: one line, so that readers of one do not disturb the writer of another.
-pub(crate) const SLOT_WORDS: usize = 8;
-/// Where slots begin, in words.
-pub(crate) const SLOTS_AT: usize = BUCKETS * WAYS;
-/// VMs that are counted for at most.
-pub const VMS_MAX: u16 = 1024;
-/// Where their lines begin, in words, each as long as a slot.
-pub(crate) const VMS_AT: usize = SLOTS_AT + SLOTS_MAX as usize * SLOT_WORDS;
-/// Words of the whole table.
-pub(crate) const WORDS: usize = VMS_AT + VMS_MAX as usize * SLOT_WORDS;
+use crate::layout::*;
+use crate::mapping::Mapping;
+
 /// Looks at a slot that is being written. A writer takes some tens of nanoseconds, but for one whose own
 /// processor is taken from it amidst them, and that is not waited for.
 const LOOKS_MAX: u32 = 8;
 
-/// Words of a slot.
-pub(crate) const SEQUENCE: usize = 0;
-pub(crate) const STATE: usize = 1;
-pub(crate) const SINCE: usize = 2;
-pub(crate) const ON: usize = 3;
-pub(crate) const OFF: usize = 4;
-pub(crate) const LAST_OFF: usize = 5;
-pub(crate) const SWITCHES: usize = 6;
-/// The VM that the thread is counted for, from 1; 0: none. Written by the roster, before the slot is used.
-pub(crate) const OF_VM: usize = 7;
-
-/// Values of the low byte of `STATE`; the cpu is in the upper half, and between them for how long the thread had a
-/// processor when one was last taken from it, in units of 4,096 ns.
-pub(crate) const RUNS: u64 = 1;
-pub(crate) const WAITS: u64 = 2;
-pub(crate) const SLEEPS: u64 = 3;
-/// Where the slice is in `STATE`, its unit as a shift, and the longest: 34 s. Its bits end below the upper bit of the lower
-/// half, so that a number of the program's instructions, which are signed, can be all of them.
-pub(crate) const SLICE_AT: u32 = 8;
-pub(crate) const SLICE_SHIFT: u32 = 12;
-pub(crate) const SLICE_MAX: u64 = 0x7f_ffff;
-pub(crate) const SLICE_BITS: u64 = SLICE_MAX << SLICE_AT;
-
-/// What is added to a VM's word when a vCPU of it is given a processor; one that loses it takes 1 away.
-pub(crate) const GIVEN: u64 = 1 << 32 | 1;
-
 /// The place of one thread in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Slot(pub(crate) u16);
+pub struct Slot(u16);
 
 /// The place of one VM in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Vm(pub(crate) u16);
+pub struct Vm(u16);
+
+impl Slot {
+    /// The one of that number; of one that no thread has nothing is known.
+    pub fn numbered(number: u16) -> Slot {
+        Slot(number)
+    }
+
+    /// Its number, below [`SLOTS_MAX`].
+    pub fn number(self) -> u16 {
+        self.0
+    }
+}
 
 impl Vm {
     /// The one of that number; of one that is no VM's it is said that a vCPU runs.
@@ -158,8 +132,12 @@ enum Memory {
 pub struct Table(Memory);
 
 impl Table {
-    pub(crate) fn of_map(map: Mapping) -> Table {
-        Table(Memory::Map(map))
+    /// The table that is the value of a map of the kernel's, [`WORDS`] words long.
+    ///
+    /// # Errors
+    /// The kernel's: it cannot be mapped.
+    pub fn of_map(map: impl AsFd) -> io::Result<Table> {
+        Ok(Table(Memory::Map(Mapping::new(map, WORDS)?)))
     }
 
     #[inline]
@@ -172,12 +150,13 @@ impl Table {
     }
 
     /// An entry of the index.
-    pub(crate) fn entry(&self, bucket: usize, way: usize) -> Option<&AtomicU64> {
+    pub fn entry(&self, bucket: usize, way: usize) -> Option<&AtomicU64> {
         if way < WAYS { self.words().get(..SLOTS_AT)?.get(bucket * WAYS + way) } else { None }
     }
 
+    /// The words of a slot.
     #[inline]
-    pub(crate) fn slot(&self, slot: Slot) -> Option<&[AtomicU64; SLOT_WORDS]> {
+    pub fn slot(&self, slot: Slot) -> Option<&[AtomicU64; SLOT_WORDS]> {
         let at = SLOTS_AT + usize::from(slot.0) * SLOT_WORDS;
         self.words().get(at..at + SLOT_WORDS)?.try_into().ok()
     }
@@ -213,7 +192,7 @@ impl Table {
 
     /// The word of a VM.
     #[inline]
-    pub(crate) fn vm(&self, vm: Vm) -> Option<&AtomicU64> {
+    pub fn vm(&self, vm: Vm) -> Option<&AtomicU64> {
         self.words().get(VMS_AT + usize::from(vm.0) * SLOT_WORDS)
     }
 
@@ -253,7 +232,7 @@ impl Table {
 }
 
 /// Whether a thread whose state word that is counts as one that has a processor.
-pub(crate) fn counts(state: u64) -> bool {
+pub fn counts(state: u64) -> bool {
     matches!(activity_of(state), Activity::Unknown | Activity::Runs)
 }
 

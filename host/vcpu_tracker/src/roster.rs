@@ -8,8 +8,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use runstate::layout::{GIVEN, OF_VM, SLOTS_MAX, STATE, VMS_MAX, WAYS};
+use runstate::{Slot, Table, Vm, counts};
+
 use crate::program::bucket_of;
-use crate::table::{GIVEN, OF_VM, SLOTS_MAX, STATE, Slot, Table, VMS_MAX, Vm, WAYS, counts};
 
 /// How long a slot that was given back is given to nobody: what the program does with it began before and
 /// is over by then, also on a processor that was taken from the host for a while. Nanoseconds.
@@ -79,7 +81,7 @@ impl Roster {
             }
             None if self.fresh_vms < VMS_MAX => {
                 self.fresh_vms += 1;
-                Vm(self.fresh_vms - 1)
+                Vm::numbered(self.fresh_vms - 1)
             }
             None => return Err(Full),
         };
@@ -106,7 +108,10 @@ impl Roster {
             self.resting.pop_front();
             self.rested.push(slot);
             let Some(words) = self.table.slot(slot) else { continue };
-            let vm = words[OF_VM].load(Ordering::Relaxed).checked_sub(1).map(|vm| Vm(vm as u16));
+            let vm = words[OF_VM]
+                .load(Ordering::Relaxed)
+                .checked_sub(1)
+                .map(|vm| Vm::numbered(vm as u16));
             if counts(words[STATE].load(Ordering::Relaxed))
                 && let Some(word) = vm.and_then(|vm| self.table.vm(vm))
             {
@@ -138,7 +143,7 @@ impl Roster {
             Some(slot) => slot,
             None if self.fresh < SLOTS_MAX => {
                 self.fresh += 1;
-                Slot(self.fresh - 1)
+                Slot::numbered(self.fresh - 1)
             }
             None => return Err(Full),
         };
@@ -149,14 +154,14 @@ impl Roster {
             .flatten()
             .for_each(|word| word.store(0, Ordering::Relaxed));
         if let (Some(vm), Some(words)) = (vm, self.table.slot(slot)) {
-            words[OF_VM].store(u64::from(vm.0) + 1, Ordering::Relaxed);
+            words[OF_VM].store(u64::from(vm.number()) + 1, Ordering::Relaxed);
             // It is counted before the program can say that it lost its processor.
             if let Some(word) = self.table.vm(vm) {
                 word.fetch_add(GIVEN, Ordering::AcqRel);
             }
         }
         if let Some(free) = free {
-            free.store(u64::from(slot.0) << 32 | u64::from(tid), Ordering::Release);
+            free.store(u64::from(slot.number()) << 32 | u64::from(tid), Ordering::Release);
         }
         self.slots.insert(tid, (slot, vm));
         Ok(slot)
@@ -196,7 +201,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::table::Activity;
+    use runstate::Activity;
 
     /// What the program does to find a thread.
     fn find(table: &Table, tid: u32, seed: u32) -> Option<u16> {
@@ -320,7 +325,7 @@ mod tests {
         let slots = u32::from(SLOTS_MAX);
         assert!((1..=slots).all(|tid| roster.bind(tid, None, 0).is_ok()));
         assert_eq!(roster.bind(slots + 1, None, REST_NS), Err(Full));
-        roster.unbind(1, Slot(0), 0);
+        roster.unbind(1, Slot::numbered(0), 0);
         assert_eq!(roster.bind(slots + 1, None, REST_NS - 1), Err(Full), "the one there is rests");
         assert!(roster.bind(slots + 1, None, REST_NS).is_ok());
     }
