@@ -26,12 +26,14 @@ struct World {
 }
 
 impl World {
-    fn answer(&self) -> Result<(), String> {
-        if self.takes { Ok(()) } else { Err("no".to_string()) }
+    fn answer(&self) -> Result<(), &'static str> {
+        if self.takes { Ok(()) } else { Err("no") }
     }
 }
 
 impl Owner<Fd> for World {
+    type Error = &'static str;
+
     fn read_config(&self, offset: u32, into: &mut [u8]) -> bool {
         assert!(into.len() <= 256);
         self.takes && offset as usize + into.len() <= 256
@@ -42,7 +44,7 @@ impl Owner<Fd> for World {
         self.takes
     }
 
-    fn set_memory(&mut self, regions: &[MemoryRegion], fds: Vec<Fd>) -> Result<(), String> {
+    fn set_memory(&mut self, regions: &[MemoryRegion], fds: Vec<Fd>) -> Result<(), &'static str> {
         assert_eq!(regions.len(), fds.len());
         assert!(regions.len() <= FDS_MAX);
         apart(regions);
@@ -51,7 +53,7 @@ impl Owner<Fd> for World {
         Ok(())
     }
 
-    fn add_region(&mut self, region: &MemoryRegion, _fd: Fd) -> Result<(), String> {
+    fn add_region(&mut self, region: &MemoryRegion, _fd: Fd) -> Result<(), &'static str> {
         apart(std::slice::from_ref(region));
         self.answer()?;
         self.regions += 1;
@@ -59,45 +61,45 @@ impl Owner<Fd> for World {
         Ok(())
     }
 
-    fn remove_region(&mut self, _region: &MemoryRegion) -> Result<(), String> {
+    fn remove_region(&mut self, _region: &MemoryRegion) -> Result<(), &'static str> {
         assert!(self.regions > 0, "a region that is not there is removed");
         self.answer()?;
         self.regions -= 1;
         Ok(())
     }
 
-    fn set_log(&mut self, area: LogArea, _fd: Fd) -> Result<(), String> {
+    fn set_log(&mut self, area: LogArea, _fd: Fd) -> Result<(), &'static str> {
         assert!(area.size > 0 && area.offset.checked_add(area.size).is_some());
         self.answer()
     }
 
-    fn make_inflight(&mut self, len: u64) -> Result<Fd, String> {
+    fn make_inflight(&mut self, len: u64) -> Result<Fd, &'static str> {
         assert!(len > 0 && len <= RECORD_MAX, "a record of {len} bytes");
         self.answer().map(|()| Rc::new(()))
     }
 
-    fn set_inflight(&mut self, area: &InflightArea, _fd: Fd) -> Result<(), String> {
+    fn set_inflight(&mut self, area: &InflightArea, _fd: Fd) -> Result<(), &'static str> {
         assert!(area.offset.checked_add(area.size).is_some());
         assert!(area.queues >= 1 && area.queues <= QUEUES && area.queue_size >= 1);
         self.answer()
     }
 
-    fn check_signal(&self, _fd: &Fd) -> Result<(), String> {
+    fn check_signal(&self, _fd: &Fd) -> Result<(), &'static str> {
         self.answer()
     }
 
-    fn set_channel(&mut self, _fd: Fd) -> Result<(), String> {
+    fn set_channel(&mut self, _fd: Fd) -> Result<(), &'static str> {
         self.answer()
     }
 
     fn reset(&mut self) {}
 
-    fn announce(&mut self, mac: [u8; 6]) -> Result<(), String> {
+    fn announce(&mut self, mac: [u8; 6]) -> Result<(), &'static str> {
         assert!(mac[0] & 1 == 0 && mac != [0; 6], "a group's address");
         self.answer()
     }
 
-    fn set_mtu(&mut self, mtu: u16) -> Result<(), String> {
+    fn set_mtu(&mut self, mtu: u16) -> Result<(), &'static str> {
         assert!(mtu >= 68, "an MTU of {mtu}");
         self.answer()
     }

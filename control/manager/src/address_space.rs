@@ -12,6 +12,20 @@ const FRONT_END_BYTES_MAX: u64 = 16 << 40;
 /// Bytes that all together may: half of the addresses that x86-64 gives a process.
 const ALL_BYTES_MAX: u64 = 64 << 40;
 
+/// Why no more memory may be lent, or no longer log or record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotAddressable {
+    /// One front-end alone would lend so many bytes.
+    #[error("more than {} TiB of memory", FRONT_END_BYTES_MAX >> 40)]
+    ByOne(u64),
+    /// All together would lend so many bytes.
+    #[error(
+        "all front-ends together lend more than {} TiB: the daemon cannot address it",
+        ALL_BYTES_MAX >> 40
+    )]
+    ByAll(u64),
+}
+
 /// What all front-ends share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AddressSpace(Rc<Cell<u64>>);
@@ -35,17 +49,14 @@ impl Claim {
     ///
     /// # Errors
     /// Too much; then it is as it was.
-    pub(crate) fn set(&mut self, bytes: u64) -> Result<(), String> {
+    pub(crate) fn set(&mut self, bytes: u64) -> Result<(), NotAddressable> {
         if bytes > FRONT_END_BYTES_MAX {
-            return Err(format!("more than {} TiB of memory", FRONT_END_BYTES_MAX >> 40));
+            return Err(NotAddressable::ByOne(bytes));
         }
         let others = self.all.0.get() - self.bytes;
         let all = others.saturating_add(bytes);
         if all > ALL_BYTES_MAX && bytes > self.bytes {
-            return Err(format!(
-                "all front-ends together lend more than {} TiB: the daemon cannot address it",
-                ALL_BYTES_MAX >> 40
-            ));
+            return Err(NotAddressable::ByAll(all));
         }
         self.all.0.set(all);
         self.bytes = bytes;
@@ -72,11 +83,16 @@ mod tests {
     fn one_takes_16_tib_and_all_take_64() {
         let all = AddressSpace::default();
         let mut claims: Vec<Claim> = (0..5).map(|_| all.claim()).collect();
-        assert!(claims[0].set((16 << 40) + 1).is_err());
+        let refused = claims[0].set((16 << 40) + 1).expect_err("too much for one");
+        assert_eq!(refused.to_string(), "more than 16 TiB of memory");
         for claim in &mut claims[..4] {
             assert_eq!(claim.set(16 << 40), Ok(()));
         }
-        assert!(claims[4].set(1).is_err());
+        let refused = claims[4].set(1).expect_err("too much for all");
+        assert_eq!(
+            refused.to_string(),
+            "all front-ends together lend more than 64 TiB: the daemon cannot address it"
+        );
         assert_eq!(claims[0].set(15 << 40), Ok(()));
         assert_eq!(claims[4].set(1 << 40), Ok(()));
         assert!(claims[4].set(2 << 40).is_err());

@@ -146,6 +146,19 @@ struct Shared {
     is_lenient: Cell<bool>,
 }
 
+/// More regions of memory than are left for one front-end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{count} regions of memory: each guest has {mappings} mappings and {descriptors} descriptors for \
+     them, and what is left beyond that is used up; raise `sysctl vm.max_map_count` and LimitNOFILE and \
+     restart the daemon",
+    mappings = REGIONS, descriptors = KEPT_REGIONS
+)]
+pub(crate) struct TooManyRegions {
+    /// As many as it would have.
+    count: usize,
+}
+
 /// A part of it, given back when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Claim {
@@ -336,17 +349,12 @@ impl Claim {
     ///
     /// # Errors
     /// More than are free; then it is as it was.
-    pub(crate) fn set_regions(&mut self, count: usize) -> Result<(), String> {
+    pub(crate) fn set_regions(&mut self, count: usize) -> Result<(), TooManyRegions> {
         let mappings = (count as u64).saturating_sub(REGIONS);
         let descriptors = (count as u64).saturating_sub(KEPT_REGIONS);
         let wanted = Amount { mappings, descriptors, ..Amount::default() };
-        let mut more = self.of.claim(wanted.minus(self.amount)).ok_or_else(|| {
-            format!(
-                "{count} regions of memory: each guest has {REGIONS} mappings and {KEPT_REGIONS} descriptors \
-                 for them, and what is left beyond that is used up; raise `sysctl vm.max_map_count` and \
-                 LimitNOFILE and restart the daemon"
-            )
-        })?;
+        let more = self.of.claim(wanted.minus(self.amount));
+        let mut more = more.ok_or(TooManyRegions { count })?;
         let less = self.amount.minus(wanted);
         let extra = &self.of.0.extra;
         extra.set(extra.get().minus(less));

@@ -32,7 +32,7 @@ use crate::manager::now;
 use crate::moves::Moving;
 use crate::service::{Flow, Metered};
 use crate::sockets;
-use crate::start::{self, Left};
+use crate::start::{self, Left, RingError};
 use crate::whereabouts::Whereabouts;
 
 /// Front-ends of one device at a time: one that runs it, others that only ask.
@@ -370,10 +370,13 @@ impl Device {
     }
 
     /// Makes queue `index` if its front-end has told enough. `Ok(None)`: it has not.
+    ///
+    /// # Errors
+    /// Why it cannot be served.
     pub(crate) fn make_queue(
         &mut self,
         index: u16,
-    ) -> Result<Option<(u32, Box<sidecore::Served>)>, String> {
+    ) -> Result<Option<(u32, Box<sidecore::Served>)>, RingError> {
         let Some(number) = self.runner else { return Ok(None) };
         let Some(link) = self.links.get(&number) else { return Ok(None) };
         let Some(queue) = self.queues.get(usize::from(index)) else { return Ok(None) };
@@ -402,7 +405,7 @@ impl Device {
         let admission = self.kind.disk().map(|disk| disk.admits(&self.queues, number, link));
         let is_refused = matches!(admission, Some(Admission::Lost(_) | Admission::Other(_)));
         let mut made = match &admission {
-            Some(Admission::Lost(why) | Admission::Other(why)) => Err(why.clone()),
+            Some(Admission::Lost(why) | Admission::Other(why)) => Err(why.clone().into()),
             _ => start::make(&facts, features, logging, &link.front_end, &parts),
         };
         let (size, left) = (facts.size, Left::at_start(&facts));
@@ -442,7 +445,7 @@ impl Device {
         let vmm = || links.get(&link).and_then(|link| Vmm::of(link.connection.socket()));
         match admission {
             Some(Admission::Served(verdict)) if is_made => disk.bond.begin(link, &verdict, vmm),
-            Some(Admission::Other(why)) => disk.bond.refuse_link(link, why),
+            Some(Admission::Other(why)) => disk.bond.refuse_link(link, why.to_string()),
             _ => {}
         }
     }

@@ -17,7 +17,7 @@ use crate::bonds::{Bond, Bonds, Vetting};
 use crate::device::{Link, QueueState};
 use crate::failures::Failures;
 use crate::follow::Stand;
-use crate::image::{Found, Verdict};
+use crate::image::{Found, ImageRefused, Verdict};
 use crate::images::{self, FileId, ImageNames};
 use crate::openers::{Opened, Openers, Opening, Patience, Purpose};
 use crate::remote::RemoteParts;
@@ -58,9 +58,9 @@ pub(crate) enum Admission {
     /// It may.
     Served(Verdict),
     /// What its guest wrote is gone.
-    Lost(String),
+    Lost(ImageRefused),
     /// Its guest was on another image, and waits.
-    Other(String),
+    Other(ImageRefused),
 }
 
 impl DiskParts {
@@ -291,27 +291,16 @@ impl DiskParts {
     }
 
     /// What a guest is told that would have what its disk's path names, and not what is open.
-    pub(crate) fn names_another(&self) -> String {
-        let path = self.plan.source.path().unwrap_or_default();
-        format!(
-            "what is at {path} now is not what is open here, for which its guest waits: `sidecore reload` opens \
-             what is there"
-        )
+    pub(crate) fn names_another(&self) -> ImageRefused {
+        let path = self.plan.source.path().unwrap_or_default().to_string();
+        ImageRefused::Replaced { path }
     }
 
     /// What a guest is told whose disk holds nothing of what it wrote.
-    fn lost_by(&self) -> String {
+    fn lost_by(&self) -> ImageRefused {
         match self.plan.source.path() {
-            None => {
-                "its guest used this RAM disk before it was made here, or in another daemon, and \
-                     what it wrote is not here: restart the guest"
-                    .to_string()
-            }
-            Some(path) => format!(
-                "its guest used this disk before it was opened here, and {path} was missing or \
-                 empty then: stop the daemon, put the image back and start it; or restart the guest \
-                 with the empty one"
-            ),
+            None => ImageRefused::MemoryLost,
+            Some(path) => ImageRefused::WasEmpty { path: path.to_string() },
         }
     }
 }

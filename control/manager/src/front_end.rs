@@ -3,6 +3,7 @@
 //! The system calls that a session asks for ([`vhost_user::Owner`]). Each fails without changing
 //! anything. Dropping it gives everything back, but for what an attached queue still holds.
 
+mod errors;
 mod kept;
 
 use std::cell::Cell;
@@ -24,6 +25,8 @@ use crate::connection::Connection;
 use crate::kind::Personality;
 use crate::lent::{Closer, Lent, is_eventfd, kind_of};
 
+use errors::{ChannelRefused, MemoryRefused, SignalRefused};
+pub(crate) use errors::{FrontEndError, MemoryMissing};
 use kept::Kept;
 
 /// Bytes of a dirty log: a bit for each page of 16 TiB takes 512 MiB.
@@ -105,13 +108,10 @@ impl FrontEnd {
     ///
     /// # Errors
     /// No memory yet, or a log too short for it.
-    pub(crate) fn memory(&self, logging: bool) -> Result<Arc<GuestMap>, String> {
-        let map = self.map.as_ref().ok_or("no memory was announced")?;
+    pub(crate) fn memory(&self, logging: bool) -> Result<Arc<GuestMap>, MemoryMissing> {
+        let map = self.map.as_ref().ok_or(MemoryMissing::NotAnnounced)?;
         match &self.log {
-            Some(log) if logging => {
-                let logged = map.with_log(Some(Arc::clone(log))).map_err(|e| e.to_string())?;
-                Ok(Arc::new(logged))
-            }
+            Some(log) if logging => Ok(Arc::new(map.with_log(Some(Arc::clone(log)))?)),
             _ => Ok(Arc::clone(map)),
         }
     }
@@ -141,13 +141,13 @@ impl FrontEnd {
         &mut self,
         [memory, log, inflight]: [u64; 3],
         regions: usize,
-        change: impl FnOnce(&mut FrontEnd) -> Result<T, String>,
-    ) -> Result<T, String> {
+        change: impl FnOnce(&mut FrontEnd) -> Result<T, MemoryRefused>,
+    ) -> Result<T, MemoryRefused> {
         let before = self.claim.bytes();
         // Fewer only when that is so: what was given back could be another's by then.
         self.extra.set_regions(regions.max(self.regions.len()))?;
         let addresses = self.claim.set(memory.saturating_add(log).saturating_add(inflight));
-        let changed = addresses.and_then(|()| change(self));
+        let changed = addresses.map_err(MemoryRefused::from).and_then(|()| change(self));
         match &changed {
             Ok(_) => (self.log_bytes, self.inflight_bytes) = (log, inflight),
             Err(_) => self.claim.set(before).unwrap_or(()),
@@ -161,35 +161,37 @@ impl FrontEnd {
         self.regions.iter().map(|region| region.mapping.len() as u64).sum()
     }
 
-    fn map_region(&self, region: &MemoryRegion, fd: &Lent) -> Result<Region, String> {
+    fn map_region(&self, region: &MemoryRegion, fd: &Lent) -> Result<Region, MemoryRefused> {
         let mapping = Mapping::shared(fd, region.offset, region.size, self.seal, &self.health)
             .inspect_err(|error| {
                 let is_sealed = matches!(error, MapError::Os(Errno::PERM));
                 self.has_sealed.set(self.has_sealed.get() || is_sealed);
             })
-            .map_err(|e| format!("the region at {:#x}: {e}", region.gpa))?;
+            .map_err(|source| MemoryRefused::Region { gpa: region.gpa, source })?;
         Ok(Region { gpa: region.gpa, user: region.user, mapping })
     }
 
-    fn replace(&mut self, regions: Vec<Region>) -> Result<(), String> {
-        let map = GuestMap::new(regions.clone()).map_err(|e| e.to_string())?;
+    fn replace(&mut self, regions: Vec<Region>) -> Result<(), MapError> {
+        let map = GuestMap::new(regions.clone())?;
         if let Some(log) = &self.log {
-            map.with_log(Some(Arc::clone(log))).map_err(|e| e.to_string())?;
+            map.with_log(Some(Arc::clone(log)))?;
         }
         self.map = Some(Arc::new(map));
         self.regions = regions;
         Ok(())
     }
 
-    fn check_may_run(&self) -> Result<(), String> {
+    fn check_may_run(&self) -> Result<(), MemoryRefused> {
         match self.may_run {
             true => Ok(()),
-            false => Err("another front-end runs this device; one at a time".to_string()),
+            false => Err(MemoryRefused::RunByAnother),
         }
     }
 }
 
 impl Owner<Lent> for FrontEnd {
+    type Error = FrontEndError;
+
     fn read_config(&self, offset: u32, into: &mut [u8]) -> bool {
         self.personality.read_config(offset, into)
     }
@@ -200,61 +202,72 @@ impl Owner<Lent> for FrontEnd {
         self.may_run && self.personality.write_config(negotiated, offset, bytes)
     }
 
-    fn set_memory(&mut self, regions: &[MemoryRegion], fds: Vec<Lent>) -> Result<(), String> {
+    fn set_memory(
+        &mut self,
+        regions: &[MemoryRegion],
+        fds: Vec<Lent>,
+    ) -> Result<(), FrontEndError> {
         self.check_may_run()?;
         let total = regions.iter().fold(0u64, |sum, region| sum.saturating_add(region.size));
-        self.claiming([total, self.log_bytes, self.inflight_bytes], regions.len(), |this| {
+        let lent = [total, self.log_bytes, self.inflight_bytes];
+        let changed = self.claiming(lent, regions.len(), |this| {
             let each = regions.iter().zip(&fds);
             let mapped = each.map(|(region, fd)| this.map_region(region, fd));
             this.replace(mapped.collect::<Result<_, _>>()?)?;
             this.kept.set_regions(regions, fds);
             Ok(())
-        })
+        });
+        Ok(changed?)
     }
 
-    fn add_region(&mut self, region: &MemoryRegion, fd: Lent) -> Result<(), String> {
+    fn add_region(&mut self, region: &MemoryRegion, fd: Lent) -> Result<(), FrontEndError> {
         self.check_may_run()?;
         let total = self.memory_bytes().saturating_add(region.size);
         let count = self.regions.len() + 1;
-        self.claiming([total, self.log_bytes, self.inflight_bytes], count, |this| {
+        let lent = [total, self.log_bytes, self.inflight_bytes];
+        let changed = self.claiming(lent, count, |this| {
             let added = this.map_region(region, &fd)?;
             this.replace(this.regions.iter().cloned().chain([added]).collect())?;
             this.kept.add_region(*region, fd);
             Ok(())
-        })
+        });
+        Ok(changed?)
     }
 
-    fn remove_region(&mut self, region: &MemoryRegion) -> Result<(), String> {
+    fn remove_region(&mut self, region: &MemoryRegion) -> Result<(), FrontEndError> {
         let stays = |r: &&Region| (r.gpa, r.user) != (region.gpa, region.user);
         let total = self.memory_bytes().saturating_sub(region.size);
         let count = self.regions.len();
-        self.claiming([total, self.log_bytes, self.inflight_bytes], count, |this| {
+        let lent = [total, self.log_bytes, self.inflight_bytes];
+        let changed = self.claiming(lent, count, |this| {
             this.replace(this.regions.iter().filter(stays).cloned().collect())?;
             this.kept.remove_region(region);
             Ok(())
-        })
+        });
+        Ok(changed?)
     }
 
-    fn set_log(&mut self, area: LogArea, fd: Lent) -> Result<(), String> {
+    fn set_log(&mut self, area: LogArea, fd: Lent) -> Result<(), FrontEndError> {
         if area.size > LOG_BYTES_MAX {
-            return Err(format!("a dirty log of {} bytes is too large", area.size));
+            return Err(MemoryRefused::LogSize(area.size).into());
         }
         let count = self.regions.len();
-        self.claiming([self.memory_bytes(), area.size, self.inflight_bytes], count, |this| {
-            let log = DirtyLog::map(&fd, area.offset, area.size, this.seal, &this.health)
-                .map_err(|e| e.to_string())?;
+        let lent = [self.memory_bytes(), area.size, self.inflight_bytes];
+        let changed = self.claiming(lent, count, |this| {
+            let log = DirtyLog::map(&fd, area.offset, area.size, this.seal, &this.health)?;
             if let Some(map) = &this.map {
-                map.with_log(Some(Arc::clone(&log))).map_err(|e| e.to_string())?;
+                map.with_log(Some(Arc::clone(&log)))?;
             }
             this.log = Some(log);
             this.kept.set_log(area, fd);
             Ok(())
-        })
+        });
+        Ok(changed?)
     }
 
-    fn make_inflight(&mut self, len: u64) -> Result<Lent, String> {
+    fn make_inflight(&mut self, len: u64) -> Result<Lent, FrontEndError> {
         if len > INFLIGHT_BYTES_MAX {
-            return Err(format!("an in-flight record of {len} bytes is too large"));
+            return Err(MemoryRefused::InflightSize(len).into());
         }
         let make = || -> rustix::io::Result<OwnedFd> {
             let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -265,40 +278,43 @@ impl Owner<Lent> for FrontEnd {
             Ok(fd)
         };
         let made = make().map(|fd| Lent::new(fd, &self.closer));
-        made.map_err(|e| format!("cannot make an in-flight record: {e}"))
+        made.map_err(FrontEndError::MakeInflight)
     }
 
-    fn set_inflight(&mut self, area: &InflightArea, fd: Lent) -> Result<(), String> {
+    fn set_inflight(&mut self, area: &InflightArea, fd: Lent) -> Result<(), FrontEndError> {
         if area.size > INFLIGHT_BYTES_MAX {
-            return Err(format!("an in-flight record of {} bytes is too large", area.size));
+            return Err(MemoryRefused::InflightSize(area.size).into());
         }
         let count = self.regions.len();
-        self.claiming([self.memory_bytes(), self.log_bytes, area.size], count, |this| {
-            let mapping = Mapping::shared(&fd, area.offset, area.size, this.seal, &this.health)
-                .map_err(|e| e.to_string())?;
+        let lent = [self.memory_bytes(), self.log_bytes, area.size];
+        let changed = self.claiming(lent, count, |this| {
+            let mapping = Mapping::shared(&fd, area.offset, area.size, this.seal, &this.health)?;
             let (queues, queue_size) = (area.queues, area.queue_size);
             this.inflight = Some(InflightRecord { area: Area::whole(mapping), queues, queue_size });
             this.kept.set_inflight(*area, fd);
             Ok(())
-        })
+        });
+        Ok(changed?)
     }
 
-    fn check_signal(&self, fd: &Lent) -> Result<(), String> {
-        let refused = |why: String| format!("not an eventfd that can be used: {why}");
+    fn check_signal(&self, fd: &Lent) -> Result<(), FrontEndError> {
         if !is_eventfd(fd) {
-            return Err(refused(kind_of(fd).unwrap_or_else(|e| e.to_string())));
+            return Err(kind_of(fd)
+                .map_or_else(SignalRefused::Unknown, SignalRefused::Kind)
+                .into());
         }
         // A write to it must never wait: a sidecore serves others too.
-        let flags = rustix::fs::fcntl_getfl(fd).map_err(|e| refused(e.to_string()))?;
-        rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK).map_err(|e| refused(e.to_string()))
+        let flags = rustix::fs::fcntl_getfl(fd).map_err(SignalRefused::Flags)?;
+        let set = rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK);
+        Ok(set.map_err(SignalRefused::Flags)?)
     }
 
-    fn set_channel(&mut self, fd: Lent) -> Result<(), String> {
-        let domain = rustix::net::sockopt::socket_domain(&fd)
-            .map_err(|e| format!("the channel is not a socket: {e}"))?;
-        let kind = rustix::net::sockopt::socket_type(&fd).map_err(|e| e.to_string())?;
+    fn set_channel(&mut self, fd: Lent) -> Result<(), FrontEndError> {
+        let domain =
+            rustix::net::sockopt::socket_domain(&fd).map_err(ChannelRefused::NotASocket)?;
+        let kind = rustix::net::sockopt::socket_type(&fd).map_err(ChannelRefused::NoType)?;
         if (domain, kind) != (AddressFamily::UNIX, SocketType::STREAM) {
-            return Err("the channel is not a Unix stream socket".to_string());
+            return Err(ChannelRefused::NotAUnixStream.into());
         }
         if !self.is_replayed {
             // A pair may have been given a name since.
@@ -308,18 +324,18 @@ impl Owner<Lent> for FrontEnd {
         Ok(())
     }
 
-    fn announce(&mut self, mac: [u8; 6]) -> Result<(), String> {
+    fn announce(&mut self, mac: [u8; 6]) -> Result<(), FrontEndError> {
         if self.may_run {
             self.announced = Some(mac);
         }
         Ok(())
     }
 
-    fn set_mtu(&mut self, mtu: u16) -> Result<(), String> {
+    fn set_mtu(&mut self, mtu: u16) -> Result<(), FrontEndError> {
         if !self.may_run {
-            return Err("another front-end runs this nic".to_string());
+            return Err(FrontEndError::MtuOfAnother);
         }
-        self.personality.set_mtu(mtu)
+        Ok(self.personality.set_mtu(mtu)?)
     }
 
     fn reset(&mut self) {
@@ -331,7 +347,7 @@ impl Owner<Lent> for FrontEnd {
 
 /// A link of which this process had both ends would never be seen to end. A front-end's end has a name on
 /// one side, since one of the two listened, and a channel has none; nor may it hold that end, sent over it.
-fn refuse_own_link(channel: &Lent) -> Result<(), String> {
+fn refuse_own_link(channel: &Lent) -> Result<(), ChannelRefused> {
     let is_named = |name: Option<SocketAddrAny>| {
         let name = name.and_then(|name| SocketAddrUnix::try_from(name).ok());
         let is_written = |name: &SocketAddrUnix| {
@@ -342,17 +358,13 @@ fn refuse_own_link(channel: &Lent) -> Result<(), String> {
     };
     let [ours, theirs] = [getsockname(channel).ok(), getpeername(channel).ok().flatten()];
     if is_named(ours) || is_named(theirs) {
-        return Err(
-            "the channel is a connection to a socket with a name, not one of a pair".to_string()
-        );
+        return Err(ChannelRefused::Named);
     }
     // Nothing is ever read from it: whatever lies there by now is all that ever will.
-    shutdown(channel, Shutdown::Read).map_err(|e| format!("the channel: {e}"))?;
+    shutdown(channel, Shutdown::Read).map_err(ChannelRefused::Shutdown)?;
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     match recv(channel, &mut [0u8; 1], flags) {
-        Ok((_, 1..)) => {
-            Err("something lies in the channel, which is for our words alone".to_string())
-        }
+        Ok((_, 1..)) => Err(ChannelRefused::NotEmpty),
         _ => Ok(()),
     }
 }

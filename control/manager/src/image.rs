@@ -72,7 +72,93 @@ pub(crate) enum Verdict {
     /// It is served, and what was found is to be remembered.
     Remember,
     /// It waits, for that reason.
-    Other(String),
+    Other(ImageRefused),
+}
+
+/// Why a guest waits, and is not served from what is there. Each text says what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ImageRefused {
+    /// Its disk would have fewer bytes than it was told of.
+    #[error(
+        "its guest was on {bytes} bytes of {found}, and would have {}: `size` is smaller than it was; put it \
+         back and `sidecore reload`, or start the guest anew; `sidecore disk accept {id}` has it go on \
+         without what is behind",
+        found.bytes
+    )]
+    Smaller {
+        /// Its disk.
+        id: String,
+        /// Bytes that it was told of.
+        bytes: u64,
+        /// What is there.
+        found: Box<Image>,
+    },
+    /// Part of its image was gone.
+    #[error(
+        "its guest was on {bytes} bytes of {found}, which was cut to {left} bytes: restore it, and then, or to \
+         go on with what is there, `sidecore disk accept {id}`; or start the guest anew"
+    )]
+    Cut {
+        /// Its disk.
+        id: String,
+        /// Bytes that it was told of.
+        bytes: u64,
+        /// What is there.
+        found: Box<Image>,
+        /// Bytes that were left.
+        left: u64,
+    },
+    /// Its image is not there, and another one is.
+    #[error(
+        "its guest was on {remembered}, and {} is another image: its requests wait; put that image \
+         back, or start the guest anew; `sidecore disk accept {id}` has it go on with what is there, \
+         which destroys data unless both hold the same",
+        there(remembered, found)
+    )]
+    Another {
+        /// Its disk.
+        id: String,
+        /// Its image.
+        remembered: Box<Image>,
+        /// What is there.
+        found: Box<Image>,
+    },
+    /// Its image is not known, since what was kept of it cannot be read.
+    #[error(
+        "which image its guest was on cannot be read ({why}): put that file back; or start the \
+         guest anew; or, if this is its image, `sidecore disk accept {id}`"
+    )]
+    Unreadable {
+        /// Its disk.
+        id: String,
+        /// The file, and what is wrong with it.
+        why: String,
+    },
+    /// What is open has its path no more, and a new guest is to have what has.
+    #[error(
+        "what is at {path} now is not what is open here, for which its guest waits: `sidecore reload` opens \
+         what is there"
+    )]
+    Replaced {
+        /// The path.
+        path: String,
+    },
+    /// A RAM disk that holds nothing of what its guest wrote.
+    #[error(
+        "its guest used this RAM disk before it was made here, or in another daemon, and \
+         what it wrote is not here: restart the guest"
+    )]
+    MemoryLost,
+    /// An image that was missing or empty when it was opened, and its guest had used it.
+    #[error(
+        "its guest used this disk before it was opened here, and {path} was missing or \
+         empty then: stop the daemon, put the image back and start it; or restart the guest \
+         with the empty one"
+    )]
+    WasEmpty {
+        /// The path.
+        path: String,
+    },
 }
 
 impl Found {
@@ -256,27 +342,20 @@ pub(crate) fn judge(
     let is_less = |bytes: &u64| *bytes < remembered.bytes;
     let lost = remembered.cut_to.or(found.was_bytes.filter(is_less)).filter(|_| is_same);
     let is_smaller = found.image.bytes < remembered.bytes;
+    let (id, seen) = (|| id.to_string(), || Box::new(found.image.clone()));
+    let bytes = remembered.bytes;
     match (is_same, lost) {
         (true, None) if *remembered == found.image => Verdict::Same,
         (true, None) if !(is_smaller && was_running) => Verdict::Remember,
         _ if !was_running => Verdict::Remember,
-        (true, None) => Verdict::Other(format!(
-            "its guest was on {} bytes of {}, and would have {}: `size` is smaller than it was; put it \
-             back and `sidecore reload`, or start the guest anew; `sidecore disk accept {id}` has it go on \
-             without what is behind",
-            remembered.bytes, found.image, found.image.bytes
-        )),
-        (true, Some(bytes)) => Verdict::Other(format!(
-            "its guest was on {} bytes of {}, which was cut to {bytes} bytes: restore it, and then, or to \
-             go on with what is there, `sidecore disk accept {id}`; or start the guest anew",
-            remembered.bytes, found.image
-        )),
-        (false, _) => Verdict::Other(format!(
-            "its guest was on {remembered}, and {} is another image: its requests wait; put that image \
-             back, or start the guest anew; `sidecore disk accept {id}` has it go on with what is there, \
-             which destroys data unless both hold the same",
-            there(remembered, &found.image)
-        )),
+        (true, None) => Verdict::Other(ImageRefused::Smaller { id: id(), bytes, found: seen() }),
+        (true, Some(left)) => {
+            Verdict::Other(ImageRefused::Cut { id: id(), bytes, found: seen(), left })
+        }
+        (false, _) => {
+            let remembered = Box::new(remembered.clone());
+            Verdict::Other(ImageRefused::Another { id: id(), remembered, found: seen() })
+        }
     }
 }
 

@@ -218,6 +218,23 @@ impl Kind {
     }
 }
 
+/// Why the MTU of a guest is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum MtuRefused {
+    /// It was told to a disk.
+    #[error("a disk has no packets of {mtu} bytes")]
+    Disk {
+        /// Bytes.
+        mtu: u16,
+    },
+    /// It is larger than the NIC's own.
+    #[error("the nic's MTU is {own}: give it a larger one")]
+    Nic {
+        /// Bytes.
+        own: u16,
+    },
+}
+
 /// A device as a front-end sees it: features and config space.
 #[derive(Clone)]
 pub(crate) enum Personality {
@@ -255,13 +272,13 @@ impl Personality {
     ///
     /// # Errors
     /// More than the NIC's own.
-    pub(crate) fn set_mtu(&self, mtu: u16) -> Result<(), String> {
+    pub(crate) fn set_mtu(&self, mtu: u16) -> Result<(), MtuRefused> {
         match self {
             // The session asks no disk.
-            Personality::Disk(..) => Err(format!("a disk has no packets of {mtu} bytes")),
+            Personality::Disk(..) => Err(MtuRefused::Disk { mtu }),
             Personality::Nic(shape, live) => match live.set_mtu(shape, mtu.into()) {
                 true => Ok(()),
-                false => Err(format!("the nic's MTU is {}: give it a larger one", shape.mtu)),
+                false => Err(MtuRefused::Nic { own: shape.mtu }),
             },
         }
     }

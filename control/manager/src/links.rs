@@ -7,11 +7,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
-use vhost_user::{Frame, Reject, Scope};
+use vhost_user::{Frame, Refused, Reject, Scope};
 
 use crate::bounds::MESSAGE_DESCRIPTORS;
 use crate::connection::Incoming;
 use crate::device::{Device, Held, LINKS_MAX, Link};
+use crate::front_end::FrontEndError;
 use crate::lent::Lent;
 use crate::manager::{Manager, RETRY_INTERVAL, now};
 use crate::poll::Token;
@@ -317,7 +318,7 @@ impl Manager {
         let Some(link) = device.links.get_mut(&id) else { return };
         let message = match link.session.parse(&frame) {
             Ok(message) => message,
-            Err(reject) => return self.reject(number, id, reject),
+            Err(reject) => return self.reject(number, id, reject.into()),
         };
         let scope = link.session.scope(&message);
         link.heard_at = now();
@@ -442,7 +443,7 @@ impl Manager {
         }
     }
 
-    fn reject(&mut self, number: u32, id: u32, reject: Reject) {
+    fn reject(&mut self, number: u32, id: u32, reject: Reject<Refused<FrontEndError>>) {
         let Some(device) = self.devices.get_mut(&number) else { return };
         let reason = reject.reason.to_string();
         if device.may_log() {

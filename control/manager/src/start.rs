@@ -2,6 +2,7 @@
 //!
 //! Pure translation; the only system calls are duplicates of the kick and call descriptors.
 
+use std::io;
 use std::sync::Arc;
 
 use config::plan::PolicyPlan;
@@ -13,9 +14,10 @@ use schedule::Policy;
 use serde::{Deserialize, Serialize};
 use sidecore::{NicQueue, QueueCounters, QueueKey, RoleSpec, Served, ServedSpec};
 use vhost_user::{RingAddresses, RingFacts};
-use virtqueue::{Format, Inflight, Queue, QueueSpec, inflight, layout};
+use virtqueue::{Format, Inflight, Queue, QueueSpec, SetupError, inflight, layout};
 
-use crate::front_end::{FrontEnd, InflightRecord};
+use crate::front_end::{FrontEnd, InflightRecord, MemoryMissing};
+use crate::image::ImageRefused;
 use crate::kind::{Facts, Kind};
 use crate::lent::Lent;
 
@@ -74,6 +76,67 @@ pub(crate) struct DeviceParts<'a> {
     pub(crate) left: Option<Left>,
 }
 
+/// Why a ring cannot be served. The texts are for the operator.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RingError {
+    /// Its guest's image is gone, or another one.
+    #[error(transparent)]
+    Image(#[from] ImageRefused),
+    /// There is no memory, or its log is too short.
+    #[error(transparent)]
+    Memory(#[from] MemoryMissing),
+    /// A part of the ring has no memory.
+    #[error("the {part} of the ring at {user:#x} is not in memory")]
+    NotInMemory {
+        /// Which of the three.
+        part: &'static str,
+        /// Front-end address.
+        user: u64,
+    },
+    /// The in-flight record is for fewer queues, or for smaller ones.
+    #[error(
+        "the in-flight record is for {queues} queues of {queue_size}, this is queue {index} of {size} entries"
+    )]
+    RecordFor {
+        /// Queues that the record is for.
+        queues: u16,
+        /// Entries of each.
+        queue_size: u16,
+        /// This queue.
+        index: u16,
+        /// Its entries.
+        size: u16,
+    },
+    /// The in-flight record has no part for the queue.
+    #[error("the in-flight record ends before queue {index}")]
+    RecordEnds {
+        /// This queue.
+        index: u16,
+    },
+    /// A packed ring of which nobody knows where it stands.
+    #[error(
+        "its packed ring was used before the daemon was started, and its front-end does not know where it \
+         stands: reset the device in the guest (unbind and bind its driver, or restart the guest); with \
+         packed=off a NIC outlives a kill of the daemon"
+    )]
+    PackedLost,
+    /// The ring, or its part of the record, cannot be as it was told.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// The disk's locks are elsewhere.
+    #[error("its image is not open")]
+    NotOpen,
+    /// The NIC is not plugged in.
+    #[error("the nic has no port")]
+    NoPort,
+    /// No descriptor is left for kicks.
+    #[error("the kick descriptor: {0}")]
+    Kick(#[source] io::Error),
+    /// No descriptor is left for calls.
+    #[error("the call descriptor: {0}")]
+    Call(#[source] io::Error),
+}
+
 /// The ring format of a driver with these features.
 pub(crate) fn format_of(negotiated: u64) -> Format {
     if negotiated & features::RING_PACKED != 0 { Format::Packed } else { Format::Split }
@@ -89,7 +152,7 @@ pub(crate) fn make(
     logging: bool,
     front_end: &FrontEnd,
     device: &DeviceParts<'_>,
-) -> Result<Box<Served>, String> {
+) -> Result<Box<Served>, RingError> {
     let memory = front_end.memory(logging)?;
     let format = format_of(negotiated);
     let record = match &front_end.inflight {
@@ -104,8 +167,8 @@ pub(crate) fn make(
         queue,
         memory,
         role: role_of(device.kind, device.key.queue, negotiated)?,
-        kick: duplicate(facts.kick).map_err(|e| format!("the kick descriptor: {e}"))?,
-        call: duplicate(facts.call).map_err(|e| format!("the call descriptor: {e}"))?,
+        kick: duplicate(facts.kick).map_err(RingError::Kick)?,
+        call: duplicate(facts.call).map_err(RingError::Call)?,
         share: device.facts.share,
         policy: policy_of(device.facts.policy),
         target_ns: device.facts.target_ns(),
@@ -122,15 +185,15 @@ pub(crate) fn make(
 ///
 /// # Errors
 /// The NIC is not plugged in, or the disk's locks are elsewhere.
-fn role_of(kind: &Kind, index: u16, negotiated: u64) -> Result<RoleSpec, String> {
+fn role_of(kind: &Kind, index: u16, negotiated: u64) -> Result<RoleSpec, RingError> {
     match kind {
-        Kind::Disk(disk) if !disk.is_here() => Err("its image is not open".to_string()),
+        Kind::Disk(disk) if !disk.is_here() => Err(RingError::NotOpen),
         Kind::Disk(disk) => Ok(RoleSpec::Disk {
             blk: Blk::new(&disk.shape, Arc::clone(&disk.live), negotiated),
             backend: disk.disk.backend(),
         }),
         Kind::Nic(nic) => {
-            let place = nic.plug.ok_or("the nic has no port")?.place;
+            let place = nic.plug.ok_or(RingError::NoPort)?.place;
             let (bridge, port, pair) = (place.bridge, place.port, index / 2);
             let queue = NicQueue { net: Net::new(negotiated), bridge, port, pair };
             Ok(if index.is_multiple_of(2) {
@@ -152,7 +215,7 @@ fn base_of(
     negotiated: u64,
     front_end: &FrontEnd,
     device: &DeviceParts<'_>,
-) -> Result<u32, String> {
+) -> Result<u32, RingError> {
     if device.kind.nic().is_none() {
         return Ok(facts.base);
     }
@@ -162,7 +225,7 @@ fn base_of(
         Format::Packed => match device.left.filter(|left| left.is_news_to(facts)) {
             Some(left) if was_used(facts, negotiated, front_end) => left.base,
             None if device.left.is_none() && was_used_before(facts, negotiated, front_end) => {
-                return Err(PACKED_LOST.to_string());
+                return Err(RingError::PackedLost);
             }
             _ => facts.base,
         },
@@ -174,23 +237,18 @@ fn was_used_before(facts: &RingFacts<'_, Lent>, negotiated: u64, front_end: &Fro
     facts.base as u16 == PACKED_FRESH as u16 && was_used(facts, negotiated, front_end)
 }
 
-/// What a packed ring is told that nobody knows the place of.
-const PACKED_LOST: &str = "its packed ring was used before the daemon was started, and its front-end \
-    does not know where it stands: reset the device in the guest (unbind and bind its driver, or \
-    restart the guest); with packed=off a NIC outlives a kill of the daemon";
-
 fn queue(
     facts: &RingFacts<'_, Lent>,
     base: u32,
     negotiated: u64,
     memory: &GuestMap,
     inflight: Option<Inflight>,
-) -> Result<Queue, String> {
+) -> Result<Queue, RingError> {
     let format = format_of(negotiated);
     let (size, event_index) = (facts.size, negotiated & features::EVENT_IDX != 0);
-    let area = |part: &str, user: u64, len: u64| -> Result<Area, String> {
+    let area = |part: &'static str, user: u64, len: u64| -> Result<Area, RingError> {
         let found = memory.area_at_user(user, len);
-        found.ok_or_else(|| format!("the {part} of the ring at {user:#x} is not in memory"))
+        found.ok_or(RingError::NotInMemory { part, user })
     };
     let ring = &facts.addresses;
     let spec = QueueSpec {
@@ -204,7 +262,7 @@ fn queue(
         base,
         inflight,
     };
-    Queue::new(spec).map_err(|e| e.to_string())
+    Ok(Queue::new(spec)?)
 }
 
 /// The used index of a split ring, which its driver reads.
@@ -270,19 +328,17 @@ fn inflight_of(
     index: u16,
     format: Format,
     size: u16,
-) -> Result<Inflight, String> {
+) -> Result<Inflight, RingError> {
     // A driver may use a smaller ring than the front-end offered; its place stays the same.
     if index >= record.queues || size > record.queue_size {
-        return Err(format!(
-            "the in-flight record is for {} queues of {}, this is queue {index} of {size} entries",
-            record.queues, record.queue_size
-        ));
+        let (queues, queue_size) = (record.queues, record.queue_size);
+        return Err(RingError::RecordFor { queues, queue_size, index, size });
     }
     let len = inflight::queue_region_len(format, record.queue_size);
     let at = len.checked_mul(index.into()).and_then(|at| usize::try_from(at).ok());
     let area = at.and_then(|at| record.area.window(at, len as usize));
-    let area = area.ok_or_else(|| format!("the in-flight record ends before queue {index}"))?;
-    Inflight::new(area, format, size).map_err(|e| e.to_string())
+    let area = area.ok_or(RingError::RecordEnds { index })?;
+    Ok(Inflight::new(area, format, size)?)
 }
 
 /// As a sidecore's schedule takes it.

@@ -186,7 +186,7 @@ impl DiskParts {
         let (id, size) = (&self.plan.id, self.disk.size_bytes());
         Some(match self.astray? {
             Astray::Replaced | Astray::Removed if self.bond.refused().is_some() => {
-                self.names_another()
+                self.names_another().to_string()
             }
             Astray::Removed => format!(
                 "{path} was removed or renamed: its guest goes on with a file that has no such name, and what \

@@ -28,5 +28,5 @@ pub use frame::{FDS_MAX, Frame, Framer, HEADER_SIZE, PAYLOAD_SIZE_MAX};
 pub use memory_table::MEMORY_SLOTS_MAX;
 pub use message::{InflightArea, LogArea, MacAddress, MemoryRegion, Message, RingAddresses};
 pub use queue_setup::{Kick, RingFacts};
-pub use refusal::{BadFrame, Reason, Reject};
+pub use refusal::{BadFrame, Reason, Refused, Reject};
 pub use session::{DeviceClass, DeviceFacts, Owner, Reply, Scope, Session, Told};

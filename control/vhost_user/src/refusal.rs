@@ -128,29 +128,44 @@ pub enum Reason {
         /// Bytes.
         size: usize,
     },
+}
+
+/// Why a message that has its form was not applied: by itself, or by what its owner said.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused<E> {
+    /// The message is wrong, or comes at the wrong time.
+    #[error(transparent)]
+    Message(#[from] Reason),
     /// The owner could not do what the message needs: map memory, take a descriptor.
-    #[error("{message}: {what}")]
+    #[error("{message}: {source}")]
     Owner {
         /// Which message.
         message: &'static str,
-        /// What failed and what to do.
-        what: String,
+        /// What failed and what to do ([`crate::Owner::Error`]).
+        source: E,
     },
 }
 
-/// A message that was refused; the session is as it was before.
+/// A message that was refused; the session is as it was before. `R` is a [`Reason`] where no owner was
+/// asked, and a [`Refused`] where one may have been.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Reject {
+pub struct Reject<R = Reason> {
     /// What was wrong.
-    pub reason: Reason,
+    pub reason: R,
     /// What to tell the front-end; nothing when it cannot be told, and the connection is to be
     /// closed.
     pub nak: Option<Vec<u8>>,
 }
 
-impl Reject {
+impl<R> Reject<R> {
     /// Whether the connection is to be closed.
     pub fn is_fatal(&self) -> bool {
         self.nak.is_none()
+    }
+}
+
+impl<E> From<Reject> for Reject<Refused<E>> {
+    fn from(reject: Reject) -> Reject<Refused<E>> {
+        Reject { reason: reject.reason.into(), nak: reject.nak }
     }
 }

@@ -4,12 +4,14 @@
 //! [`Session::apply`], then ask [`Session::ready`] for each queue again. Not here: which queues
 //! run (`manager`), how bytes come (`frame`).
 
+use std::fmt;
+
 use crate::bits;
 use crate::frame::{self, Frame};
 use crate::memory_table;
 use crate::message::{self, ConfigSpan, InflightArea, LogArea, MemoryRegion, Message};
 use crate::queue_setup::{QueueSetup, RingFacts};
-use crate::refusal::{Reason, Reject};
+use crate::refusal::{Reason, Refused, Reject};
 
 mod apply;
 mod retell;
@@ -65,37 +67,39 @@ pub struct DeviceFacts {
     pub ring_size_max: u16,
 }
 
-/// What a session cannot do by itself. Every method leaves things as they were when it fails; the
-/// text says what went wrong and what to do.
+/// What a session cannot do by itself. Every method leaves things as they were when it fails.
 pub trait Owner<F> {
+    /// Why something was not done; its words say what went wrong and what to do.
+    type Error: fmt::Display;
+
     /// Reads the config space; false when the range is not there.
     fn read_config(&self, offset: u32, into: &mut [u8]) -> bool;
     /// Writes the config space; false when it may not be written there.
     fn write_config(&mut self, negotiated: u64, offset: u32, bytes: &[u8]) -> bool;
     /// Replaces all memory. The lengths are equal and the regions are apart.
-    fn set_memory(&mut self, regions: &[MemoryRegion], fds: Vec<F>) -> Result<(), String>;
+    fn set_memory(&mut self, regions: &[MemoryRegion], fds: Vec<F>) -> Result<(), Self::Error>;
     /// One region more, apart from the others.
-    fn add_region(&mut self, region: &MemoryRegion, fd: F) -> Result<(), String>;
+    fn add_region(&mut self, region: &MemoryRegion, fd: F) -> Result<(), Self::Error>;
     /// One region less; it is there.
-    fn remove_region(&mut self, region: &MemoryRegion) -> Result<(), String>;
+    fn remove_region(&mut self, region: &MemoryRegion) -> Result<(), Self::Error>;
     /// Logs writes here while [`Session::is_logging`].
-    fn set_log(&mut self, area: LogArea, fd: F) -> Result<(), String>;
+    fn set_log(&mut self, area: LogArea, fd: F) -> Result<(), Self::Error>;
     /// Makes a file of `len` zeroed bytes for an in-flight record.
-    fn make_inflight(&mut self, len: u64) -> Result<F, String>;
+    fn make_inflight(&mut self, len: u64) -> Result<F, Self::Error>;
     /// Uses this record from the next start of a ring on.
-    fn set_inflight(&mut self, area: &InflightArea, fd: F) -> Result<(), String>;
+    fn set_inflight(&mut self, area: &InflightArea, fd: F) -> Result<(), Self::Error>;
     /// Refuses a descriptor that cannot be a kick, call or error signal.
-    fn check_signal(&self, fd: &F) -> Result<(), String>;
+    fn check_signal(&self, fd: &F) -> Result<(), Self::Error>;
     /// Takes the channel to the front-end.
-    fn set_channel(&mut self, fd: F) -> Result<(), String>;
+    fn set_channel(&mut self, fd: F) -> Result<(), Self::Error>;
     /// The driver starts anew.
     fn reset(&mut self);
     /// A guest that came here from another host has this address, a unicast one: the network is to
     /// learn it. Only a NIC is asked.
-    fn announce(&mut self, mac: [u8; 6]) -> Result<(), String>;
+    fn announce(&mut self, mac: [u8; 6]) -> Result<(), Self::Error>;
     /// The guest's packets have at most so many bytes, 68 to 65,535. Only a NIC is asked; it refuses
     /// more than its own MTU.
-    fn set_mtu(&mut self, mtu: u16) -> Result<(), String>;
+    fn set_mtu(&mut self, mtu: u16) -> Result<(), Self::Error>;
 }
 
 /// Which queues must be back from their sidecores before a message may be applied.
@@ -220,13 +224,13 @@ impl<F> Session<F> {
     ///
     /// # Errors
     /// [`Reject`]: nothing was changed. Its `nak` is to be sent, or the connection closed.
-    pub fn apply(
+    pub fn apply<O: Owner<F>>(
         &mut self,
         message: Message,
         fds: Vec<F>,
         need_reply: bool,
-        owner: &mut impl Owner<F>,
-    ) -> Result<Option<Reply<F>>, Reject> {
+        owner: &mut O,
+    ) -> Result<Option<Reply<F>>, Reject<Refused<O::Error>>> {
         let id = message.id();
         match self.change(message, fds, owner) {
             Ok(Some(reply)) => Ok(Some(reply)),
@@ -326,7 +330,7 @@ impl<F> Session<F> {
         self.queues.get_mut(place).ok_or(Reason::Queue { index, queues })
     }
 
-    fn reject(&self, reason: Reason, id: u32, need_reply: bool) -> Reject {
+    fn reject<R>(&self, reason: R, id: u32, need_reply: bool) -> Reject<R> {
         let can = need_reply && self.has(bits::REPLY_ACK);
         Reject { reason, nak: can.then(|| frame::reply(id, &message::payload(&1u64))) }
     }

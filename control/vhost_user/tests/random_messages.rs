@@ -15,47 +15,49 @@ struct World(bool);
 type Fd = Rc<()>;
 
 impl World {
-    fn answer(&self) -> Result<(), String> {
-        if self.0 { Ok(()) } else { Err("no".to_string()) }
+    fn answer(&self) -> Result<(), &'static str> {
+        if self.0 { Ok(()) } else { Err("no") }
     }
 }
 
 impl Owner<Fd> for World {
+    type Error = &'static str;
+
     fn read_config(&self, _offset: u32, _into: &mut [u8]) -> bool {
         self.0
     }
     fn write_config(&mut self, _negotiated: u64, _offset: u32, _bytes: &[u8]) -> bool {
         self.0
     }
-    fn set_memory(&mut self, _regions: &[MemoryRegion], _fds: Vec<Fd>) -> Result<(), String> {
+    fn set_memory(&mut self, _regions: &[MemoryRegion], _fds: Vec<Fd>) -> Result<(), &'static str> {
         self.answer()
     }
-    fn add_region(&mut self, _region: &MemoryRegion, _fd: Fd) -> Result<(), String> {
+    fn add_region(&mut self, _region: &MemoryRegion, _fd: Fd) -> Result<(), &'static str> {
         self.answer()
     }
-    fn remove_region(&mut self, _region: &MemoryRegion) -> Result<(), String> {
+    fn remove_region(&mut self, _region: &MemoryRegion) -> Result<(), &'static str> {
         self.answer()
     }
-    fn set_log(&mut self, _area: LogArea, _fd: Fd) -> Result<(), String> {
+    fn set_log(&mut self, _area: LogArea, _fd: Fd) -> Result<(), &'static str> {
         self.answer()
     }
-    fn make_inflight(&mut self, _len: u64) -> Result<Fd, String> {
+    fn make_inflight(&mut self, _len: u64) -> Result<Fd, &'static str> {
         self.answer().map(|()| Rc::new(()))
     }
-    fn set_inflight(&mut self, _area: &InflightArea, _fd: Fd) -> Result<(), String> {
+    fn set_inflight(&mut self, _area: &InflightArea, _fd: Fd) -> Result<(), &'static str> {
         self.answer()
     }
-    fn check_signal(&self, _fd: &Fd) -> Result<(), String> {
+    fn check_signal(&self, _fd: &Fd) -> Result<(), &'static str> {
         self.answer()
     }
-    fn set_channel(&mut self, _fd: Fd) -> Result<(), String> {
+    fn set_channel(&mut self, _fd: Fd) -> Result<(), &'static str> {
         self.answer()
     }
     fn reset(&mut self) {}
-    fn announce(&mut self, _mac: [u8; 6]) -> Result<(), String> {
+    fn announce(&mut self, _mac: [u8; 6]) -> Result<(), &'static str> {
         self.answer()
     }
-    fn set_mtu(&mut self, _mtu: u16) -> Result<(), String> {
+    fn set_mtu(&mut self, _mtu: u16) -> Result<(), &'static str> {
         self.answer()
     }
 }

@@ -18,8 +18,8 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserDirtyLogRegion, VhostUserMemoryRegionInfo, VringConfigData};
 use vhost_user::{
-    DeviceClass, DeviceFacts, FDS_MAX, Framer, InflightArea, LogArea, MemoryRegion, Owner, Reply,
-    Session, bits,
+    DeviceClass, DeviceFacts, FDS_MAX, Framer, InflightArea, LogArea, MemoryRegion, Owner, Reject,
+    Reply, Session, bits,
 };
 use vmm_sys_util::eventfd::EventFd;
 
@@ -35,6 +35,8 @@ struct World {
 }
 
 impl Owner<OwnedFd> for World {
+    type Error = std::io::Error;
+
     fn read_config(&self, offset: u32, into: &mut [u8]) -> bool {
         into.fill(offset as u8 + 1);
         true
@@ -42,41 +44,41 @@ impl Owner<OwnedFd> for World {
     fn write_config(&mut self, negotiated: u64, offset: u32, bytes: &[u8]) -> bool {
         negotiated == VERSION_1 && offset == 32 && bytes == [0]
     }
-    fn set_memory(&mut self, regions: &[MemoryRegion], fds: Vec<OwnedFd>) -> Result<(), String> {
+    fn set_memory(&mut self, regions: &[MemoryRegion], fds: Vec<OwnedFd>) -> std::io::Result<()> {
         assert_eq!(regions.len(), fds.len());
         self.regions = regions.to_vec();
         Ok(())
     }
-    fn add_region(&mut self, region: &MemoryRegion, _fd: OwnedFd) -> Result<(), String> {
+    fn add_region(&mut self, region: &MemoryRegion, _fd: OwnedFd) -> std::io::Result<()> {
         self.regions.push(*region);
         Ok(())
     }
-    fn remove_region(&mut self, region: &MemoryRegion) -> Result<(), String> {
+    fn remove_region(&mut self, region: &MemoryRegion) -> std::io::Result<()> {
         self.regions.retain(|other| other.gpa != region.gpa);
         Ok(())
     }
-    fn set_log(&mut self, area: LogArea, _fd: OwnedFd) -> Result<(), String> {
+    fn set_log(&mut self, area: LogArea, _fd: OwnedFd) -> std::io::Result<()> {
         self.log = Some(area);
         Ok(())
     }
-    fn make_inflight(&mut self, len: u64) -> Result<OwnedFd, String> {
-        memfd(len).map(OwnedFd::from).map_err(|e| e.to_string())
+    fn make_inflight(&mut self, len: u64) -> std::io::Result<OwnedFd> {
+        memfd(len).map(OwnedFd::from)
     }
-    fn set_inflight(&mut self, area: &InflightArea, _fd: OwnedFd) -> Result<(), String> {
+    fn set_inflight(&mut self, area: &InflightArea, _fd: OwnedFd) -> std::io::Result<()> {
         self.inflight = Some(*area);
         Ok(())
     }
-    fn check_signal(&self, _fd: &OwnedFd) -> Result<(), String> {
+    fn check_signal(&self, _fd: &OwnedFd) -> std::io::Result<()> {
         Ok(())
     }
-    fn set_channel(&mut self, _fd: OwnedFd) -> Result<(), String> {
+    fn set_channel(&mut self, _fd: OwnedFd) -> std::io::Result<()> {
         Ok(())
     }
     fn reset(&mut self) {}
-    fn announce(&mut self, _mac: [u8; 6]) -> Result<(), String> {
+    fn announce(&mut self, _mac: [u8; 6]) -> std::io::Result<()> {
         Ok(())
     }
-    fn set_mtu(&mut self, _mtu: u16) -> Result<(), String> {
+    fn set_mtu(&mut self, _mtu: u16) -> std::io::Result<()> {
         Ok(())
     }
 }
@@ -108,6 +110,7 @@ fn serve(socket: &UnixStream, facts: DeviceFacts) -> (Session<OwnedFd>, World) {
         let need_reply = frame.need_reply;
         let applied = session
             .parse(&frame)
+            .map_err(Reject::from)
             .and_then(|message| session.apply(message, frame.fds, need_reply, &mut world));
         match applied {
             Ok(Some(reply)) => send(socket, &reply),

@@ -47,6 +47,8 @@ impl Lent {
 }
 
 impl Owner<OwnedFd> for Lent {
+    type Error = String;
+
     fn read_config(&self, offset: u32, into: &mut [u8]) -> bool {
         match &self.personality {
             Personality::Disk(shape, live) => blk::read_config(shape, live, offset, into),

@@ -2,7 +2,7 @@
 
 use super::Remembered;
 use crate::bonds::vmm::Vmm;
-use crate::image::{Found, Image, Verdict, judge};
+use crate::image::{Found, Image, ImageRefused, Verdict, judge};
 
 /// What ties a disk's guest to its image.
 #[derive(Debug, Default)]
@@ -77,10 +77,10 @@ impl Bond {
             Remembered::Nothing => judge(id, None, self.found.as_ref(), was_running),
             Remembered::Image(image) => judge(id, Some(image), self.found.as_ref(), was_running),
             Remembered::Unreadable(_) if !was_running => Verdict::Remember,
-            Remembered::Unreadable(why) => Verdict::Other(format!(
-                "which image its guest was on cannot be read ({why}): put that file back; or start the \
-                 guest anew; or, if this is its image, `sidecore disk accept {id}`"
-            )),
+            Remembered::Unreadable(why) => {
+                let (id, why) = (id.to_string(), why.clone());
+                Verdict::Other(ImageRefused::Unreadable { id, why })
+            }
         }
     }
 

@@ -272,7 +272,7 @@ fn a_guest_that_seemed_to_be_new_is_on_the_image_before() {
     bond.begin(3, &begun, || None);
     assert_eq!(bond.take_unkept(), Some(other("/b")));
     let Verdict::Other(why) = bond.judge("vm1", 3, true) else { panic!("it is served") };
-    bond.refuse_link(3, why);
+    bond.refuse_link(3, why.to_string());
     assert_eq!(bond.take_unkept(), Some(image("/a")), "what is kept is put right");
     // Whoever comes next is judged by that.
     assert!(matches!(bond.judge("vm1", 4, true), Verdict::Other(_)));

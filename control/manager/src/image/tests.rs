@@ -44,7 +44,7 @@ fn a_running_driver_is_served_from_the_same_image_alone() {
         panic!("it is served from another image");
     };
     assert_eq!(
-        why,
+        why.to_string(),
         "its guest was on /a (inode 7, label 00112233), and /b (inode 8) is another image: its requests \
          wait; put that image back, or start the guest anew; `sidecore disk accept vm1` has it go on with \
          what is there, which destroys data unless both hold the same"
@@ -196,5 +196,46 @@ fn an_identity_is_read_as_it_was_written() {
         let one = image("/a", what);
         let text = serde_json::to_string(&one).expect("text");
         assert_eq!(serde_json::from_str::<Image>(&text).expect(&text), one);
+    }
+}
+
+#[test]
+fn a_guest_that_waits_is_told_what_to_do() {
+    let (id, found) = (|| "vm1".to_string(), || Box::new(image("/a", What::Null)));
+    let all = [
+        (
+            ImageRefused::Smaller { id: id(), bytes: 8192, found: found() },
+            "its guest was on 8192 bytes of /a, and would have 4096: `size` is smaller than it was; put it \
+             back and `sidecore reload`, or start the guest anew; `sidecore disk accept vm1` has it go on \
+             without what is behind",
+        ),
+        (
+            ImageRefused::Cut { id: id(), bytes: 4096, found: found(), left: 512 },
+            "its guest was on 4096 bytes of /a, which was cut to 512 bytes: restore it, and then, or to \
+             go on with what is there, `sidecore disk accept vm1`; or start the guest anew",
+        ),
+        (
+            ImageRefused::Unreadable { id: id(), why: "/s/vm1: damaged".to_string() },
+            "which image its guest was on cannot be read (/s/vm1: damaged): put that file back; or start the \
+             guest anew; or, if this is its image, `sidecore disk accept vm1`",
+        ),
+        (
+            ImageRefused::Replaced { path: "/a".to_string() },
+            "what is at /a now is not what is open here, for which its guest waits: `sidecore reload` opens \
+             what is there",
+        ),
+        (
+            ImageRefused::MemoryLost,
+            "its guest used this RAM disk before it was made here, or in another daemon, and what it wrote \
+             is not here: restart the guest",
+        ),
+        (
+            ImageRefused::WasEmpty { path: "/a".to_string() },
+            "its guest used this disk before it was opened here, and /a was missing or empty then: stop the \
+             daemon, put the image back and start it; or restart the guest with the empty one",
+        ),
+    ];
+    for (refused, text) in all {
+        assert_eq!(refused.to_string(), text);
     }
 }

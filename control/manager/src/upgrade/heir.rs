@@ -14,7 +14,7 @@ use backend::{Grain, Handles, Inherited, Limits};
 use config::Size;
 use rustix::fs::{Mode, OFlags};
 use tracing::{info, warn};
-use vhost_user::{Frame, Framer, Reject};
+use vhost_user::{Frame, Framer, Refused, Reject};
 
 use super::bequest::{is_made_of, made_of};
 use super::channel::Channel;
@@ -23,6 +23,7 @@ use super::pause::Moments;
 use super::wire::{DeviceWords, FORMATS, FromHeir, RingWords, WITH_GUARD};
 use crate::balance::Weighed;
 use crate::device::{Device, Link};
+use crate::front_end::FrontEndError;
 use crate::idle_peers::Beginning;
 use crate::kind::{DevicePlan, Kind};
 use crate::lent::Lent;
@@ -442,10 +443,10 @@ fn has_ended(error: &io::Error) -> bool {
 fn replay(link: &mut Link, told: impl Iterator<Item = (Vec<u8>, Vec<Lent>)>) -> Result<(), String> {
     for told in told {
         let frame = frame_of(told)?;
-        let refused = |reject: Reject| {
+        let refused = |reject: Reject<Refused<FrontEndError>>| {
             format!("what its front-end said before is refused now: {}", reject.reason)
         };
-        let message = link.session.parse(&frame).map_err(refused)?;
+        let message = link.session.parse(&frame).map_err(|reject| refused(reject.into()))?;
         // What it would answer was answered long ago.
         link.session.apply(message, frame.fds, false, &mut link.front_end).map_err(refused)?;
     }

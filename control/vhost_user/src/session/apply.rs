@@ -1,8 +1,8 @@
 //! What each message does to a session.
 
 use super::{
-    ConfigSpan, DeviceClass, InflightArea, Message, Owner, Reason, Reply, Session, bits, frame,
-    memory_table, message, number, wire,
+    ConfigSpan, DeviceClass, InflightArea, Message, Owner, Reason, Refused, Reply, Session, bits,
+    frame, memory_table, message, number, wire,
 };
 use crate::message::{
     CONFIG_SIZE_MAX, LogArea, MacAddress, RingAddresses, RingFd, RingState, TABLE_REGIONS_MAX,
@@ -14,12 +14,12 @@ const MTU_MIN: u16 = 68;
 
 impl<F> Session<F> {
     /// Checks first, then asks the owner, then changes the state: a refusal changes nothing.
-    pub(super) fn change(
+    pub(super) fn change<O: Owner<F>>(
         &mut self,
         message: Message,
         fds: Vec<F>,
-        owner: &mut impl Owner<F>,
-    ) -> Result<Option<Reply<F>>, Reason> {
+        owner: &mut O,
+    ) -> Result<Option<Reply<F>>, Refused<O::Error>> {
         let mut fds = fds.into_iter();
         let fd = fds.next();
         match &message {
@@ -38,7 +38,7 @@ impl<F> Session<F> {
             }
             Message::GetConfig(span) => return Ok(self.get_config(&message, span, owner)),
             Message::GetInflightFd(area) => return self.get_inflight(&message, area, owner),
-            Message::GetVringBase(state) => return self.stop_ring(&message, state),
+            Message::GetVringBase(state) => return Ok(self.stop_ring(&message, state)?),
             Message::SetLogBase(area) => return self.set_log(&message, area, fd, owner),
             Message::SetOwner => self.has_owner = true,
             Message::SetLogFd => self.log_fd = fd,
@@ -66,7 +66,7 @@ impl<F> Session<F> {
             }
             Message::SetVringBase(state) => {
                 if state.value > 0xffff && !self.is_packed() {
-                    return Err(Reason::RingBase(state.value));
+                    return Err(Reason::RingBase(state.value).into());
                 }
                 self.queue_mut(state.queue)?.stand_at(state.value);
             }
@@ -108,13 +108,13 @@ impl<F> Session<F> {
     }
 
     /// The three messages about guest memory. A region without a descriptor changes nothing.
-    fn change_memory(
+    fn change_memory<O: Owner<F>>(
         &mut self,
         message: &Message,
         mut fds: Vec<F>,
-        owner: &mut impl Owner<F>,
-    ) -> Result<(), Reason> {
-        let refused = |what| Reason::Owner { message: message.name(), what };
+        owner: &mut O,
+    ) -> Result<(), Refused<O::Error>> {
+        let refused = |source| Refused::Owner { message: message.name(), source };
         match message {
             Message::SetMemTable(regions) => {
                 memory_table::check(regions, TABLE_REGIONS_MAX)?;
@@ -139,49 +139,49 @@ impl<F> Session<F> {
     }
 
     /// The other two bytes of the payload have no meaning, and nothing answers to a group's address.
-    fn announce(
+    fn announce<O: Owner<F>>(
         &self,
         message: &Message,
         mac: &MacAddress,
-        owner: &mut impl Owner<F>,
-    ) -> Result<(), Reason> {
+        owner: &mut O,
+    ) -> Result<(), Refused<O::Error>> {
         self.need(message, bits::RARP)?;
         let is_group = mac.bytes.first().is_none_or(|first| first & 1 != 0);
         if mac.rest != 0 || is_group || mac.bytes == [0; 6] {
             let high = mac.bytes.iter().fold(0, |sum: u64, byte| (sum << 8) | u64::from(*byte));
             let value = (high << 16) | u64::from(mac.rest);
-            return Err(Reason::Value { message: message.name(), value });
+            return Err(Reason::Value { message: message.name(), value }.into());
         }
-        let refused = |what| Reason::Owner { message: message.name(), what };
+        let refused = |source| Refused::Owner { message: message.name(), source };
         owner.announce(mac.bytes).map_err(refused)
     }
 
-    fn set_mtu(
+    fn set_mtu<O: Owner<F>>(
         &self,
         message: &Message,
         mtu: u64,
-        owner: &mut impl Owner<F>,
-    ) -> Result<(), Reason> {
+        owner: &mut O,
+    ) -> Result<(), Refused<O::Error>> {
         self.need(message, bits::NET_MTU)?;
         let wrong = Reason::Value { message: message.name(), value: mtu };
         let mtu = u16::try_from(mtu).ok().filter(|mtu| *mtu >= MTU_MIN).ok_or(wrong)?;
-        let refused = |what| Reason::Owner { message: message.name(), what };
+        let refused = |source| Refused::Owner { message: message.name(), source };
         owner.set_mtu(mtu).map_err(refused)
     }
 
-    fn set_log(
+    fn set_log<O: Owner<F>>(
         &mut self,
         message: &Message,
         area: &LogArea,
         fd: Option<F>,
-        owner: &mut impl Owner<F>,
-    ) -> Result<Option<Reply<F>>, Reason> {
+        owner: &mut O,
+    ) -> Result<Option<Reply<F>>, Refused<O::Error>> {
         self.need(message, bits::LOG_SHMFD)?;
         if area.size == 0 || area.offset.checked_add(area.size).is_none() {
-            return Err(Reason::Log { size: area.size, offset: area.offset });
+            return Err(Reason::Log { size: area.size, offset: area.offset }.into());
         }
         if let Some(fd) = fd {
-            let refused = |what| Reason::Owner { message: message.name(), what };
+            let refused = |source| Refused::Owner { message: message.name(), source };
             owner.set_log(*area, fd).map_err(refused)?;
             self.has_log = true;
         }
@@ -190,35 +190,35 @@ impl<F> Session<F> {
         Ok(wire(message, area))
     }
 
-    fn set_channel(
+    fn set_channel<O: Owner<F>>(
         &mut self,
         message: &Message,
         fd: Option<F>,
-        owner: &mut impl Owner<F>,
-    ) -> Result<(), Reason> {
+        owner: &mut O,
+    ) -> Result<(), Refused<O::Error>> {
         self.need(message, bits::BACKEND_REQ)?;
         if let Some(fd) = fd {
-            let refused = |what| Reason::Owner { message: message.name(), what };
+            let refused = |source| Refused::Owner { message: message.name(), source };
             owner.set_channel(fd).map_err(refused)?;
             self.has_channel = true;
         }
         Ok(())
     }
 
-    fn set_inflight(
+    fn set_inflight<O: Owner<F>>(
         &mut self,
         message: &Message,
         area: &InflightArea,
         fd: Option<F>,
-        owner: &mut impl Owner<F>,
-    ) -> Result<(), Reason> {
+        owner: &mut O,
+    ) -> Result<(), Refused<O::Error>> {
         self.need(message, bits::INFLIGHT_SHMFD)?;
         let least = self.inflight_len(area)?;
         if area.size < least || area.offset.checked_add(area.size).is_none() {
-            return Err(inflight(area));
+            return Err(inflight(area).into());
         }
         if let Some(fd) = fd {
-            let refused = |what| Reason::Owner { message: message.name(), what };
+            let refused = |source| Refused::Owner { message: message.name(), source };
             owner.set_inflight(area, fd).map_err(refused)?;
         }
         Ok(())
@@ -233,16 +233,16 @@ impl<F> Session<F> {
         Ok(())
     }
 
-    fn set_signal(
+    fn set_signal<O: Owner<F>>(
         &mut self,
         message: &Message,
         ring: RingFd,
         fd: Option<F>,
-        owner: &impl Owner<F>,
-    ) -> Result<(), Reason> {
+        owner: &O,
+    ) -> Result<(), Refused<O::Error>> {
         let queue = self.queue_mut(ring.queue)?;
         if let Some(fd) = &fd {
-            let refused = |what| Reason::Owner { message: message.name(), what };
+            let refused = |source| Refused::Owner { message: message.name(), source };
             owner.check_signal(fd).map_err(refused)?;
         }
         match message {
@@ -283,18 +283,18 @@ impl<F> Session<F> {
     }
 
     /// A request that cannot be met is answered with a record of no bytes.
-    fn get_inflight(
+    fn get_inflight<O: Owner<F>>(
         &mut self,
         message: &Message,
         area: &InflightArea,
-        owner: &mut impl Owner<F>,
-    ) -> Result<Option<Reply<F>>, Reason> {
+        owner: &mut O,
+    ) -> Result<Option<Reply<F>>, Refused<O::Error>> {
         let none = InflightArea { size: 0, offset: 0, ..*area };
         if self.need(message, bits::INFLIGHT_SHMFD).is_err() {
             return Ok(wire(message, &none));
         }
         let Ok(size) = self.inflight_len(area) else { return Ok(wire(message, &none)) };
-        let refused = |what| Reason::Owner { message: message.name(), what };
+        let refused = |source| Refused::Owner { message: message.name(), source };
         let fd = owner.make_inflight(size).map_err(refused)?;
         let bytes = message::payload(&InflightArea { size, ..none });
         Ok(Some(Reply { bytes: frame::reply(message.id(), &bytes), fd: Some(fd) }))

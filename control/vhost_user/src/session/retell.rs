@@ -3,6 +3,8 @@
 //! For a process that takes over from this one (docs/decisions/0009). That a ring failed, and where it
 //! stands, is in no message ([`Session::has_failed`], [`Session::base`]). Called by `manager`.
 
+use std::convert::Infallible;
+
 use super::{InflightArea, LogArea, MemoryRegion, Owner, Session};
 use crate::message::{Message, RingFd, RingState};
 use crate::queue_setup::{Kick, QueueSetup};
@@ -97,41 +99,43 @@ fn retell<F>(queue: u32, ring: &QueueSetup<F>) -> Vec<Told<'_, F>> {
 struct Willing;
 
 impl Owner<()> for Willing {
+    type Error = Infallible;
+
     fn read_config(&self, _offset: u32, _into: &mut [u8]) -> bool {
         true
     }
     fn write_config(&mut self, _negotiated: u64, _offset: u32, _bytes: &[u8]) -> bool {
         true
     }
-    fn set_memory(&mut self, _regions: &[MemoryRegion], _fds: Vec<()>) -> Result<(), String> {
+    fn set_memory(&mut self, _regions: &[MemoryRegion], _fds: Vec<()>) -> Result<(), Infallible> {
         Ok(())
     }
-    fn add_region(&mut self, _region: &MemoryRegion, _fd: ()) -> Result<(), String> {
+    fn add_region(&mut self, _region: &MemoryRegion, _fd: ()) -> Result<(), Infallible> {
         Ok(())
     }
-    fn remove_region(&mut self, _region: &MemoryRegion) -> Result<(), String> {
+    fn remove_region(&mut self, _region: &MemoryRegion) -> Result<(), Infallible> {
         Ok(())
     }
-    fn set_log(&mut self, _area: LogArea, _fd: ()) -> Result<(), String> {
+    fn set_log(&mut self, _area: LogArea, _fd: ()) -> Result<(), Infallible> {
         Ok(())
     }
-    fn make_inflight(&mut self, _len: u64) -> Result<(), String> {
+    fn make_inflight(&mut self, _len: u64) -> Result<(), Infallible> {
         Ok(())
     }
-    fn set_inflight(&mut self, _area: &InflightArea, _fd: ()) -> Result<(), String> {
+    fn set_inflight(&mut self, _area: &InflightArea, _fd: ()) -> Result<(), Infallible> {
         Ok(())
     }
-    fn check_signal(&self, _fd: &()) -> Result<(), String> {
+    fn check_signal(&self, _fd: &()) -> Result<(), Infallible> {
         Ok(())
     }
-    fn set_channel(&mut self, _fd: ()) -> Result<(), String> {
+    fn set_channel(&mut self, _fd: ()) -> Result<(), Infallible> {
         Ok(())
     }
     fn reset(&mut self) {}
-    fn announce(&mut self, _mac: [u8; 6]) -> Result<(), String> {
+    fn announce(&mut self, _mac: [u8; 6]) -> Result<(), Infallible> {
         Ok(())
     }
-    fn set_mtu(&mut self, _mtu: u16) -> Result<(), String> {
+    fn set_mtu(&mut self, _mtu: u16) -> Result<(), Infallible> {
         Ok(())
     }
 }

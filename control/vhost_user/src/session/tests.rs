@@ -37,12 +37,14 @@ impl World {
     fn open(&self) -> usize {
         Rc::strong_count(&self.open) - 1
     }
-    fn answer(&self) -> Result<(), String> {
-        if self.refuse.get() { Err("no".to_string()) } else { Ok(()) }
+    fn answer(&self) -> Result<(), &'static str> {
+        if self.refuse.get() { Err("no") } else { Ok(()) }
     }
 }
 
 impl Owner<Fd> for World {
+    type Error = &'static str;
+
     fn read_config(&self, offset: u32, into: &mut [u8]) -> bool {
         into.iter_mut().enumerate().for_each(|(i, byte)| *byte = (i + offset as usize) as u8);
         (offset as usize).saturating_add(into.len()) <= 256
@@ -51,39 +53,39 @@ impl Owner<Fd> for World {
         self.config_written.push((offset, bytes.to_vec()));
         offset == 32
     }
-    fn set_memory(&mut self, regions: &[MemoryRegion], fds: Vec<Fd>) -> Result<(), String> {
+    fn set_memory(&mut self, regions: &[MemoryRegion], fds: Vec<Fd>) -> Result<(), &'static str> {
         assert_eq!(regions.len(), fds.len());
         self.answer()?;
         self.regions = regions.iter().copied().zip(fds).collect();
         Ok(())
     }
-    fn add_region(&mut self, region: &MemoryRegion, fd: Fd) -> Result<(), String> {
+    fn add_region(&mut self, region: &MemoryRegion, fd: Fd) -> Result<(), &'static str> {
         self.answer()?;
         self.regions.push((*region, fd));
         Ok(())
     }
-    fn remove_region(&mut self, region: &MemoryRegion) -> Result<(), String> {
+    fn remove_region(&mut self, region: &MemoryRegion) -> Result<(), &'static str> {
         self.answer()?;
         self.regions.retain(|(other, _)| other.gpa != region.gpa);
         Ok(())
     }
-    fn set_log(&mut self, _area: LogArea, fd: Fd) -> Result<(), String> {
+    fn set_log(&mut self, _area: LogArea, fd: Fd) -> Result<(), &'static str> {
         self.answer()?;
         self.held.push(fd);
         Ok(())
     }
-    fn make_inflight(&mut self, _len: u64) -> Result<Fd, String> {
+    fn make_inflight(&mut self, _len: u64) -> Result<Fd, &'static str> {
         self.answer().map(|()| self.fd())
     }
-    fn set_inflight(&mut self, _area: &InflightArea, fd: Fd) -> Result<(), String> {
+    fn set_inflight(&mut self, _area: &InflightArea, fd: Fd) -> Result<(), &'static str> {
         self.answer()?;
         self.held.push(fd);
         Ok(())
     }
-    fn check_signal(&self, _fd: &Fd) -> Result<(), String> {
+    fn check_signal(&self, _fd: &Fd) -> Result<(), &'static str> {
         self.answer()
     }
-    fn set_channel(&mut self, fd: Fd) -> Result<(), String> {
+    fn set_channel(&mut self, fd: Fd) -> Result<(), &'static str> {
         self.answer()?;
         self.held.push(fd);
         Ok(())
@@ -91,12 +93,12 @@ impl Owner<Fd> for World {
     fn reset(&mut self) {
         self.resets += 1;
     }
-    fn announce(&mut self, mac: [u8; 6]) -> Result<(), String> {
+    fn announce(&mut self, mac: [u8; 6]) -> Result<(), &'static str> {
         self.answer()?;
         self.announced.push(mac);
         Ok(())
     }
-    fn set_mtu(&mut self, mtu: u16) -> Result<(), String> {
+    fn set_mtu(&mut self, mtu: u16) -> Result<(), &'static str> {
         self.answer()?;
         self.mtus.push(mtu);
         Ok(())
@@ -120,7 +122,11 @@ fn nic() -> Session<Fd> {
 }
 
 /// Parses and applies, as the manager does, with the descriptors that the message expects.
-fn say(session: &mut Session<Fd>, world: &mut World, message: &Message) -> Result<Vec<u8>, Reject> {
+fn say(
+    session: &mut Session<Fd>,
+    world: &mut World,
+    message: &Message,
+) -> Result<Vec<u8>, Reject<Refused<&'static str>>> {
     let count = (0..40).find(|n| message.check_fds(*n).is_ok()).unwrap();
     let mut fds: Vec<Fd> = (0..count).map(|_| world.fd()).collect();
     let bytes = message.emit(true);

@@ -21,7 +21,7 @@ fn a_nic_offers_and_counts_what_a_nic_has() {
     let more = Message::SetProtocolFeatures(bits::OFFERED_BY_DISK);
     let refused = say(&mut session, &mut world, &more).unwrap_err();
     let only_disks = bits::INFLIGHT_SHMFD | bits::CONFIG;
-    assert_eq!(refused.reason, Reason::ProtocolFeatures(only_disks));
+    assert_eq!(refused.reason, Reason::ProtocolFeatures(only_disks).into());
     for queue in [3, 4] {
         let answer = say(&mut session, &mut world, &Message::SetVringNum(state(queue, 256)));
         assert_eq!(answer.is_ok(), queue < 4, "four rings");
@@ -51,7 +51,7 @@ fn a_ring_reset_is_not_offered_and_harms_no_guest_that_has_it() {
         assert_eq!(session.scope(&message), Scope::None, "nothing would change");
         let unknown = Message::SetFeatures(taken | 1 << 41);
         let refused = say(&mut session, &mut world, &unknown).unwrap_err();
-        assert_eq!(refused.reason, Reason::Features(1 << 41));
+        assert_eq!(refused.reason, Reason::Features(1 << 41).into());
     }
 }
 
@@ -60,7 +60,7 @@ fn addresses_and_mtus_reach_the_owner_when_they_make_sense() {
     let (mut world, mut session) = (World::default(), nic());
     let announce = Message::SendRarp(mac([2, 1, 2, 3, 4, 5], 0));
     let early = session.apply(announce.clone(), vec![], true, &mut world).unwrap_err();
-    assert_eq!(early.reason, Reason::NotNegotiated { message: "SEND_RARP" });
+    assert_eq!(early.reason, Reason::NotNegotiated { message: "SEND_RARP" }.into());
     say(&mut session, &mut world, &Message::SetProtocolFeatures(bits::OFFERED_BY_NIC)).unwrap();
     for message in [announce.clone(), announce.clone(), Message::NetSetMtu(1500)] {
         assert_eq!(say(&mut session, &mut world, &message).unwrap(), ACK);
@@ -84,12 +84,12 @@ fn addresses_and_mtus_reach_the_owner_when_they_make_sense() {
     ];
     for (message, value) in senseless {
         let reject = say(&mut session, &mut world, &message).unwrap_err();
-        assert_eq!(reject.reason, Reason::Value { message: message.name(), value });
+        assert_eq!(reject.reason, Reason::Value { message: message.name(), value }.into());
     }
     world.refuse.set(true);
     for message in [announce, Message::NetSetMtu(1500)] {
         let reject = say(&mut session, &mut world, &message).unwrap_err();
-        assert!(matches!(reject.reason, Reason::Owner { .. }), "{reject:?}");
+        assert_eq!(reject.reason.to_string(), format!("{}: no", message.name()));
     }
     assert_eq!(format!("{session:?}"), before);
     assert_eq!((world.announced.len(), world.mtus.len()), (2, 3), "nothing was taken");
@@ -181,7 +181,7 @@ fn regions_of_a_nic_are_added_and_removed_by_each_of_its_pairs() {
     assert_eq!((world.regions.len(), world.open()), (1, open), "one region, one descriptor");
     let other = MemoryRegion { offset: 0x1000, ..region(0) };
     let reject = say(&mut session, &mut world, &Message::AddMemReg(other)).unwrap_err();
-    assert_eq!(reject.reason, Reason::RegionOverlap { gpa: 0 }, "another one in its place");
+    assert_eq!(reject.reason, Reason::RegionOverlap { gpa: 0 }.into(), "another one in its place");
     assert_eq!(session.scope(&remove), Scope::All);
     say(&mut session, &mut world, &remove).unwrap();
     assert_eq!(session.scope(&remove), Scope::None);
