@@ -37,12 +37,18 @@ use crate::state::{self, StateFile};
 use crate::taps::MadeTaps;
 use crate::unsynced::Unsynced;
 use crate::upgrade::Heir;
+use crate::upgrade::error::TakeBackError;
 use crate::upgrade::estate::Estate;
 use crate::upgrade::guard;
 use crate::upgrade::launcher::Launcher;
 use crate::upgrade::pause::PauseWords;
 use crate::upgrade::predecessor::HandedOver;
 use crate::watch::Watch;
+
+mod error;
+
+use error::ShutDevice;
+pub use error::StartError;
 
 /// Reads the configuration file again, beside the plan in force.
 pub(crate) type Load = dyn Fn(&Plan) -> Result<Plan, ApiError>;
@@ -85,11 +91,6 @@ impl Options {
     }
 }
 
-/// Why the daemon did not start. Nothing is left behind.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct StartError(String);
-
 /// Serves `plan` until SIGTERM or SIGINT; SIGHUP reads the configuration file again.
 ///
 /// # Errors
@@ -118,15 +119,13 @@ fn begin(
     mut options: Options,
     mut estate: Option<Estate>,
 ) -> Result<(Manager, Entrance), StartError> {
-    let failed = |what: &str, error: &dyn std::fmt::Display| StartError(format!("{what}: {error}"));
-    let poll = Poll::new().map_err(|e| failed("the control loop", &e))?;
-    let openers = Openers::new().map_err(|e| failed("the control loop", &e))?;
+    let poll = Poll::new().map_err(StartError::Loop)?;
+    let openers = Openers::new().map_err(StartError::Loop)?;
     let workers = cores::leave(&plan.sidecores.cpus);
     let (entrance, calls) = open_api(plan, estate.as_mut())?;
     let (state, entrance) = open_state(plan, estate.as_mut(), entrance)?;
-    let listening = entrance.listening().map_err(|e| failed("the API's sockets", &e))?;
-    let cores =
-        Cores::launch(&plan.sidecores, workers, now()).map_err(|e| failed("a sidecore", &e))?;
+    let listening = entrance.listening().map_err(StartError::ApiSockets)?;
+    let cores = Cores::launch(&plan.sidecores, workers, now()).map_err(StartError::Sidecore)?;
     take_short_turns();
     let nodes = nodes_of(&plan.sidecores.cpus, &host::Topology::of_this_host());
     let balance = Balance::new(cores.all.len(), nodes, plan.sidecores.min, now());
@@ -195,7 +194,7 @@ fn open_state(
         Ok(state) => Ok((state, entrance)),
         Err(why) => {
             entrance.remove();
-            Err(StartError(why))
+            Err(why.into())
         }
     }
 }
@@ -209,9 +208,8 @@ fn open_api(
     let told =
         estate.map(|estate| (estate.api.take(), estate.api_read.take(), estate.state_dir.take()));
     let (told, told_read, state_dir) = told.unwrap_or_default();
-    let other = |field: &str, file: &str, told: &str| {
-        let what = format!("another `{field}` takes a restart of the daemon");
-        Err(StartError(format!("{what}: the file has {file}, not {told}")))
+    let other = |field: &'static str, file: &str, told: &str| {
+        Err(StartError::Moved { field, file: file.to_string(), told: told.to_string() })
     };
     if let Some((told, _)) = &told
         && *told != daemon.api
@@ -245,8 +243,7 @@ fn open_api(
     let inherited = told_read.map(|(_, socket)| socket);
     let path = daemon.api_read.as_deref().map(Path::new);
     let read = path.map(|path| api::Place { path, rights: &of_read, inherited });
-    api::open(place, read)
-        .map_err(|(path, error)| StartError(format!("the API socket {}: {error}", path.display())))
+    api::open(place, read).map_err(|(path, source)| StartError::ApiSocket { path, source })
 }
 
 /// For this thread, and those that it makes from here on: when it is woken it runs, or else an upgrade waits
@@ -286,10 +283,9 @@ fn granted<T, E: std::fmt::Display>(heir: &Heir, what: Result<T, E>) -> T {
 
 /// The last thread, and then this one's own limits: nothing that follows fails.
 fn settle_down(entrance: Entrance, options: &Options) -> Result<Server, StartError> {
-    let server = entrance.prepare(options.version);
-    let server = server.map_err(|error| StartError(format!("the API's thread: {error}")))?;
+    let server = entrance.prepare(options.version).map_err(StartError::ApiThread)?;
     // After the threads that are made once: they do more than control in some ways, and less in others.
-    confine::thread(Kind::Control).map_err(|e| StartError(format!("the control loop: {e}")))?;
+    confine::thread(Kind::Control).map_err(StartError::Confine)?;
     Ok(server)
 }
 
@@ -362,11 +358,10 @@ fn serve(mut manager: Manager, mut server: Server) -> Result<(), StartError> {
 
 impl Manager {
     /// Operators are heard again after another process has had the API's socket.
-    fn open_door_again(&mut self) -> Result<Server, String> {
-        let failed = |error: std::io::Error| format!("its API cannot be opened again: {error}");
-        let api = self.listening.api.try_clone().map_err(failed)?;
+    fn open_door_again(&mut self) -> Result<Server, TakeBackError> {
+        let api = self.listening.api.try_clone().map_err(TakeBackError::Api)?;
         let read = self.listening.read.as_ref().map(OwnedFd::try_clone).transpose();
-        let read = read.map_err(failed)?;
+        let read = read.map_err(TakeBackError::Api)?;
         let daemon = &self.plan.daemon;
         // They listen already: nobody's rights are asked for.
         let rights = Rights::own();
@@ -374,10 +369,11 @@ impl Manager {
         let read = daemon.api_read.as_deref().map(Path::new).zip(read);
         let read = read.map(|(path, socket)| place(path, socket));
         let opened = api::open(place(Path::new(&daemon.api), api), read);
-        let (entrance, calls) = opened.map_err(|(_, error)| failed(error))?;
-        let mut server = entrance.prepare(self.options.version).map_err(failed)?;
+        let (entrance, calls) = opened.map_err(|(_, error)| TakeBackError::Api(error))?;
+        let server = entrance.prepare(self.options.version);
+        let mut server = server.map_err(TakeBackError::Api)?;
         self.poll.remove(self.calls.wake_fd());
-        self.poll.add(calls.wake_fd(), Token::Calls).map_err(failed)?;
+        self.poll.add(calls.wake_fd(), Token::Calls).map_err(TakeBackError::Api)?;
         self.calls = calls;
         server.begin();
         Ok(server)
@@ -386,20 +382,21 @@ impl Manager {
     fn open_all(&mut self, plan: Plan) -> Result<(), StartError> {
         let mut all = plan.clone();
         // Before anything is opened.
-        let kept = state::plan_kept(&self.state, &mut all).map_err(StartError)?;
-        let watch = |e: std::io::Error| StartError(format!("the control loop: {e}"));
+        let kept = state::plan_kept(&self.state, &mut all)?;
         for (index, core) in self.cores.all.iter().enumerate() {
-            self.poll.add(core.handle.event_fd(), Token::Core(index as u32)).map_err(watch)?;
+            self.poll
+                .add(core.handle.event_fd(), Token::Core(index as u32))
+                .map_err(StartError::Loop)?;
         }
-        self.poll.add(self.calls.wake_fd(), Token::Calls).map_err(watch)?;
+        self.poll.add(self.calls.wake_fd(), Token::Calls).map_err(StartError::Loop)?;
         if let Some(fd) = self.openers.wake_fd() {
-            self.poll.add(fd, Token::Openers).map_err(watch)?;
+            self.poll.add(fd, Token::Openers).map_err(StartError::Loop)?;
         }
         let launchers = self.options.launcher.iter().flat_map(Launcher::ends);
         for (at, end) in launchers.enumerate() {
-            self.poll.add(end, Token::Launcher(at as u32)).map_err(watch)?;
+            self.poll.add(end, Token::Launcher(at as u32)).map_err(StartError::Loop)?;
         }
-        self.begin_links(&plan.links).map_err(StartError)?;
+        self.begin_links(&plan.links).map_err(|why| StartError::Link(why.into()))?;
         for disk in plan.disks {
             self.plan.disks.push(disk.clone());
             self.take_in(DevicePlan::Disk(disk));
@@ -435,7 +432,10 @@ impl Manager {
         let Some(estate) = &mut self.estate else { return Ok(()) };
         let is_served = |shut: &&Shut| estate.device_of(&shut.plan).is_some();
         match self.shut.iter().find(is_served) {
-            Some(shut) => Err(StartError(format!("{}: {}", shut.plan.name(), shut.problem))),
+            Some(Shut { plan, problem, .. }) => {
+                let (name, problem) = (plan.name(), problem.clone());
+                Err(StartError::NotTakenOver { name, problem })
+            }
             None => Ok(()),
         }
     }
@@ -445,7 +445,7 @@ impl Manager {
         let id = switch.id.clone();
         self.plan.switches.push(switch.clone());
         let served = self.serve_switch(switch, Vec::new());
-        served.map_err(|error| StartError(format!("switch {id:?}: {error}")))
+        served.map_err(|source| StartError::Switch { id, source })
     }
 
     /// A daemon that can serve none of its file's devices does not start, so that a mistake in the
@@ -463,12 +463,12 @@ impl Manager {
         }
         let of_file: Vec<Shut> = self.shut.iter().filter(of_file).cloned().collect();
         let refused = alike(&of_file).into_iter().map(|Alike { first, more }| {
-            let (name, origin) = (first.plan.name(), first.plan.origin());
-            format!("{name} ({origin}): {}{more}", first.problem)
+            let (name, origin) = (first.plan.name(), first.plan.origin().clone());
+            ShutDevice { name, origin, problem: first.problem.clone(), more }
         });
         match refused.collect::<Vec<_>>() {
             all if all.is_empty() => Ok(()),
-            all => Err(StartError(all.join("\n"))),
+            all => Err(StartError::AllShut(all)),
         }
     }
 }

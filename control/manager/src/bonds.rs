@@ -7,6 +7,7 @@
 //! which images are the same, and the rule (`image`); what an operator decides (`accept`).
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -73,6 +74,20 @@ pub(crate) enum Remembered {
     Image(Image),
     /// It was on some image, and the reason why nobody knows on which.
     Unreadable(String),
+}
+
+/// File that keeps no image.
+#[derive(Debug, thiserror::Error)]
+enum EntryError {
+    /// Malformed text.
+    #[error("{0}")]
+    Json(#[from] serde_json::Error),
+    /// Version of a newer program.
+    #[error("it is of version {0}, of a newer program")]
+    Newer(u64),
+    /// Format of something else.
+    #[error("`format` is not {FORMAT:?}")]
+    NotOurs,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -271,26 +286,26 @@ fn entries(kept: &Kept) -> io::Result<Read> {
 }
 
 fn read(kept: &Kept, id: &str) -> Entry {
-    let unreadable = |what: String| Entry {
-        remembered: Remembered::Unreadable(format!("{}: {what}", kept.path(id).display())),
+    let unreadable = |error: &dyn fmt::Display| Entry {
+        remembered: Remembered::Unreadable(format!("{}: {error}", kept.path(id).display())),
         socket: None,
     };
     match kept.read(id) {
         Ok(None) => Entry { remembered: Remembered::Nothing, socket: None },
-        Ok(Some(text)) => parse(&text).unwrap_or_else(unreadable),
-        Err(error) => unreadable(error.to_string()),
+        Ok(Some(text)) => parse(&text).unwrap_or_else(|error| unreadable(&error)),
+        Err(error) => unreadable(&error),
     }
 }
 
-fn parse(text: &str) -> Result<Entry, String> {
-    let text: Text = serde_json::from_str(text).map_err(|error| error.to_string())?;
+fn parse(text: &str) -> Result<Entry, EntryError> {
+    let text: Text = serde_json::from_str(text)?;
     match (text.format.as_str(), text.version) {
         (FORMAT, VERSION) => {
             let socket = text.socket.as_deref().map(real);
             Ok(Entry { remembered: Remembered::Image(text.image), socket })
         }
-        (FORMAT, version) => Err(format!("it is of version {version}, of a newer program")),
-        _ => Err(format!("`format` is not {FORMAT:?}")),
+        (FORMAT, version) => Err(EntryError::Newer(version)),
+        _ => Err(EntryError::NotOurs),
     }
 }
 

@@ -69,6 +69,50 @@ const MAPPINGS_DEFAULT: u64 = 65_530;
 /// is less with larger pages.
 const NO_LIMIT_V1: u64 = i64::MAX as u64 - (1 << 20);
 
+/// Refusal of what a device may take, or of what a front-end asks beyond that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BoundsError {
+    /// Descriptors of a device.
+    #[error(
+        "{}: raise LimitNOFILE in the unit (`ulimit -Hn`), or give devices fewer queues",
+        .0.told("descriptors")
+    )]
+    Descriptors(Shortage),
+    /// Mappings of a device.
+    #[error("{}: raise `sysctl vm.max_map_count` and restart the daemon", .0.told("mappings"))]
+    Mappings(Shortage),
+    /// Memory of a device, KiB.
+    #[error(
+        "{}: raise the limit of its memory (MemoryMax in the unit, `ulimit -v`), or make memory disks smaller",
+        .0.told("KiB of memory")
+    )]
+    Memory(Shortage),
+}
+
+/// Amount that a device needs, beside what is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shortage {
+    needs: u64,
+    left: u64,
+    most: u64,
+    /// Devices that have a promise.
+    devices: u64,
+}
+
+impl Shortage {
+    fn told(&self, what: &str) -> String {
+        let Shortage { needs, left, most, devices } = self;
+        let beside = match devices {
+            0 => "the daemon itself".to_string(),
+            1 => "1 device and the daemon itself".to_string(),
+            _ => format!("{devices} devices and the daemon itself"),
+        };
+        format!(
+            "it may take {needs} {what}, and of {most} only {left} are left beside what {beside} may take"
+        )
+    }
+}
+
 /// So much of each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Amount {
@@ -244,36 +288,21 @@ impl Bounds {
     ///
     /// # Errors
     /// Of what there is too little, and what to raise.
-    pub(crate) fn promise(&self, plan: &DevicePlan) -> Result<Claim, String> {
-        let (needs, left) = (Amount::of(plan), self.free());
+    pub(crate) fn promise(&self, plan: &DevicePlan) -> Result<Claim, BoundsError> {
+        let (needs, left, most) = (Amount::of(plan), self.free(), self.most());
         let devices = self.0.devices.get();
-        let beside = match devices {
-            0 => "the daemon itself".to_string(),
-            1 => "1 device and the daemon itself".to_string(),
-            _ => format!("{devices} devices and the daemon itself"),
+        let short = |of: fn(&Amount) -> u64| {
+            let [needs, left, most] = [needs, left, most].map(|it| of(&it));
+            Shortage { needs, left, most, devices }
         };
-        let short = |what: &str, needs: u64, left: u64, most: u64, todo: &str| {
-            format!(
-                "it may take {needs} {what}, and of {most} only {left} are left beside what {beside} may \
-                 take: {todo}"
-            )
-        };
-        let most = self.most();
         if needs.descriptors > left.descriptors {
-            let todo = "raise LimitNOFILE in the unit (`ulimit -Hn`), or give devices fewer queues";
-            let (needs, left) = (needs.descriptors, left.descriptors);
-            return Err(short("descriptors", needs, left, most.descriptors, todo));
+            return Err(BoundsError::Descriptors(short(|it| it.descriptors)));
         }
         if needs.mappings > left.mappings {
-            let todo = "raise `sysctl vm.max_map_count` and restart the daemon";
-            let (needs, left) = (needs.mappings, left.mappings);
-            return Err(short("mappings", needs, left, most.mappings, todo));
+            return Err(BoundsError::Mappings(short(|it| it.mappings)));
         }
         if needs.bytes > left.bytes {
-            let todo = "raise the limit of its memory (MemoryMax in the unit, `ulimit -v`), or make \
-                        memory disks smaller";
-            let [needs, left, most] = [needs, left, most].map(|it| it.bytes >> 10);
-            return Err(short("KiB of memory", needs, left, most, todo));
+            return Err(BoundsError::Memory(short(|it| it.bytes >> 10)));
         }
         Ok(self.promise_again(plan))
     }

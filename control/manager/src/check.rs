@@ -2,19 +2,67 @@
 //!
 //! Nothing stays open here, and nothing is made or locked. Called by the program; `begin` and `shut` do the same when they start.
 
+use std::error::Error;
 use std::path::Path;
 
+use backend::net::HostOpenError;
 use config::api::BoundsView;
 use config::plan::{DiskPlan, LinkPlan};
 use config::{HostPlan, Origin, Plan, Source};
 
 use crate::bonds::{Bonds, Vetting};
-use crate::bounds::Bounds;
+use crate::bounds::{Bounds, BoundsError};
 use crate::disk::DiskParts;
+use crate::images::{self, ImageError};
 use crate::kind::DevicePlan;
-use crate::rights::Rights;
-use crate::state::{self, StateFile};
-use crate::{images, remote};
+use crate::remote;
+use crate::rights::{Rights, RightsError};
+use crate::state::{self, StateError, StateFile};
+
+/// Reason for which a start or a reload would be refused.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    /// Failure to look for an interface.
+    #[error("{0}")]
+    Look(#[from] HostOpenError),
+    /// Interface that is to be a tap.
+    #[error("the interface {0:?} is no tap")]
+    NoTap(String),
+    /// Interface that is missing.
+    #[error("there is no interface {0:?}")]
+    NoInterface(String),
+    /// Key of a link.
+    #[error("{0}")]
+    Key(#[source] Box<dyn Error + Send + Sync>),
+    /// Rights to the API's sockets.
+    #[error("[daemon]: {0}")]
+    ApiRights(#[source] RightsError),
+    /// Rights to the socket of a device.
+    #[error("{origin}: {kind} {id:?}: {source}")]
+    Rights {
+        /// Place of its declaration.
+        origin: Origin,
+        /// Its kind.
+        kind: &'static str,
+        /// Its name.
+        id: String,
+        /// Reason.
+        source: Box<RightsError>,
+    },
+    /// Devices that are kept.
+    #[error("{0}")]
+    Kept(#[from] StateError),
+    /// Name of an image.
+    #[error("{0}")]
+    Image(#[from] ImageError),
+}
+
+impl From<CheckError> for String {
+    /// For the program, which prints it.
+    fn from(error: CheckError) -> String {
+        error.to_string()
+    }
+}
 
 /// Whether this process's network namespace has that interface.
 pub fn has_interface(name: &str) -> bool {
@@ -25,9 +73,9 @@ pub fn has_interface(name: &str) -> bool {
 ///
 /// # Errors
 /// What a reload would say.
-pub fn interface(host: &HostPlan) -> Result<(), String> {
+pub fn interface(host: &HostPlan) -> Result<(), CheckError> {
     let (HostPlan::Interface { name, .. } | HostPlan::Tap { name }) = host else { return Ok(()) };
-    let index = backend::net::index_of(name).map_err(|error| error.to_string())?;
+    let index = backend::net::index_of(name)?;
     // /sys may show another network namespace.
     let folder = Path::new("/sys/class/net").join(name);
     let shown = |file: &str| names::kernel_text(folder.join(file)).ok();
@@ -35,11 +83,9 @@ pub fn interface(host: &HostPlan) -> Result<(), String> {
         index.is_some() && shown("ifindex").and_then(|text| text.trim().parse().ok()) == index;
     match host {
         HostPlan::Tap { .. } if is_shown && shown("tun_flags").is_none() => {
-            Err(format!("the interface {name:?} is no tap"))
+            Err(CheckError::NoTap(name.clone()))
         }
-        HostPlan::Interface { .. } if index.is_none() => {
-            Err(format!("there is no interface {name:?}"))
-        }
+        HostPlan::Interface { .. } if index.is_none() => Err(CheckError::NoInterface(name.clone())),
         _ => Ok(()),
     }
 }
@@ -48,26 +94,26 @@ pub fn interface(host: &HostPlan) -> Result<(), String> {
 ///
 /// # Errors
 /// What a start would say.
-pub fn link_key(link: &LinkPlan) -> Result<(), String> {
-    remote::check_key(link)
+pub fn link_key(link: &LinkPlan) -> Result<(), CheckError> {
+    remote::check_key(link).map_err(|why| CheckError::Key(why.into()))
 }
 
 /// That every user and group is there who is to open a socket.
 ///
 /// # Errors
 /// Whose socket it is, and who is not there.
-pub fn rights(plan: &Plan) -> Result<(), String> {
+pub fn rights(plan: &Plan) -> Result<(), CheckError> {
     let daemon = &plan.daemon;
-    let of_daemon = [daemon.api_rights(), daemon.api_read_rights()].into_iter();
-    let of_daemon = of_daemon.map(|rights| ("[daemon]".to_string(), rights));
-    let disks = plan
-        .disks
-        .iter()
-        .map(|disk| (format!("{}: disk {:?}", disk.origin, disk.id), disk.rights.clone()));
-    let nics = plan.nics.iter();
-    let nics = nics.map(|nic| (format!("{}: nic {:?}", nic.origin, nic.id), nic.rights.clone()));
-    for (whose, rights) in of_daemon.chain(disks).chain(nics) {
-        Rights::of(&rights).map_err(|error| format!("{whose}: {error}"))?;
+    for rights in [daemon.api_rights(), daemon.api_read_rights()] {
+        Rights::of(&rights).map_err(CheckError::ApiRights)?;
+    }
+    let disks = plan.disks.iter().map(|disk| ("disk", &disk.origin, &disk.id, &disk.rights));
+    let nics = plan.nics.iter().map(|nic| ("nic", &nic.origin, &nic.id, &nic.rights));
+    for (kind, origin, id, rights) in disks.chain(nics) {
+        Rights::of(rights).map_err(|source| {
+            let (origin, id, source) = (origin.clone(), id.clone(), Box::new(source));
+            CheckError::Rights { origin, kind, id, source }
+        })?;
     }
     Ok(())
 }
@@ -77,12 +123,13 @@ pub fn rights(plan: &Plan) -> Result<(), String> {
 ///
 /// # Errors
 /// What a start would say.
-pub fn kept(plan: &Plan) -> Result<(), String> {
+pub fn kept(plan: &Plan) -> Result<(), CheckError> {
     let state = StateFile::of_a_look(&plan.daemon.state_dir);
     if state.is_forbidden() {
         return Ok(());
     }
-    state::plan_kept(&state, &mut plan.clone()).map(drop)
+    state::plan_kept(&state, &mut plan.clone())?;
+    Ok(())
 }
 
 /// What is known of images before they are opened.
@@ -113,20 +160,20 @@ impl Images {
 ///
 /// # Errors
 /// Which step of it does.
-pub fn image_name(disk: &DiskPlan) -> Result<(), String> {
-    images::check(disk)
+pub fn image_name(disk: &DiskPlan) -> Result<(), CheckError> {
+    Ok(images::check(disk)?)
 }
 
 /// That each device of the plan can be promised what it may take, one after the other as at a start.
 ///
 /// # Errors
 /// Where the first one is written for which too little is left, its name, and of what.
-pub fn bounds(plan: &Plan) -> Result<BoundsView, (Origin, String, String)> {
+pub fn bounds(plan: &Plan) -> Result<BoundsView, (Origin, String, BoundsError)> {
     let uplinks = plan.switches.iter().map(|switch| switch.uplinks.len()).sum();
     promised(plan, &Bounds::of_a_start(plan.sidecores.cpus.len(), uplinks))
 }
 
-fn promised(plan: &Plan, bounds: &Bounds) -> Result<BoundsView, (Origin, String, String)> {
+fn promised(plan: &Plan, bounds: &Bounds) -> Result<BoundsView, (Origin, String, BoundsError)> {
     let disks = plan.disks.iter().cloned().map(DevicePlan::Disk);
     let nics = plan.nics.iter().cloned().map(DevicePlan::Nic);
     let mut claims = Vec::new();
@@ -158,6 +205,6 @@ mod tests {
         let expected = "it may take 26 descriptors, and of 59 only 25 are left beside what 2 devices and the \
                         daemon itself may take: raise LimitNOFILE in the unit (`ulimit -Hn`), or give \
                         devices fewer queues";
-        assert_eq!(why, expected);
+        assert_eq!(why.to_string(), expected);
     }
 }

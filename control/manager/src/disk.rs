@@ -25,6 +25,29 @@ use crate::shut::NotOpen;
 use crate::stalls::Said;
 use crate::start;
 
+/// Image that does not serve a disk as its plan has it.
+#[derive(Debug, thiserror::Error)]
+enum DiskError {
+    /// Size that is not a multiple of the guest's blocks.
+    #[error(
+        "it has {size_bytes} bytes, which are not whole blocks of {block_size}: make the image longer, write \
+         `size` ({} leaves the rest out), or `block_size = 512`",
+        size_bytes / u64::from(*block_size) * u64::from(*block_size)
+    )]
+    Size { size_bytes: u64, block_size: u32 },
+    /// Blocks of the image that are larger than the guest's.
+    #[error(
+        "past the page cache its image takes whole blocks of {least} bytes alone, and its guest would ask for \
+         {block_size}: write `block_size = {least}` if the guest was made for that, or `cache = \"auto\"`"
+    )]
+    Blocks { least: u32, block_size: u32 },
+    /// File system that answers otherwise than the one before.
+    #[error(
+        "{0} is on another kind of file system than before: restart the daemon, or put it back"
+    )]
+    FileSystem(String),
+}
+
 /// A disk that is open.
 pub(crate) struct DiskParts {
     pub(crate) plan: DiskPlan,
@@ -92,7 +115,7 @@ impl DiskParts {
         let Opened { disk, was_empty } = opened;
         if let Err(why) = check_blocks(&plan, &disk) {
             openers.let_go(&plan, disk, None);
-            return Err((NotOpen::Wrong(why), file));
+            return Err((NotOpen::wrong(why), file));
         }
         Ok(DiskParts { file, ..DiskParts::of(plan, disk, was_empty) }.bound(bonds))
     }
@@ -133,7 +156,7 @@ impl DiskParts {
         }
         let may_be_made = plan.source.size_bytes().is_some() && !plan.readonly;
         if may_be_made && images::missing(plan).is_some() {
-            return images::can_be_made(plan).map_err(NotOpen::Wrong);
+            return images::can_be_made(plan).map_err(NotOpen::wrong);
         }
         let (source, names) = (source_of(plan), ImageNames::of(plan));
         let checked = vetting.vetted(plan, |vet| match plan.migratable {
@@ -251,13 +274,11 @@ impl DiskParts {
         let is_alike = disk.answers_at_once() == self.shape.in_order;
         let fits = check_blocks(plan, &disk).and_then(|()| match is_alike {
             true => Ok(()),
-            false => Err(format!(
-                "{path} is on another kind of file system than before: restart the daemon, or put it back"
-            )),
+            false => Err(DiskError::FileSystem(path.to_string())),
         });
         if let Err(why) = fits {
             openers.let_go(plan, disk, None);
-            return Err(NotOpen::Wrong(why));
+            return Err(NotOpen::wrong(why));
         }
         Ok(disk)
     }
@@ -349,22 +370,14 @@ pub(crate) fn source_of(plan: &DiskPlan) -> Source {
 }
 
 /// That a guest's blocks fit the disk.
-fn check_blocks(plan: &DiskPlan, disk: &Disk) -> Result<(), String> {
+fn check_blocks(plan: &DiskPlan, disk: &Disk) -> Result<(), DiskError> {
     let block_size = plan.block_size.unwrap_or_else(|| disk.block_size());
     let (size_bytes, least) = (disk.size_bytes(), disk.blocks_only());
     if !size_bytes.is_multiple_of(block_size.into()) {
-        let whole = size_bytes / u64::from(block_size) * u64::from(block_size);
-        return Err(format!(
-            "it has {size_bytes} bytes, which are not whole blocks of {block_size}: make the image longer, \
-             write `size` ({whole} leaves the rest out), or `block_size = 512`"
-        ));
+        return Err(DiskError::Size { size_bytes, block_size });
     }
     if least > block_size {
-        return Err(format!(
-            "past the page cache its image takes whole blocks of {least} bytes alone, and its guest would \
-             ask for {block_size}: write `block_size = {least}` if the guest was made for that, or \
-             `cache = \"auto\"`"
-        ));
+        return Err(DiskError::Blocks { least, block_size });
     }
     Ok(())
 }

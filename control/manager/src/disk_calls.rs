@@ -56,8 +56,7 @@ impl Manager {
     /// What is known to be wrong before an image is opened, which may make it or make it longer.
     fn check_to_add(&self, spec: &DiskSpec) -> Result<(), ApiError> {
         let plan = self.plan.disk_from_api(spec)?;
-        check_at(&plan.rights, Some(&plan.socket))
-            .map_err(|error| refused_rights(&error.to_string()))?;
+        check_at(&plan.rights, Some(&plan.socket)).map_err(refused_rights)?;
         let id = plan.id.clone();
         self.check_free_socket(&DevicePlan::Disk(plan))
             .map_err(|why| refused_with(&format!("disk {id:?}"), &why, "name another socket"))
@@ -133,7 +132,7 @@ impl Manager {
         let before = self.plan.disk(id).cloned().ok_or_else(|| self.plan.no_such_disk(id))?;
         let (share, policy, limit) = (after.share, after.policy, after.limit);
         let group = after.group.clone();
-        Rights::of(&after.rights).map_err(|error| refused_rights(&error.to_string()))?;
+        Rights::of(&after.rights).map_err(refused_rights)?;
         let has_others = before.rights != after.rights;
         self.set_plan(after);
         if let Err(error) = self.keep() {
@@ -143,7 +142,7 @@ impl Manager {
         if has_others && let Some(Err(error)) = self.number_of(id).map(|it| self.put_rights(it)) {
             self.set_plan(before);
             self.keep().map_err(|error| not_kept(&error, UNTIL_RESTART))?;
-            return Err(refused_rights(&error));
+            return Err(refused_rights(error));
         }
         if let Some(number) = self.number_of(id) {
             self.set_service(number);

@@ -10,6 +10,22 @@ use config::plan::DiskPlan;
 use names::{ImageKind, Refused};
 use rustix::fs::{OFlags, fstat};
 
+/// Name of an image that is not used, or under which none is made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ImageError {
+    /// Name that is refused.
+    #[error("{0}")]
+    Name(#[from] Refused),
+    /// Image that is missing and that cannot be made.
+    #[error("{path} is missing, and cannot be made: {source}")]
+    Make {
+        /// Its path.
+        path: String,
+        /// Reason.
+        source: Refused,
+    },
+}
+
 /// Which file an image is: its device, and its number there.
 pub(crate) type FileId = (u64, u64);
 
@@ -44,10 +60,10 @@ pub(crate) fn kind_of(plan: &DiskPlan) -> Option<ImageKind> {
 }
 
 /// Whether its name is refused, whatever the kernel says of it.
-pub(crate) fn check(plan: &DiskPlan) -> Result<(), String> {
+pub(crate) fn check(plan: &DiskPlan) -> Result<(), ImageError> {
     let Some(path) = plan.source.path() else { return Ok(()) };
     match names::kind_of_image(Path::new(path), plan.user_folder) {
-        Err(refused) if refused.errno().is_none() => Err(refused.to_string()),
+        Err(refused) if refused.errno().is_none() => Err(refused.into()),
         _ => Ok(()),
     }
 }
@@ -60,10 +76,10 @@ pub(crate) fn missing(plan: &DiskPlan) -> Option<&str> {
 }
 
 /// Whether an image could be made at a name where nothing is, and why not.
-pub(crate) fn can_be_made(plan: &DiskPlan) -> Result<(), String> {
+pub(crate) fn can_be_made(plan: &DiskPlan) -> Result<(), ImageError> {
     let Some(path) = plan.source.path() else { return Ok(()) };
     names::can_make_image(Path::new(path), plan.user_folder)
-        .map_err(|refused| format!("{path} is missing, and cannot be made: {refused}"))
+        .map_err(|source| ImageError::Make { path: path.to_string(), source })
 }
 
 /// Why the image of a disk is not one that this process may open, if so.

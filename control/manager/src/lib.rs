@@ -103,5 +103,10 @@ mod watch;
 mod whereabouts;
 
 pub use begin::{Options, StartError, run};
+pub use bounds::BoundsError;
 pub use guest_vcpus::wants_run_state;
+pub use images::ImageError;
+pub use network::NetworkError;
 pub use remote::read_key;
+pub use rights::RightsError;
+pub use state::StateError;

@@ -25,6 +25,20 @@ const SECOND_NS: u64 = 1_000_000_000;
 const GUEST_END: PortId = PortId(0);
 const HOST_END: PortId = PortId(1);
 
+/// Bridge or port that cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NetworkError {
+    /// Bridges, of which there are as many as there can be.
+    #[error("there are {BRIDGES_MAX} switches and wires already, the most one daemon has")]
+    Bridges,
+    /// Switch that is not there, or goes.
+    #[error("there is no switch {0:?}")]
+    NoSwitch(String),
+    /// Switch without a free port.
+    #[error("switch {0:?} has no port left")]
+    Ports(String),
+}
+
 /// Where a port is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
@@ -137,8 +151,8 @@ impl Manager {
     ///
     /// # Errors
     /// There are as many bridges as there can be.
-    pub(crate) fn make_switch(&mut self, plan: &SwitchPlan) -> Result<BridgeId, String> {
-        let bridge = self.network.name_bridge().ok_or_else(no_bridge_left)?;
+    pub(crate) fn make_switch(&mut self, plan: &SwitchPlan) -> Result<BridgeId, NetworkError> {
+        let bridge = self.network.name_bridge().ok_or(NetworkError::Bridges)?;
         let limits = Limits {
             ports_max: PORTS_MAX,
             macs_max: plan.macs_max.into(),
@@ -162,7 +176,7 @@ impl Manager {
     ///
     /// # Errors
     /// No number is left, or its switch is gone.
-    pub(crate) fn plug_in(&mut self, number: u32) -> Result<(), String> {
+    pub(crate) fn plug_in(&mut self, number: u32) -> Result<(), NetworkError> {
         let Some(device) = self.devices.get(&number) else { return Ok(()) };
         let (Some(nic), rings) = (device.kind.nic(), usize::from(device.facts.rings)) else {
             return Ok(());
@@ -179,13 +193,13 @@ impl Manager {
         }
         let (bridge, port) = match &peer {
             NicPeer::Switch(switch) => {
-                let gone = || format!("there is no switch {switch:?}");
+                let gone = || NetworkError::NoSwitch(switch.clone());
                 let switch = self.network.switch_mut(switch).ok_or_else(gone)?;
-                let full = format!("switch {:?} has no port left", switch.plan.id);
+                let full = NetworkError::Ports(switch.plan.id.clone());
                 (switch.bridge, switch.take_port(Holder::Nic(number)).ok_or(full)?)
             }
             NicPeer::Host(_) => {
-                let bridge = self.network.name_bridge().ok_or_else(no_bridge_left)?;
+                let bridge = self.network.name_bridge().ok_or(NetworkError::Bridges)?;
                 self.cores.send(home, Command::SetBridge(bridge, Some(BridgeKind::Wire)));
                 (bridge, GUEST_END)
             }
@@ -222,7 +236,7 @@ impl Manager {
         if let Err(error) = self.plug_in(number)
             && let Some(device) = self.devices.get_mut(&number)
         {
-            device.problem = Some(error);
+            device.problem = Some(error.to_string());
         }
     }
 
@@ -347,10 +361,6 @@ impl Manager {
             Kind::Disk(_) => None,
         }
     }
-}
-
-fn no_bridge_left() -> String {
-    format!("there are {BRIDGES_MAX} switches and wires already, the most one daemon has")
 }
 
 #[cfg(test)]

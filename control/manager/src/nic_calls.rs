@@ -100,7 +100,7 @@ impl Manager {
         self.check_nic_made_by_api(id)?;
         let after = self.plan.nic_changed(id, change)?;
         let before = self.plan.nic(id).cloned().ok_or_else(|| self.plan.no_such_nic(id))?;
-        Rights::of(&after.rights).map_err(|error| refused_rights(&error.to_string()))?;
+        Rights::of(&after.rights).map_err(refused_rights)?;
         self.set_nic_plan(after.clone());
         if let Err(error) = self.keep() {
             self.set_nic_plan(before);
@@ -110,7 +110,7 @@ impl Manager {
         if has_others && let Some(Err(error)) = self.number_of(id).map(|it| self.put_rights(it)) {
             self.set_nic_plan(before);
             self.keep().map_err(|error| not_kept(&error, UNTIL_RESTART))?;
-            return Err(refused_rights(&error));
+            return Err(refused_rights(error));
         }
         self.apply_nic(&before, &after);
         info!(nic = id, "set");

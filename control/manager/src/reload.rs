@@ -283,7 +283,8 @@ impl Manager {
             match self.serve_device(device) {
                 // It listens where another one did that had no socket, or with the listener of the one before.
                 Ok(number) => {
-                    undone.extend(self.put_rights_or_show(number).err());
+                    let put = self.put_rights_or_show(number);
+                    undone.extend(put.err().map(|error| error.to_string()));
                     self.touched.insert(number);
                 }
                 Err(error) => {

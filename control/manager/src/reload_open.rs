@@ -194,7 +194,7 @@ impl Manager {
                     .and_then(|rights| sockets::check_listener(Path::new(&disk.socket), &rights));
                 made.map_err(|why| NotOpen::Wrong(format!("its socket {}: {why}", disk.socket)))?;
             }
-            let promise = self.bounds.promise(&plan).map_err(NotOpen::Wrong)?;
+            let promise = self.bounds.promise(&plan).map_err(NotOpen::wrong)?;
             prepared.promised.push(promise);
             let why = format!("waits until {} is gone", old.plan.name());
             prepared.later.push(Late { plan, why, before });
@@ -229,7 +229,7 @@ impl Manager {
             let Change::AddNic(nic) = change else { continue };
             let plan = DevicePlan::Nic((**nic).clone());
             if going.iter().any(|old| old.socket == nic.socket) {
-                let promise = self.bounds.promise(&plan).map_err(NotOpen::Wrong);
+                let promise = self.bounds.promise(&plan).map_err(NotOpen::wrong);
                 prepared.promised.push(promise.map_err(|why| refusal(&plan, &why))?);
                 let why = "waits until the device is gone whose socket it takes over".to_string();
                 let before = going.iter().find(|old| old.plan.id() == nic.id);
@@ -266,7 +266,7 @@ impl Manager {
                 Change::AddNic(nic) => DevicePlan::Nic((**nic).clone()),
                 _ => continue,
             };
-            let checked = self.bounds.promise(&plan).map_err(NotOpen::Wrong).and_then(|promise| {
+            let checked = self.bounds.promise(&plan).map_err(NotOpen::wrong).and_then(|promise| {
                 promised.push(promise);
                 match &plan {
                     DevicePlan::Disk(disk) => {
@@ -440,7 +440,7 @@ fn refusal(plan: &DevicePlan, why: &NotOpen) -> ApiError {
 
 /// As [`check::interface`] says.
 fn check_interface(host: &HostPlan) -> Result<(), NotOpen> {
-    check::interface(host).map_err(NotOpen::Wrong)
+    check::interface(host).map_err(NotOpen::wrong)
 }
 
 fn added_disk(change: &Change) -> Option<&str> {

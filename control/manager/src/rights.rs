@@ -4,6 +4,7 @@
 //! in a folder into which nobody else can put a name (docs/decisions/0022). Not here: what is written
 //! (`config::spec`), and sockets themselves (`sockets`).
 
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -37,7 +38,7 @@ const ACL: &str = "system.posix_acl_access";
 
 /// Why nobody was let in, or out. Each says what to do.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum RightsError {
+pub enum RightsError {
     /// There is no such user.
     #[error(
         "there is no user {0:?} in /etc/passwd; correct the name, make the user, or write a number (which \
@@ -75,6 +76,20 @@ pub(crate) enum RightsError {
     /// The kernel.
     #[error("{0}")]
     Os(#[from] Errno),
+}
+
+/// Socket that was not given to those of its plan.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UngivenError {
+    /// Socket of a device.
+    #[error("its socket {socket}: {source}")]
+    Device { socket: String, source: RightsError },
+    /// Socket of the API.
+    #[error("the API's socket {path}: {source}")]
+    Api { path: String, source: RightsError },
+    /// Socket of a device, with the device's name.
+    #[error("{name}: {source}")]
+    Named { name: String, source: Box<UngivenError> },
 }
 
 impl From<RightsError> for io::Error {
@@ -302,7 +317,7 @@ impl Manager {
     ///
     /// # Errors
     /// Why not, with the socket's name.
-    pub(crate) fn put_rights(&mut self, number: u32) -> Result<(), String> {
+    pub(crate) fn put_rights(&mut self, number: u32) -> Result<(), UngivenError> {
         let put = self.put_device(number, Rights::put);
         if put.is_ok()
             && let Some(device) = self.devices.get_mut(&number)
@@ -316,24 +331,27 @@ impl Manager {
     ///
     /// # Errors
     /// As [`Self::put_rights`], with the device's name.
-    pub(crate) fn put_rights_or_show(&mut self, number: u32) -> Result<(), String> {
+    pub(crate) fn put_rights_or_show(&mut self, number: u32) -> Result<(), UngivenError> {
         let put = self.put_rights(number);
         self.show_ungiven(number, put)
     }
 
-    fn show_ungiven(&mut self, number: u32, put: Result<(), String>) -> Result<(), String> {
-        let (Err(error), Some(device)) = (&put, self.devices.get_mut(&number)) else {
-            return put;
-        };
+    fn show_ungiven(
+        &mut self,
+        number: u32,
+        put: Result<(), UngivenError>,
+    ) -> Result<(), UngivenError> {
+        let Err(error) = put else { return Ok(()) };
+        let Some(device) = self.devices.get_mut(&number) else { return Err(error) };
         let name = device.kind.plan().name();
         device.ungiven = Some(format!(
             "{error}; it is opened by those who could before, until that is put right and reloaded"
         ));
         warn!(device = device.facts.id, "is opened by those who could before: {error}");
-        Err(format!("{name}: {error}"))
+        Err(UngivenError::Named { name, source: Box::new(error) })
     }
 
-    fn put_device(&self, number: u32, how: How) -> Result<(), String> {
+    fn put_device(&self, number: u32, how: How) -> Result<(), UngivenError> {
         let Some(device) = self.devices.get(&number) else { return Ok(()) };
         if device.listener.is_none() {
             // It has them when it listens.
@@ -341,17 +359,17 @@ impl Manager {
         }
         let socket = &device.facts.socket;
         let put = Rights::of(&device.facts.rights).and_then(|it| how(&it, Path::new(socket)));
-        put.map_err(|error| format!("its socket {socket}: {error}"))
+        put.map_err(|source| UngivenError::Device { socket: socket.clone(), source })
     }
 
     /// The same of the API's sockets.
-    fn put_api(&self, how: How) -> Result<(), String> {
+    fn put_api(&self, how: How) -> Result<(), UngivenError> {
         let daemon = &self.plan.daemon;
         let read = daemon.api_read.as_ref().map(|read| (read, daemon.api_read_rights()));
         let read = read.filter(|_| self.listening.read.is_some());
         for (path, written) in [(&daemon.api, daemon.api_rights())].into_iter().chain(read) {
             let put = Rights::of(&written).and_then(|it| how(&it, Path::new(path)));
-            put.map_err(|error| format!("the API's socket {path}: {error}"))?;
+            put.map_err(|source| UngivenError::Api { path: path.clone(), source })?;
         }
         Ok(())
     }
@@ -421,7 +439,7 @@ impl Manager {
             self.listening.is_ungiven = put.is_err();
             if let Err(error) = put {
                 warn!("{error}");
-                failed.push(error);
+                failed.push(error.to_string());
             }
         }
         let set = |device: &Device| {
@@ -430,7 +448,8 @@ impl Manager {
             (is_due && !device.removing).then_some(device.number)
         };
         let due: Vec<u32> = self.devices.values().filter_map(set).collect();
-        failed.extend(due.into_iter().filter_map(|number| self.put_rights_or_show(number).err()));
+        let put = due.into_iter().filter_map(|number| self.put_rights_or_show(number).err());
+        failed.extend(put.map(|error| error.to_string()));
         failed
     }
 }
@@ -462,8 +481,9 @@ pub(crate) fn hand_on(listener: &OwnedFd, facts: &Facts) -> Result<(), RightsErr
 }
 
 /// What an operator is told who asks for rights that cannot be given.
-pub(crate) fn refused_rights(error: &str) -> ApiError {
-    ApiError::new(ErrorKind::Refused, error, "put that right and ask again; nothing was changed")
+pub(crate) fn refused_rights(error: impl fmt::Display) -> ApiError {
+    let hint = "put that right and ask again; nothing was changed";
+    ApiError::new(ErrorKind::Refused, error.to_string(), hint)
 }
 
 /// Binds with that mode from the start: not by its path afterwards, since whoever may write to the folder

@@ -76,6 +76,11 @@ impl fmt::Display for NotOpen {
 }
 
 impl NotOpen {
+    /// Anything else, in the words of its error.
+    pub(crate) fn wrong(why: impl fmt::Display) -> NotOpen {
+        NotOpen::Wrong(why.to_string())
+    }
+
     /// Of an image of which nobody knows yet.
     pub(crate) fn not_yet(why: NotYet, path: &str) -> NotOpen {
         NotOpen::Late(match why {
@@ -305,7 +310,7 @@ impl Manager {
         let inherited = self.estate.as_mut().and_then(|estate| estate.device_of(&plan));
         let promise = match &inherited {
             Some(_) => self.bounds.promise_again(&plan),
-            None => self.bounds.promise(&plan).map_err(NotOpen::Wrong)?,
+            None => self.bounds.promise(&plan).map_err(NotOpen::wrong)?,
         };
         let runs = |device: &&mut DeviceEstate| device.links.iter().any(|link| link.runs);
         let has_guest = inherited.as_ref().is_some_and(runs);
@@ -434,7 +439,7 @@ impl Manager {
             if let Some(device) = self.devices.remove(&number) {
                 self.discard(device);
             }
-            return Err(NotOpen::Wrong(error));
+            return Err(NotOpen::wrong(error));
         }
         if self.estate.is_none() {
             // That its image was cut, which the next start would not see.

@@ -1,6 +1,7 @@
 //! Devices made through the API, on disk: written whole, synced, renamed; never half. And that one daemon
 //! alone keeps its state in a folder.
 
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use config::Plan;
 use config::api::ApiError;
 use config::plan::{DiskPlan, NicPlan, Origin, SwitchPlan};
-use config::saved::{self, Devices};
+use config::saved::{self, Devices, SavedError};
 use names::{Kept, Locking};
 use rustix::io::Errno;
 use tracing::{error, warn};
@@ -25,6 +26,88 @@ pub(crate) const LOCK: &str = "lock";
 const LOCK_INTERVAL: Duration = Duration::from_secs(1);
 /// How often that may fail until it is told: predecessors end within seconds.
 const TRIES_SILENT: u32 = 30;
+
+/// Failure to have or to read what a daemon keeps. The file is left as it is.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// Folder of another daemon.
+    #[error(
+        "state_dir {folder} is kept by another daemon, {holder}: stop that one, or give this one its own `api`, \
+         `run_dir` and `state_dir` in `[daemon]`"
+    )]
+    Held {
+        /// Its path.
+        folder: String,
+        /// Process that has its lock.
+        holder: Holder,
+    },
+    /// Folder whose lock cannot be taken.
+    #[error(
+        "whether another daemon keeps state_dir {folder} cannot be told: {}: {source}: remove that file if none \
+         does",
+        path.display()
+    )]
+    Lock {
+        /// Its path.
+        folder: String,
+        /// Path of the lock.
+        path: PathBuf,
+        /// Reason.
+        source: io::Error,
+    },
+    /// Failure to read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// Path of the file.
+        path: PathBuf,
+        /// Reason.
+        source: io::Error,
+    },
+    /// Text that is damaged, or of a newer program.
+    #[error("{}: {source}", path.display())]
+    Text {
+        /// Path of the file.
+        path: PathBuf,
+        /// Reason.
+        source: SavedError,
+    },
+    /// Device that does not go with the configuration file.
+    #[error("{kind} {id:?} of {}: {source}; {}", path.display(), source.hint)]
+    Device {
+        /// Its kind.
+        kind: &'static str,
+        /// Its name.
+        id: String,
+        /// Path of the file.
+        path: PathBuf,
+        /// Reason, with what to do.
+        source: Box<ApiError>,
+    },
+}
+
+/// Process that has the lock of a folder.
+#[derive(Debug)]
+pub struct Holder {
+    /// Line that it wrote.
+    words: String,
+    /// Whether it can be seen, and lives.
+    is_alive: bool,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)?;
+        match self.is_alive {
+            true => Ok(()),
+            // What is left of it has the lock then.
+            false => f.write_str(
+                ", which has ended, or cannot be seen from here; of one that has ended, another process may \
+                 still be in a call to the kernel (`grep FLOCK /proc/locks` names it), as where a file system \
+                 does not answer",
+            ),
+        }
+    }
+}
 
 /// Where the state of a daemon is kept.
 pub(crate) struct StateFile {
@@ -47,17 +130,12 @@ impl StateFile {
     ///
     /// # Errors
     /// Another daemon has it: which one, and what to do.
-    pub(crate) fn of_a_start(folder: &str, api: &str) -> Result<StateFile, String> {
+    pub(crate) fn of_a_start(folder: &str, api: &str) -> Result<StateFile, StateError> {
         let kept = Kept::in_folder(folder, STATE_BYTES_MAX);
+        let folder = folder.to_string();
         let hold = lock(&kept, api).map_err(|why| match why {
-            Unlocked::Held(holder) => format!(
-                "state_dir {folder} is kept by another daemon, {holder}: stop that one, or give this one its \
-                 own `api`, `run_dir` and `state_dir` in `[daemon]`"
-            ),
-            Unlocked::Unknown(why) => format!(
-                "whether another daemon keeps state_dir {folder} cannot be told: {why}: remove that file if \
-                 none does"
-            ),
+            Unlocked::Held(holder) => StateError::Held { folder, holder },
+            Unlocked::Unknown { path, source } => StateError::Lock { folder, path, source },
         })?;
         Ok(StateFile { kept, hold })
     }
@@ -100,7 +178,6 @@ impl StateFile {
         }
         self.hold = lock(&self.kept, api).unwrap_or_else(|why| {
             if tries + 1 == TRIES_SILENT {
-                let (Unlocked::Held(why) | Unlocked::Unknown(why)) = why;
                 error!(
                     "another daemon may keep its state in the same folder, {why}: each overwrites what the other \
                      keeps; stop one of them"
@@ -136,12 +213,14 @@ impl StateFile {
     ///
     /// # Errors
     /// Unreadable, damaged, or of a newer program; the file is left as it is.
-    pub(crate) fn read(&self) -> Result<Devices, String> {
+    pub(crate) fn read(&self) -> Result<Devices, StateError> {
         let path = self.path();
-        let wrong = |what: String| format!("{}: {what}", path.display());
-        match self.kept.read(NAME).map_err(|e| wrong(e.to_string()))? {
-            Some(text) => saved::read(&text).map_err(|e| wrong(e.to_string())),
-            None => Ok(Devices::default()),
+        match self.kept.read(NAME) {
+            Ok(Some(text)) => {
+                saved::read(&text).map_err(|source| StateError::Text { path, source })
+            }
+            Ok(None) => Ok(Devices::default()),
+            Err(source) => Err(StateError::Read { path, source }),
         }
     }
 
@@ -168,7 +247,7 @@ fn holder(api: &str) -> String {
 fn lock(kept: &Kept, api: &str) -> Result<Hold, Unlocked> {
     match kept.lock(LOCK, &holder(api)) {
         Ok(Locking::Taken(lock)) => Ok(Hold::Ours(lock)),
-        Ok(Locking::Held(holder)) => Err(Unlocked::Held(alive_or_not(holder))),
+        Ok(Locking::Held(words)) => Err(Unlocked::Held(Holder::of(words))),
         // Nothing is kept there either, or there are no locks.
         Err(error) if kept.is_closed() || has_no_locks(&error) => {
             warn!(
@@ -177,16 +256,19 @@ fn lock(kept: &Kept, api: &str) -> Result<Hold, Unlocked> {
             );
             Ok(Hold::Unknown)
         }
-        Err(error) => Err(Unlocked::Unknown(format!("{}: {error}", kept.path(LOCK).display()))),
+        Err(source) => Err(Unlocked::Unknown { path: kept.path(LOCK), source }),
     }
 }
 
 /// Why a folder is not locked.
+#[derive(Debug, thiserror::Error)]
 enum Unlocked {
     /// By whom it is.
-    Held(String),
+    #[error("{0}")]
+    Held(Holder),
     /// Nobody knows whether it is, and why.
-    Unknown(String),
+    #[error("{}: {source}", path.display())]
+    Unknown { path: PathBuf, source: io::Error },
 }
 
 fn has_no_locks(error: &io::Error) -> bool {
@@ -196,19 +278,14 @@ fn has_no_locks(error: &io::Error) -> bool {
     })
 }
 
-/// What `holder` says of a process, and that it has ended if it has: what is left of it has the lock then.
-fn alive_or_not(holder: String) -> String {
-    let pid = holder.strip_prefix("process ").and_then(|rest| rest.split(',').next());
-    let state = pid.and_then(|pid| names::kernel_text(format!("/proc/{pid}/stat")).ok());
-    let is_dead =
-        state.is_none_or(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")));
-    match is_dead {
-        true => format!(
-            "{holder}, which has ended, or cannot be seen from here; of one that has ended, another process may \
-             still be in a call to the kernel (`grep FLOCK /proc/locks` names it), as where a file system does \
-             not answer"
-        ),
-        false => holder,
+impl Holder {
+    /// Of what the holder of a lock has written: looks whether that process lives.
+    fn of(words: String) -> Holder {
+        let pid = words.strip_prefix("process ").and_then(|rest| rest.split(',').next());
+        let state = pid.and_then(|pid| names::kernel_text(format!("/proc/{pid}/stat")).ok());
+        let is_dead = state
+            .is_none_or(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")));
+        Holder { words, is_alive: !is_dead }
     }
 }
 
@@ -223,11 +300,11 @@ pub(crate) struct Planned {
 ///
 /// # Errors
 /// The state cannot be read, or which device does not go with the file, and what to do.
-pub(crate) fn plan_kept(state: &StateFile, plan: &mut Plan) -> Result<Planned, String> {
+pub(crate) fn plan_kept(state: &StateFile, plan: &mut Plan) -> Result<Planned, StateError> {
     let kept = state.read()?;
-    let path = state.path().display().to_string();
-    let wrong = |what: &str, id: &str, error: ApiError| {
-        format!("{what} {id:?} of {path}: {}; {}", error.error, error.hint)
+    let wrong = |kind: &'static str, id: &str, error: ApiError| {
+        let (id, path, source) = (id.to_string(), state.path(), Box::new(error));
+        StateError::Device { kind, id, path, source }
     };
     for spec in &kept.groups {
         let group = plan.group_kept(spec).map_err(|e| wrong("group", &spec.id, e))?;

@@ -9,6 +9,7 @@ use tracing::info;
 use crate::device::Device;
 use crate::manager::{Manager, now};
 use crate::poll::Token;
+use crate::upgrade::error::UpgradeError;
 
 /// How long a stop waits for what is in flight.
 const STOP_TIME_MAX: Duration = Duration::from_millis(1500);
@@ -23,7 +24,7 @@ impl Manager {
         self.settle_for_good();
         info!("stopping");
         (self.options.stopping)();
-        self.give_up_upgrade("this daemon is being stopped");
+        self.give_up_upgrade(&UpgradeError::Stopping);
         self.shut.clear();
         self.adding.clear();
         self.give_up_uplinks();

@@ -16,7 +16,7 @@ use crate::api::Reply;
 use crate::host_ports::HostPorts;
 use crate::manager::{Manager, now};
 use crate::net_views;
-use crate::network::Switch;
+use crate::network::{NetworkError, Switch};
 
 /// How long sidecores are waited for; one that is busy answers within a millisecond.
 const MACS_TIME_MAX: Duration = Duration::from_secs(2);
@@ -138,7 +138,7 @@ impl Manager {
         &mut self,
         plan: SwitchPlan,
         opened: Vec<Option<HostPorts>>,
-    ) -> Result<(), String> {
+    ) -> Result<(), NetworkError> {
         let bridge = self.make_switch(&plan)?;
         let opened = opened.into_iter().chain(std::iter::repeat_with(|| None));
         for (uplink, opened) in plan.uplinks.into_iter().zip(opened) {

@@ -13,10 +13,12 @@
 //! | `guard` | the first second after it, and the way back |
 //! | `links` | what links are given up, and begin with |
 //! | `pause` | how long queues stood still |
+//! | `error` | why it fails, on either side |
 
 pub(crate) mod bequest;
 mod channel;
 mod drain;
+pub(crate) mod error;
 pub(crate) mod estate;
 pub(crate) mod guard;
 pub(crate) mod heir;

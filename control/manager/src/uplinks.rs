@@ -253,7 +253,7 @@ impl Manager {
     ///
     /// # Errors
     /// Which tap, and why.
-    pub(crate) fn inherit_uplinks(&mut self) -> Result<(), String> {
+    pub(crate) fn inherit_uplinks(&mut self) -> Result<(), HostOpenError> {
         let Manager { network, estate: Some(estate), .. } = self else { return Ok(()) };
         for uplink in network.uplinks.values_mut() {
             if let Some(counted) = estate.uplinks.get(&uplink.lasting_name()) {
@@ -264,8 +264,7 @@ impl Manager {
             if queues.is_empty() {
                 continue;
             }
-            let ports = HostPorts::inherit(name, queues.into_iter());
-            uplink.state = State::Kept(ports.map_err(|error| error.to_string())?);
+            uplink.state = State::Kept(HostPorts::inherit(name, queues.into_iter())?);
         }
         Ok(())
     }

@@ -47,7 +47,7 @@ fn the_next_device_is_refused_with_numbers_and_an_end_gives_back() {
     let bounds = limits(42, u64::MAX, u64::MAX);
     let promises: Vec<Claim> = (0..2).map(|_| bounds.promise(&plan).unwrap()).collect();
     assert_eq!(
-        bounds.promise(&plan).unwrap_err(),
+        bounds.promise(&plan).unwrap_err().to_string(),
         "it may take 17 descriptors, and of 42 only 8 are left beside what 2 devices and the daemon itself may \
          take: raise LimitNOFILE in the unit (`ulimit -Hn`), or give devices fewer queues"
     );
@@ -59,10 +59,10 @@ fn the_next_device_is_refused_with_numbers_and_an_end_gives_back() {
     drop(promises);
     assert_eq!(bounds.view().devices, 0);
     assert!(bounds.promise(&plan).is_ok());
-    let said = limits(u64::MAX, 33, u64::MAX).promise(&plan).unwrap_err();
+    let said = limits(u64::MAX, 33, u64::MAX).promise(&plan).unwrap_err().to_string();
     assert!(said.contains("34 mappings") && said.contains("vm.max_map_count"), "{said}");
     let memory = disk("backend = \"memory\"\nsize = \"1G\"");
-    let said = limits(u64::MAX, u64::MAX, 1 << 30).promise(&memory).unwrap_err();
+    let said = limits(u64::MAX, u64::MAX, 1 << 30).promise(&memory).unwrap_err().to_string();
     assert!(said.contains("KiB of memory") && said.contains("MemoryMax"), "{said}");
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use sidecore::Command;
 
+use super::error::DrainError;
 use super::timespec;
 use crate::device::Device;
 use crate::manager::{Manager, now};
@@ -24,7 +25,7 @@ const LATE_TIME_MAX: Duration = Duration::from_secs(1);
 impl Manager {
     /// Has every queue and host port come back, with nothing in flight, by `until`. Disks that do not
     /// answer in time are drained beforehand, the others being served meanwhile.
-    pub(super) fn bring_all_home(&mut self, until: Instant) -> Result<(), String> {
+    pub(super) fn bring_all_home(&mut self, until: Instant) -> Result<(), DrainError> {
         let (mut slow, mut late) = (BTreeSet::new(), BTreeSet::new());
         for _ in 0..DRAINS_MAX {
             if now() >= until {
@@ -47,8 +48,8 @@ impl Manager {
             self.await_late_ports();
             self.send_all_out(&slow);
         }
-        let name = |number: &u32| self.devices.get(number).map(|device| device.facts.id.as_str());
-        Err(not_home(&late.iter().filter_map(name).collect::<Vec<&str>>()))
+        let name = |number: &u32| self.devices.get(number).map(|device| device.facts.id.clone());
+        Err(not_home(late.iter().filter_map(name).collect()))
     }
 
     /// Senders first, then what they sent, then receivers, so that no frame finds nobody. Whether all
@@ -180,16 +181,8 @@ fn late_disks<'a>(devices: impl IntoIterator<Item = &'a Device>) -> BTreeSet<u32
 }
 
 /// Why an upgrade is refused, the last time these disks having been late.
-fn not_home(disks: &[&str]) -> String {
-    if disks.is_empty() {
-        return "its queues and host ports do not all come back in time: sidecores are late; try \
-                again"
-            .to_string();
-    }
-    format!(
-        "requests of {} do not end: their disk does not answer; try again when it does",
-        disks.join(", ")
-    )
+fn not_home(disks: Vec<String>) -> DrainError {
+    if disks.is_empty() { DrainError::Sidecores } else { DrainError::Disks(disks) }
 }
 
 #[cfg(test)]
@@ -265,9 +258,9 @@ mod tests {
     #[test]
     fn a_refusal_names_late_disks_and_no_disk_without_one() {
         assert_eq!(
-            not_home(&["a", "c"]),
+            not_home(vec!["a".to_string(), "c".to_string()]).to_string(),
             "requests of a, c do not end: their disk does not answer; try again when it does"
         );
-        assert!(!not_home(&[]).contains("disk"));
+        assert!(!not_home(Vec::new()).to_string().contains("disk"));
     }
 }

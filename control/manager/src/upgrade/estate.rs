@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use backend::Handles;
 use remote::iohost::SEATS_MAX;
 
+use super::error::EstateError;
 use super::pause::Moments;
 use super::wire::{self, DeviceWords, FromPredecessor, Handle, KnownWords, RingWords};
 use crate::device::{LINKS_MAX, Link};
@@ -109,7 +110,7 @@ pub(crate) struct Estate {
 pub(crate) type UplinkEstate = [BTreeMap<String, u64>; 2];
 
 /// What a packet led to.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     More,
     /// All devices are there.
@@ -124,13 +125,17 @@ impl Estate {
     ///
     /// # Errors
     /// What is wrong with it; the estate is of no use then.
-    pub(crate) fn take(&mut self, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Progress, String> {
-        let packet = wire::read(bytes, fds.len()).map_err(|error| error.to_string())?;
+    pub(crate) fn take(
+        &mut self,
+        bytes: &[u8],
+        fds: Vec<OwnedFd>,
+    ) -> Result<Progress, EstateError> {
+        let packet = wire::read(bytes, fds.len())?;
         let mut fds = VecDeque::from(fds);
         match packet {
             FromPredecessor::Begin { format, api, api_read, state_dir, has_lock } => {
                 if !wire::FORMATS.contains(&format) {
-                    return Err(format!("format {format} is not known"));
+                    return Err(EstateError::Format(format));
                 }
                 (self.format, self.state_dir) = (format, state_dir);
                 self.api = Some((api, one(&mut fds)?));
@@ -187,7 +192,7 @@ impl Estate {
         }
         match fds.is_empty() {
             true => Ok(Progress::More),
-            false => Err("a packet with more descriptors than it names".to_string()),
+            false => Err(EstateError::SpareDescriptors),
         }
     }
 
@@ -196,7 +201,7 @@ impl Estate {
         &mut self,
         packet: FromPredecessor,
         fds: &mut VecDeque<OwnedFd>,
-    ) -> Result<(), String> {
+    ) -> Result<(), EstateError> {
         match packet {
             FromPredecessor::Tap { name, queue, made } => {
                 bounded(self.taps.len(), TAPS_MAX, "queues of taps")?;
@@ -204,9 +209,7 @@ impl Estate {
             }
             FromPredecessor::Port { device, counters } => {
                 let told = self.devices.get_mut(&device);
-                let told =
-                    told.ok_or_else(|| format!("a port of {device:?}, which is no device"))?;
-                told.counters = counters;
+                told.ok_or(EstateError::StrayPort(device))?.counters = counters;
             }
             FromPredecessor::Uplink { name, frames, work } => {
                 bounded(self.uplinks.len(), TAPS_MAX, "uplinks")?;
@@ -233,7 +236,7 @@ impl Estate {
         &mut self,
         words: DeviceWords,
         fds: &mut VecDeque<OwnedFd>,
-    ) -> Result<(), String> {
+    ) -> Result<(), EstateError> {
         bounded(self.devices.len(), DEVICES_END as usize, "devices")?;
         let (mut listener, mut memory, mut cached, mut direct) = (None, None, None, None);
         for handle in &words.handles {
@@ -244,7 +247,8 @@ impl Estate {
                 Handle::Direct => &mut direct,
             };
             if place.replace(one(fds)?).is_some() {
-                return Err(format!("device {:?} has two of {handle:?}", words.id));
+                let (id, handle) = (words.id.clone(), *handle);
+                return Err(EstateError::SameHandle { id, handle });
             }
         }
         let handles = match (&words.disk, memory, cached, direct) {
@@ -253,14 +257,14 @@ impl Estate {
             (Some(_), Some(file), None, None) => Some(Handles::Memory(file)),
             (Some(_), None, Some(cached), direct) => Some(Handles::File { cached, direct }),
             (None, None, None, None) => None,
-            _ => return Err(format!("device {:?} has descriptors of several kinds", words.id)),
+            _ => return Err(EstateError::MixedHandles(words.id)),
         };
         let id = words.id.clone();
         let (links, counters) = (Vec::new(), BTreeMap::new());
         let listener = listener.map(sockets::behind_others);
         let device = DeviceEstate { words, listener, handles, links, counters };
         if self.devices.insert(id.clone(), device).is_some() {
-            return Err(format!("device {id:?} is told of twice"));
+            return Err(EstateError::SameDevice(id));
         }
         self.last = Some(id);
         Ok(())
@@ -271,7 +275,7 @@ impl Estate {
         &mut self,
         packet: FromPredecessor,
         fds: &mut VecDeque<OwnedFd>,
-    ) -> Result<(), String> {
+    ) -> Result<(), EstateError> {
         match packet {
             FromPredecessor::Remote { run } => self.run = Some(run),
             FromPredecessor::Known { link, disks } => {
@@ -293,31 +297,31 @@ impl Estate {
     }
 
     /// Rings of devices that were told of, each at most as often as there can be rings.
-    fn add_rings(&mut self, rings: Vec<RingWords>) -> Result<(), String> {
+    fn add_rings(&mut self, rings: Vec<RingWords>) -> Result<(), EstateError> {
         bounded(self.rings.len(), 256 * self.devices.len(), "rings")?;
         if let Some(ring) = rings.iter().find(|ring| !self.devices.contains_key(&ring.device)) {
-            return Err(format!("a ring of {:?}, which is no device", ring.device));
+            return Err(EstateError::StrayRing(ring.device.clone()));
         }
         self.rings.extend(rings);
         Ok(())
     }
 
-    fn device(&mut self) -> Result<&mut DeviceEstate, String> {
+    fn device(&mut self) -> Result<&mut DeviceEstate, EstateError> {
         let last = self.last.as_ref().and_then(|id| self.devices.get_mut(id));
-        last.ok_or_else(|| "a connection of no device".to_string())
+        last.ok_or(EstateError::StrayConnection)
     }
 
-    fn link(&mut self) -> Result<&mut LinkEstate, String> {
-        self.device()?.links.last_mut().ok_or_else(|| "a message of no connection".to_string())
+    fn link(&mut self) -> Result<&mut LinkEstate, EstateError> {
+        self.device()?.links.last_mut().ok_or(EstateError::StrayMessage)
     }
 }
 
-fn one(fds: &mut VecDeque<OwnedFd>) -> Result<OwnedFd, String> {
-    fds.pop_front().ok_or_else(|| "a packet without its descriptor".to_string())
+fn one(fds: &mut VecDeque<OwnedFd>) -> Result<OwnedFd, EstateError> {
+    fds.pop_front().ok_or(EstateError::NoDescriptor)
 }
 
-fn bounded(count: usize, most: usize, what: &str) -> Result<(), String> {
-    if count < most { Ok(()) } else { Err(format!("more than {most} {what}")) }
+fn bounded(count: usize, most: usize, what: &'static str) -> Result<(), EstateError> {
+    if count < most { Ok(()) } else { Err(EstateError::TooMany { most, what }) }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use tracing::{error, info, warn};
 use virtqueue::Format;
 
 use super::channel::Channel;
+use super::error::{SettleError, TakeBackError};
 use super::heir::Heir;
 use super::wire::FromHeir;
 use crate::device::Device;
@@ -86,23 +87,23 @@ impl Manager {
 ///
 /// # Errors
 /// It has ended, and how that was seen; it is dead then.
-pub(super) fn watch(channel: &Channel, process: &OwnedFd) -> Result<(), String> {
+pub(super) fn watch(channel: &Channel, process: &OwnedFd) -> Result<(), SettleError> {
     let mut has_served = false;
     let heard = loop {
         let packet = match channel.receive(SETTLING_TIME + WORD_TIME_MAX) {
             Ok(Some(packet)) => packet,
-            Ok(None) => break Err("it ended".to_string()),
+            Ok(None) => break Err(SettleError::Ended),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                break Err("it fell silent".to_string());
+                break Err(SettleError::Silent);
             }
-            Err(error) => break Err(format!("it cannot be heard: {error}")),
+            Err(error) => break Err(SettleError::Receive(error)),
         };
         match serde_json::from_slice(&packet.bytes) {
             Ok(FromHeir::Settled {}) => return Ok(()),
             // Who waited for it longer than it was to take; once, or it could be said for ever.
             Ok(FromHeir::Serving { .. }) if !has_served => has_served = true,
-            Ok(word) => break Err(format!("it said {word:?}")),
-            Err(error) => break Err(format!("it makes no sense: {error}")),
+            Ok(word) => break Err(SettleError::OutOfOrder(word)),
+            Err(error) => break Err(SettleError::Nonsense(error)),
         }
     };
     // It may be gone; and one that is not must not serve beside this process.
@@ -115,7 +116,7 @@ pub(super) fn watch(channel: &Channel, process: &OwnedFd) -> Result<(), String> 
 }
 
 /// What the operator is told when the devices are back here.
-pub(crate) fn taken_back(why: &str) -> ApiError {
+pub(crate) fn taken_back(why: &SettleError) -> ApiError {
     ApiError::new(
         ErrorKind::Refused,
         format!("the daemon was not replaced: the new process took over, and {why}"),
@@ -125,7 +126,7 @@ pub(crate) fn taken_back(why: &str) -> ApiError {
 }
 
 /// The same, when they are not.
-pub(crate) fn lost(why: &str, more: &str) -> ApiError {
+pub(crate) fn lost(why: &SettleError, more: &TakeBackError) -> ApiError {
     ApiError::new(
         ErrorKind::Internal,
         format!("the daemon has ended: the new process took over, and {why}; {more}"),
@@ -138,9 +139,9 @@ impl Manager {
     ///
     /// # Errors
     /// What cannot be taken back; this process is of no use then.
-    pub(crate) fn take_back(&mut self, why: &str) -> Result<(), String> {
+    pub(crate) fn take_back(&mut self, why: &SettleError) -> Result<(), TakeBackError> {
         if !self.remote.is_empty() {
-            return Err("its links are lost, which only a start makes anew".to_string());
+            return Err(TakeBackError::Links);
         }
         warn!("the new process took over, and {why}: its devices are taken back");
         self.frozen = false;
@@ -224,10 +225,11 @@ mod tests {
         let limit = Duration::from_secs(60);
         theirs.send(&FromHeir::Serving { pause: None }, &[], limit).expect("sent");
         theirs.send(&FromHeir::Settled {}, &[], limit).expect("sent");
-        assert_eq!(watch(&ours, &process), Ok(()));
+        watch(&ours, &process).expect("it is settled");
         assert!(child.try_wait().expect("known").is_none(), "it was killed though it serves");
         drop(theirs);
-        assert_eq!(watch(&ours, &process), Err("it ended".to_string()));
+        let ended = watch(&ours, &process).expect_err("it ended");
+        assert_eq!(ended.to_string(), "it ended");
         assert!(!child.wait().expect("it has ended").success());
     }
 
@@ -240,7 +242,8 @@ mod tests {
         for _ in 0..2 {
             theirs.send(&FromHeir::Serving { pause: None }, &[], limit).expect("sent");
         }
-        assert_eq!(watch(&ours, &process), Err("it said Serving { pause: None }".to_string()));
+        let repeated = watch(&ours, &process).expect_err("it said it twice");
+        assert_eq!(repeated.to_string(), "it said Serving { pause: None }");
         assert!(!child.wait().expect("it has ended").success());
     }
 }

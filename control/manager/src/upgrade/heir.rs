@@ -18,6 +18,7 @@ use vhost_user::{Frame, Framer, Refused, Reject};
 
 use super::bequest::{is_made_of, made_of};
 use super::channel::Channel;
+use super::error::{AdoptError, HeirError};
 use super::estate::{DeviceEstate, Estate, LinkEstate, Parcel, Progress};
 use super::pause::Moments;
 use super::wire::{DeviceWords, FORMATS, FromHeir, RingWords, WITH_GUARD};
@@ -65,11 +66,11 @@ impl Heir {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(crate) fn receive_estate(&self, version: &str) -> Result<Estate, String> {
+    pub(crate) fn receive_estate(&self, version: &str) -> Result<Estate, HeirError> {
         let hello = FromHeir::Hello { version: version.to_string(), formats: FORMATS.to_vec() };
-        self.say(&hello).map_err(|error| error.to_string())?;
+        self.say(&hello)?;
         let mut estate = Estate::default();
-        self.take_until(&mut estate, &Progress::Devices)?;
+        self.take_until(&mut estate, Progress::Devices)?;
         Ok(estate)
     }
 
@@ -77,21 +78,21 @@ impl Heir {
     ///
     /// # Errors
     /// What is wrong with that, or that the predecessor goes on.
-    pub(crate) fn receive_rings(&self, estate: &mut Estate) -> Result<(), String> {
-        self.say(&FromHeir::Ready {}).map_err(|error| error.to_string())?;
-        self.take_until(estate, &Progress::Flipped)
+    pub(crate) fn receive_rings(&self, estate: &mut Estate) -> Result<(), HeirError> {
+        self.say(&FromHeir::Ready {})?;
+        self.take_until(estate, Progress::Flipped)
     }
 
     /// Says that it has all, and waits until the predecessor has let go, or has ended.
     ///
     /// # Errors
     /// The predecessor goes on.
-    pub(crate) fn receive_leave(&self, estate: &mut Estate) -> Result<(), String> {
+    pub(crate) fn receive_leave(&self, estate: &mut Estate) -> Result<(), HeirError> {
         match self.say(&FromHeir::Taken {}) {
             Ok(()) => {}
             // What it served is ours then.
             Err(error) if has_ended(&error) => return Ok(()),
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(error.into()),
         }
         // However long it takes: one that was stopped may let go when it is continued, and whoever had given up
         // by then would leave nobody. It says so, ends this process, or ends.
@@ -99,20 +100,19 @@ impl Heir {
             Ok(None) => Ok(()),
             Ok(Some(packet)) => match estate.take(&packet.bytes, packet.fds)? {
                 Progress::Yours => Ok(()),
-                other => Err(format!("{other:?} instead of a leave")),
+                other => Err(HeirError::NoLeave(other)),
             },
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error.into()),
         }
     }
 
-    fn take_until(&self, estate: &mut Estate, until: &Progress) -> Result<(), String> {
+    fn take_until(&self, estate: &mut Estate, until: Progress) -> Result<(), HeirError> {
         loop {
-            let packet = self.0.receive(HEAR_TIME_MAX).map_err(|error| error.to_string())?;
-            let packet = packet.ok_or("the daemon that serves has ended, or goes on")?;
+            let packet = self.0.receive(HEAR_TIME_MAX)?.ok_or(HeirError::Gone)?;
             match estate.take(&packet.bytes, packet.fds)? {
                 Progress::More => {}
-                progress if progress == *until => return Ok(()),
-                progress => return Err(format!("{progress:?} instead of {until:?}")),
+                progress if progress == until => return Ok(()),
+                came => return Err(HeirError::OutOfOrder { came, awaited: until }),
             }
         }
     }
@@ -148,7 +148,7 @@ impl Manager {
     ///
     /// # Errors
     /// A device that a guest runs and that is not here.
-    pub(crate) fn refuse_if_taken_from_guest(&mut self) -> Result<(), String> {
+    pub(crate) fn refuse_if_taken_from_guest(&mut self) -> Result<(), HeirError> {
         let Some(estate) = &mut self.estate else { return Ok(()) };
         let plans = self.devices.values().map(|device| device.kind.plan());
         let here = plans.filter(|plan| estate.device_of(plan).is_some());
@@ -156,10 +156,7 @@ impl Manager {
         let is_run = |device: &DeviceEstate| device.links.iter().any(|link| link.runs);
         let lost = |(id, device): &(&String, &DeviceEstate)| is_run(device) && !here.contains(*id);
         match estate.devices.iter().find(lost) {
-            Some((id, _)) => Err(format!(
-                "a guest uses {id:?}, and the file has it no more, or as a device that would be made anew: \
-                 put the file back, or run `sidecore reload --force` first, which takes it from that guest"
-            )),
+            Some((id, _)) => Err(HeirError::InUse(id.clone())),
             None => Ok(()),
         }
     }
@@ -168,7 +165,7 @@ impl Manager {
     ///
     /// # Errors
     /// A device that could not be served, and why.
-    pub(crate) fn adopt(&mut self) -> Result<(), String> {
+    pub(crate) fn adopt(&mut self) -> Result<(), HeirError> {
         // What they have was granted before.
         self.bounds.be_lenient(true);
         let devices: Vec<u32> = self.devices.keys().copied().collect();
@@ -180,7 +177,7 @@ impl Manager {
                 continue;
             };
             let links = std::mem::take(&mut estate.links);
-            let wrong = |why: String| format!("{}: {why}", plan.name());
+            let wrong = |source| HeirError::Device { name: plan.name(), source };
             if let Some(device) = self.devices.get_mut(&number)
                 && let Some(estate) = self.estate.as_ref()
                 && let Some(told) = estate.devices.get(plan.id())
@@ -194,7 +191,7 @@ impl Manager {
         Ok(())
     }
 
-    fn adopt_link(&mut self, number: u32, estate: LinkEstate) -> Result<(), String> {
+    fn adopt_link(&mut self, number: u32, estate: LinkEstate) -> Result<(), AdoptError> {
         let id = self.next_link;
         self.next_link = self.next_link.wrapping_add(1);
         let Some(device) = self.devices.get_mut(&number) else { return Ok(()) };
@@ -233,7 +230,7 @@ impl Manager {
         }
         if let Err(error) = self.poll.add(link.connection.socket(), Token::Link(number, id)) {
             std::mem::forget(link);
-            return Err(format!("a connection cannot be watched: {error}"));
+            return Err(AdoptError::Watch(error));
         }
         if runs {
             device.runner = Some(id);
@@ -386,7 +383,7 @@ impl DeviceEstate {
 
 impl Device {
     /// Takes what is known of the device besides its rings and descriptors.
-    fn go_on_as(&mut self, words: &DeviceWords) -> Result<(), String> {
+    fn go_on_as(&mut self, words: &DeviceWords) -> Result<(), AdoptError> {
         let closed_for = Duration::from_millis(words.closed_for_ms.min(60_000));
         if !closed_for.is_zero() {
             let until = now() + closed_for;
@@ -402,10 +399,10 @@ impl Device {
                 parts.live.set_mac(nic.mac);
                 match parts.live.set_mtu(&parts.shape, nic.mtu.into()) {
                     true => Ok(()),
-                    false => Err(format!("an MTU of {} is not possible", nic.mtu)),
+                    false => Err(AdoptError::Mtu(nic.mtu)),
                 }
             }
-            _ => Err("it was handed over as a device of another kind".to_string()),
+            _ => Err(AdoptError::Kind),
         }
     }
 
@@ -440,12 +437,13 @@ fn has_ended(error: &io::Error) -> bool {
 }
 
 /// Has a front-end say again what it said.
-fn replay(link: &mut Link, told: impl Iterator<Item = (Vec<u8>, Vec<Lent>)>) -> Result<(), String> {
+fn replay(
+    link: &mut Link,
+    told: impl Iterator<Item = (Vec<u8>, Vec<Lent>)>,
+) -> Result<(), AdoptError> {
     for told in told {
         let frame = frame_of(told)?;
-        let refused = |reject: Reject<Refused<FrontEndError>>| {
-            format!("what its front-end said before is refused now: {}", reject.reason)
-        };
+        let refused = |reject: Reject<Refused<FrontEndError>>| AdoptError::Refused(reject.reason);
         let message = link.session.parse(&frame).map_err(|reject| refused(reject.into()))?;
         // What it would answer was answered long ago.
         link.session.apply(message, frame.fds, false, &mut link.front_end).map_err(refused)?;
@@ -454,11 +452,8 @@ fn replay(link: &mut Link, told: impl Iterator<Item = (Vec<u8>, Vec<Lent>)>) -> 
 }
 
 /// The one message that bytes are.
-fn frame_of((bytes, mut fds): (Vec<u8>, Vec<Lent>)) -> Result<Frame<Lent>, String> {
+fn frame_of((bytes, mut fds): (Vec<u8>, Vec<Lent>)) -> Result<Frame<Lent>, AdoptError> {
     let mut rest = &bytes[..];
-    let frame = Framer::default().push(&mut rest, &mut fds).map_err(|error| error.to_string())?;
-    match frame.filter(|_| rest.is_empty()) {
-        Some(frame) => Ok(frame),
-        None => Err("a message of its front-end is not whole, or more than one".to_string()),
-    }
+    let frame = Framer::default().push(&mut rest, &mut fds)?;
+    frame.filter(|_| rest.is_empty()).ok_or(AdoptError::NotOneFrame)
 }

@@ -70,15 +70,35 @@ struct End {
     _child: Child,
 }
 
+/// Failure of a launcher to start an heir, or to be asked for that.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LauncherError {
+    /// Number above the last.
+    #[error("there is no such launcher")]
+    Unknown,
+    /// Failure to send.
+    #[error("it cannot be asked: {0}")]
+    Send(#[source] io::Error),
+    /// Failure to receive.
+    #[error("it cannot be heard: {0}")]
+    Receive(#[source] io::Error),
+    /// Malformed answer.
+    #[error("it makes no sense: {0}")]
+    Nonsense(#[source] serde_json::Error),
+    /// Refusal, in its words.
+    #[error("{0}")]
+    Refused(String),
+}
+
 /// What a launcher said.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Said {
     /// Nothing that was asked.
     Nothing,
     /// The heir is a process of that number, which stays known by it until the next one is started.
     Started(u32),
     /// Why it has started none.
-    Refused(String),
+    Refused(LauncherError),
     /// It is gone.
     Ended,
 }
@@ -103,12 +123,12 @@ impl Launcher {
     ///
     /// # Errors
     /// Why it cannot be asked.
-    pub(crate) fn ask(&self, at: usize, input: BorrowedFd<'_>) -> Result<(), String> {
-        let end = self.ends.get(at).ok_or("there is no such launcher")?;
+    pub(crate) fn ask(&self, at: usize, input: BorrowedFd<'_>) -> Result<(), LauncherError> {
+        let end = self.ends.get(at).ok_or(LauncherError::Unknown)?;
         let request = self.request.get().wrapping_add(1);
         self.request.set(request);
         let sent = end.channel.send(&Start { request }, &[input], AT_ONCE);
-        sent.map_err(|error| format!("it cannot be asked: {error}"))
+        sent.map_err(LauncherError::Send)
     }
 
     /// What launcher `at` says, which said something.
@@ -118,14 +138,16 @@ impl Launcher {
             Ok(Some(packet)) => packet,
             Ok(None) => return Said::Ended,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Said::Nothing,
-            Err(error) => return Said::Refused(format!("it cannot be heard: {error}")),
+            Err(error) => return Said::Refused(LauncherError::Receive(error)),
         };
         match serde_json::from_slice(&packet.bytes) {
             // One that came too late is an answer to nothing, and the heir that it names ends by itself.
             Ok(Answer { request, .. }) if request != self.request.get() => Said::Nothing,
             Ok(Answer { outcome: Outcome::Started { pid }, .. }) => Said::Started(pid),
-            Ok(Answer { outcome: Outcome::Refused { why }, .. }) => Said::Refused(why),
-            Err(error) => Said::Refused(format!("it makes no sense: {error}")),
+            Ok(Answer { outcome: Outcome::Refused { why }, .. }) => {
+                Said::Refused(LauncherError::Refused(why))
+            }
+            Err(error) => Said::Refused(LauncherError::Nonsense(error)),
         }
     }
 }

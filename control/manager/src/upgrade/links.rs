@@ -11,6 +11,7 @@ use sidecore::Link;
 
 use super::bequest::SEND_TIME_MAX;
 use super::channel::Channel;
+use super::error::SeatError;
 use super::estate::SeatEstate;
 use super::wire::{FromPredecessor, KNOWN_MAX, SeatWords};
 use crate::manager::Manager;
@@ -49,11 +50,12 @@ impl Manager {
     ///
     /// # Errors
     /// One that cannot go over now.
-    pub(super) fn prepare_seats(&mut self) -> Result<(), String> {
+    pub(super) fn prepare_seats(&mut self) -> Result<(), SeatError> {
         self.rest_seats();
         let save = |(key, id, seat, link): (_, &str, usize, &Link)| {
-            let (words, bytes) = self.save_seat(key, seat, link)?;
-            let failed = |error: io::Error| format!("link {id:?} cannot be written down: {error}");
+            let saved = self.save_seat(key, seat, link);
+            let (words, bytes) = saved.map_err(|why| SeatError::Link(why.into()))?;
+            let failed = |source: io::Error| SeatError::Save { link: id.to_string(), source };
             let words = serde_json::to_vec(&words).map_err(|error| failed(error.into()))?;
             let file = memfd_create("sidecore-seat", MemfdFlags::CLOEXEC);
             let file = file.map_err(|error| failed(error.into()))?;
@@ -67,7 +69,7 @@ impl Manager {
             let (words, bytes) = (words.len() as u64, bytes.len() as u64);
             Ok(SavedSeat { link: id.to_string(), seat, socket, file, words, bytes })
         };
-        let saved: Result<Vec<SavedSeat>, String> = self.remote.home().map(save).collect();
+        let saved: Result<Vec<SavedSeat>, SeatError> = self.remote.home().map(save).collect();
         self.saved_seats = saved?;
         Ok(())
     }
@@ -86,7 +88,7 @@ impl Manager {
     ///
     /// # Errors
     /// What makes no sense.
-    pub(crate) fn inherit_links(&mut self) -> Result<(), String> {
+    pub(crate) fn inherit_links(&mut self) -> Result<(), SeatError> {
         let Some(estate) = &mut self.estate else { return Ok(()) };
         let mut links: BTreeMap<String, Vec<SeatEstate>> = BTreeMap::new();
         for seat in std::mem::take(&mut estate.seats) {
@@ -97,18 +99,21 @@ impl Manager {
             let (mut sockets, mut parts) = (Vec::new(), Vec::new());
             for (at, estate) in seats.into_iter().enumerate() {
                 if estate.seat != at {
-                    return Err(format!("link {id:?} has no seat {at}"));
+                    return Err(SeatError::Missing { link: id, seat: at });
                 }
                 let SeatEstate { seat, socket, file, words, bytes, .. } = estate;
-                let failed = |why: String| format!("seat {seat} of link {id:?}: {why}");
-                let read = |at, len| read_at(&file, at, len).map_err(|e| failed(e.to_string()));
+                let read = |at, len| {
+                    let failed = |source| SeatError::Read { link: id.clone(), seat, source };
+                    read_at(&file, at, len).map_err(failed)
+                };
                 let (text, bytes) = (read(0, words)?, read(words, bytes)?);
-                let words: SeatWords =
-                    serde_json::from_slice(&text).map_err(|error| failed(error.to_string()))?;
+                let words: SeatWords = serde_json::from_slice(&text)
+                    .map_err(|source| SeatError::Words { link: id.clone(), seat, source })?;
                 sockets.push(socket);
                 parts.push(InheritedSeat { seat, words, bytes });
             }
-            self.inherit_link(&id, sockets, parts)?;
+            let inherited = self.inherit_link(&id, sockets, parts);
+            inherited.map_err(|why| SeatError::Link(why.into()))?;
         }
         Ok(())
     }

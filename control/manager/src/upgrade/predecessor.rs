@@ -17,6 +17,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tracing::{info, warn};
 
 use super::channel::{Channel, STEP};
+use super::error::{SettleError, UpgradeError};
 use super::guard;
 use super::launcher::{LAUNCHERS, Said};
 use super::pause::PauseWords;
@@ -31,14 +32,8 @@ use crate::uplinks::State;
 
 /// How long a launcher may take to start an heir.
 const START_TIME_MAX: Duration = Duration::from_secs(5);
-/// What an operator is told who asks a daemon without any launcher.
-const NO_LAUNCHER: &str = "its `sidecore launcher` processes have ended or do not answer, so nothing can be started: \
-    continue them if they were stopped (`kill -CONT`), or restart the daemon when its guests can wait";
-/// From the start of an heir to its first word: it reads its configuration.
+/// From the start of an heir to its first word: it reads its configuration. [`UpgradeError::Silent`] names it.
 const HELLO_TIME_MAX: Duration = Duration::from_secs(5);
-/// What an operator is told of one that does not come with it.
-const SILENT: &str = "the new process said nothing in time (5 s): it does not start, or this machine is too busy \
-    for one now, and it can be tried again";
 /// How long what must end before an upgrade may take: moves, a reload, a resize.
 const BUSY_TIME_MAX: Duration = Duration::from_secs(5);
 /// Between two looks at that.
@@ -95,7 +90,7 @@ impl HandedOver {
     ///
     /// # Errors
     /// The process that took over has ended before, and how that was seen.
-    pub(crate) fn await_settled(&self) -> Result<(), String> {
+    pub(crate) fn await_settled(&self) -> Result<(), SettleError> {
         if self.settles { guard::watch(&self.channel, &self.process) } else { Ok(()) }
     }
 }
@@ -149,18 +144,15 @@ impl Manager {
             return Err(busy("the daemon is being stopped"));
         }
         self.check_file()?;
-        self.keep().map_err(|error| {
-            refused(&format!("the devices that were made by commands cannot be kept: {error}"))
-        })
+        self.keep().map_err(|error| refused(&UpgradeError::Keep(error)))
     }
 
     /// Asks the first launcher from `first` on that can be asked. Each has a channel of its own: one that is late
     /// starts an heir whose predecessor is gone.
-    fn ask_launcher(&mut self, first: usize) -> Result<Upgrade, String> {
-        let launcher = self.options.launcher.as_ref().ok_or("the daemon has no launcher")?;
-        let text = |error: std::io::Error| error.to_string();
+    fn ask_launcher(&mut self, first: usize) -> Result<Upgrade, UpgradeError> {
+        let launcher = self.options.launcher.as_ref().ok_or(UpgradeError::NoLauncher)?;
         for at in first..LAUNCHERS {
-            let (channel, theirs) = Channel::pair().map_err(text)?;
+            let (channel, theirs) = Channel::pair().map_err(UpgradeError::Channel)?;
             if launcher.ask(at, theirs.as_fd()).is_err() {
                 continue;
             }
@@ -168,7 +160,7 @@ impl Manager {
             let (launcher, due) = (at, now() + START_TIME_MAX);
             return Ok(Upgrade { channel, launcher, heir, reply, hello, due, flipped, pause });
         }
-        Err(NO_LAUNCHER.to_string())
+        Err(UpgradeError::LaunchersLost)
     }
 
     /// The launcher that was asked starts none: the next one is asked.
@@ -191,7 +183,7 @@ impl Manager {
     pub(crate) fn hear_launcher(&mut self, at: usize) {
         let Some(launcher) = &self.options.launcher else { return };
         let said = launcher.heard(at);
-        if said == Said::Ended {
+        if matches!(said, Said::Ended) {
             warn!(
                 "a launcher has ended: with the last one there is no upgrade, until the daemon is started again"
             );
@@ -208,17 +200,17 @@ impl Manager {
                 let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
                 let process = process.map(|pid| pidfd_open(pid, PidfdFlags::empty()));
                 let Some(Ok(process)) = process else {
-                    return self.give_up_upgrade("the new process cannot be watched");
+                    return self.give_up_upgrade(&UpgradeError::Watch);
                 };
                 info!(pid, "an heir was started");
                 upgrade.heir = Some((pid, process));
                 upgrade.due = now() + HELLO_TIME_MAX;
                 // What it has said already is heard then.
                 if self.poll.add(&upgrade.channel, Token::Heir).is_err() {
-                    self.give_up_upgrade("the new process cannot be heard");
+                    self.give_up_upgrade(&UpgradeError::Listen);
                 }
             }
-            Said::Refused(why) => self.give_up_upgrade(&why),
+            Said::Refused(why) => self.give_up_upgrade(&UpgradeError::Launcher(why)),
             Said::Ended => self.ask_next_launcher(),
         }
     }
@@ -228,7 +220,7 @@ impl Manager {
         let Some(upgrade) = self.upgrade.as_mut() else { return };
         if upgrade.hello.is_some() {
             // It says nothing more before it is asked.
-            return self.give_up_upgrade("the new process has ended");
+            return self.give_up_upgrade(&UpgradeError::Ended);
         }
         match hear(&upgrade.channel, Duration::from_millis(100)) {
             Ok(FromHeir::Hello { version, formats }) => match wire::common_format(&formats) {
@@ -236,16 +228,9 @@ impl Manager {
                     upgrade.hello = Some(Hello { version, format });
                     upgrade.due = now() + BUSY_TIME_MAX;
                 }
-                None => {
-                    let why = format!(
-                        "version {version} reads estates of formats {formats:?}, this daemon writes \
-                         {:?}: go by a version in between",
-                        wire::FORMATS
-                    );
-                    self.give_up_upgrade(&why);
-                }
+                None => self.give_up_upgrade(&UpgradeError::Formats { version, formats }),
             },
-            Ok(other) => self.give_up_upgrade(&format!("the new process began with {other:?}")),
+            Ok(other) => self.give_up_upgrade(&UpgradeError::Began(other)),
             Err(why) => self.give_up_upgrade(&why),
         }
     }
@@ -263,14 +248,14 @@ impl Manager {
                 // This process may be the one that was late.
                 match self.has_heir_spoken() {
                     true => self.hear_heir(),
-                    false => self.give_up_upgrade(SILENT),
+                    false => self.give_up_upgrade(&UpgradeError::Silent),
                 }
             }
             return false;
         }
         if let Some(what) = self.what_must_end() {
             if is_due {
-                self.give_up_upgrade(&format!("it waited for {what}"));
+                self.give_up_upgrade(&UpgradeError::Busy(what));
             }
             return false;
         }
@@ -315,20 +300,17 @@ impl Manager {
         self.devices.values().any(is_moving).then_some("a move")
     }
 
-    fn bequeath(&mut self) -> Result<(), String> {
+    fn bequeath(&mut self) -> Result<(), UpgradeError> {
         self.close_ill_links();
         self.frozen = true;
         // Of an upgrade that was given up.
         let queues = self.devices.values_mut().flat_map(|device| &mut device.queues);
         queues.for_each(|queue| queue.asked_at = None);
-        let Some(upgrade) = &mut self.upgrade else { return Err("there is none".to_string()) };
-        let Some(hello) = &upgrade.hello else {
-            return Err("the new process said nothing".to_string());
-        };
+        let Some(upgrade) = &mut self.upgrade else { return Err(UpgradeError::NotBegun) };
+        let Some(hello) = &upgrade.hello else { return Err(UpgradeError::NoHello) };
         let format = hello.format;
         if format < wire::WITH_LINKS && !self.remote.is_empty() {
-            let why = format!("version {} knows no links that are handed over", hello.version);
-            return Err(format!("{why}: restart the daemon"));
+            return Err(UpgradeError::NoLinks(hello.version.clone()));
         }
         let began = now();
         upgrade.channel.end_by(Some(began + BEQUEST_TIME_MAX));
@@ -343,26 +325,25 @@ impl Manager {
         };
         let sockets = [Some(&self.listening.api), read].into_iter().flatten().map(AsFd::as_fd);
         let fds: Vec<_> = sockets.chain(lock).collect();
-        let Some(upgrade) = &self.upgrade else { return Err("there is none".to_string()) };
+        let Some(upgrade) = &self.upgrade else { return Err(UpgradeError::NotBegun) };
         let channel = &upgrade.channel;
         let sent = channel.send(&begin, &fds, SEND_TIME_MAX);
         sent.and_then(|()| self.send_estate(channel)).map_err(|error| {
             // What it said before it ended is better than that it has.
             let last = hear(channel, Duration::ZERO);
-            last.err().unwrap_or_else(|| format!("the new process takes nothing: {error}"))
+            last.err().unwrap_or(UpgradeError::Send(error))
         })?;
-        expect(channel, READY_TIME_MAX, &FromHeir::Ready {})?;
+        expect(channel, READY_TIME_MAX, FromHeir::Ready {})?;
         let ready = now();
         let until = channel.ends_at().unwrap_or(ready) - TAKEN_TIME_MAX;
         self.bring_all_home(until)?;
         self.prepare_seats()?;
         let drained = now();
-        let Some(upgrade) = &mut self.upgrade else { return Err("there is none".to_string()) };
+        let Some(upgrade) = &mut self.upgrade else { return Err(UpgradeError::NotBegun) };
         upgrade.flipped = true;
-        let Some(upgrade) = &self.upgrade else { return Err("there is none".to_string()) };
-        let broken = |error: std::io::Error| format!("the new process takes nothing: {error}");
-        self.send_flip(&upgrade.channel, format, drained).map_err(broken)?;
-        expect(&upgrade.channel, TAKEN_TIME_MAX, &FromHeir::Taken {})?;
+        let Some(upgrade) = &self.upgrade else { return Err(UpgradeError::NotBegun) };
+        self.send_flip(&upgrade.channel, format, drained).map_err(UpgradeError::Send)?;
+        expect(&upgrade.channel, TAKEN_TIME_MAX, FromHeir::Taken {})?;
         for uplink in self.network.uplinks.values_mut() {
             // Of some interfaces there can be only one socket.
             if let State::Kept(ports) = &mut uplink.state {
@@ -370,8 +351,9 @@ impl Manager {
             }
         }
         self.say_farewell();
-        let Some(upgrade) = &mut self.upgrade else { return Err("there is none".to_string()) };
-        upgrade.channel.send(&FromPredecessor::Yours {}, &[], SEND_TIME_MAX).map_err(broken)?;
+        let Some(upgrade) = &mut self.upgrade else { return Err(UpgradeError::NotBegun) };
+        let sent = upgrade.channel.send(&FromPredecessor::Yours {}, &[], SEND_TIME_MAX);
+        sent.map_err(UpgradeError::Send)?;
         // From here on the way back is `guard`'s.
         upgrade.channel.end_by(None);
         upgrade.pause = hear_serving(&upgrade.channel);
@@ -395,7 +377,7 @@ impl Manager {
     }
 
     /// Ends the new process and goes on serving.
-    pub(crate) fn give_up_upgrade(&mut self, why: &str) {
+    pub(crate) fn give_up_upgrade(&mut self, why: &UpgradeError) {
         let Some(mut upgrade) = self.upgrade.take() else { return };
         self.poll.remove(&upgrade.channel);
         if !upgrade.end() {
@@ -429,7 +411,7 @@ impl Manager {
     }
 }
 
-fn refused(why: &str) -> ApiError {
+fn refused(why: &UpgradeError) -> ApiError {
     let error = format!("the daemon was not replaced: {why}");
     ApiError::new(
         ErrorKind::Refused,
@@ -439,23 +421,23 @@ fn refused(why: &str) -> ApiError {
 }
 
 /// The heir's next word.
-fn hear(channel: &Channel, limit: Duration) -> Result<FromHeir, String> {
+fn hear(channel: &Channel, limit: Duration) -> Result<FromHeir, UpgradeError> {
     let packet = channel.receive(limit).map_err(|error| match error.kind() {
-        std::io::ErrorKind::WouldBlock => "the new process did not answer in time".to_string(),
-        _ => format!("the new process cannot be heard: {error}"),
+        std::io::ErrorKind::WouldBlock => UpgradeError::Late,
+        _ => UpgradeError::Receive(error),
     })?;
-    let packet = packet.ok_or("the new process has ended")?;
+    let packet = packet.ok_or(UpgradeError::Ended)?;
     match serde_json::from_slice(&packet.bytes) {
-        Ok(FromHeir::Refused { why }) => Err(why),
+        Ok(FromHeir::Refused { why }) => Err(UpgradeError::Refused(why)),
         Ok(word) => Ok(word),
-        Err(error) => Err(format!("the new process makes no sense: {error}")),
+        Err(error) => Err(UpgradeError::Nonsense(error)),
     }
 }
 
-fn expect(channel: &Channel, limit: Duration, expected: &FromHeir) -> Result<(), String> {
+fn expect(channel: &Channel, limit: Duration, awaited: FromHeir) -> Result<(), UpgradeError> {
     match hear(channel, limit)? {
-        word if word == *expected => Ok(()),
-        word => Err(format!("the new process said {word:?} instead of {expected:?}")),
+        said if said == awaited => Ok(()),
+        said => Err(UpgradeError::OutOfOrder { said, awaited }),
     }
 }
 

@@ -1,0 +1,101 @@
+//! Errors of a start, each with what to do about it.
+//!
+//! Not here: what a start finds wrong with one device, which is shown instead (`shut`). Made by `begin`, printed by
+//! the program.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use config::plan::Origin;
+
+use crate::network::NetworkError;
+use crate::state::StateError;
+
+/// Failure to start. Nothing is left behind.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Failure of what the control loop is made of.
+    #[error("the control loop: {0}")]
+    Loop(#[source] io::Error),
+    /// Rights that the control loop cannot drop.
+    #[error("the control loop: {0}")]
+    Confine(#[source] confine::Error),
+    /// Failure to duplicate the API's sockets.
+    #[error("the API's sockets: {0}")]
+    ApiSockets(#[source] io::Error),
+    /// Failure to make one of the API's sockets.
+    #[error("the API socket {}: {source}", path.display())]
+    ApiSocket {
+        /// Its path.
+        path: PathBuf,
+        /// Reason.
+        source: io::Error,
+    },
+    /// Failure to start the API's thread.
+    #[error("the API's thread: {0}")]
+    ApiThread(#[source] io::Error),
+    /// Failure to start a sidecore.
+    #[error("a sidecore: {0}")]
+    Sidecore(#[source] io::Error),
+    /// Path that another daemon serves at and the file has changed.
+    #[error("another `{field}` takes a restart of the daemon: the file has {file}, not {told}")]
+    Moved {
+        /// Field of `[daemon]`.
+        field: &'static str,
+        /// Path that the file has.
+        file: String,
+        /// Path that the other daemon told.
+        told: String,
+    },
+    /// Folder of another daemon, or kept devices that do not go with the file.
+    #[error("{0}")]
+    State(#[from] StateError),
+    /// Link that cannot be taken in.
+    #[error("{0}")]
+    Link(#[source] Box<dyn Error + Send + Sync>),
+    /// Switch that cannot be made.
+    #[error("switch {id:?}: {source}")]
+    Switch {
+        /// Its name.
+        id: String,
+        /// Reason.
+        source: NetworkError,
+    },
+    /// Device that another daemon serves and that is not open here.
+    #[error("{name}: {problem}")]
+    NotTakenOver {
+        /// Its kind and name.
+        name: String,
+        /// Reason that `show` would give.
+        problem: String,
+    },
+    /// Devices of the file, none of which is open.
+    #[error("{}", lines(.0))]
+    AllShut(Vec<ShutDevice>),
+}
+
+/// Device that is not open, with all that are shut for the same reason.
+#[derive(Debug)]
+pub struct ShutDevice {
+    /// Kind and name of the first.
+    pub(super) name: String,
+    /// Place of its declaration.
+    pub(super) origin: Origin,
+    /// Reason that `show` would give.
+    pub(super) problem: String,
+    /// Count and names of the others, if there are any.
+    pub(super) more: String,
+}
+
+impl fmt::Display for ShutDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ShutDevice { name, origin, problem, more } = self;
+        write!(f, "{name} ({origin}): {problem}{more}")
+    }
+}
+
+fn lines(devices: &[ShutDevice]) -> String {
+    devices.iter().map(ShutDevice::to_string).collect::<Vec<_>>().join("\n")
+}
