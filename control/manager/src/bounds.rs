@@ -18,7 +18,7 @@ use config::{HostPlan, Source};
 use rustix::process::{Resource, getrlimit};
 
 use crate::kind::DevicePlan;
-use crate::lent;
+use crate::lent::Waiting;
 use crate::qmp::DIALOGUES_MAX;
 
 /// A front-end's own: its socket, the channel to it, the dirty log.
@@ -188,6 +188,8 @@ struct Shared {
     credit: Cell<Amount>,
     /// Whoever claims has it already.
     is_lenient: Cell<bool>,
+    /// What was given back, and is not closed yet.
+    waiting: Waiting,
 }
 
 /// More regions of memory than are left for one front-end.
@@ -256,7 +258,8 @@ impl Bounds {
         let none = || Cell::new(Amount::default());
         let (promised, extra, credit) = (none(), none(), none());
         let (devices, is_lenient) = (Cell::new(0), Cell::new(false));
-        Bounds(Rc::new(Shared { most, own, devices, promised, extra, credit, is_lenient }))
+        let waiting = Waiting::default();
+        Bounds(Rc::new(Shared { most, own, devices, promised, extra, credit, is_lenient, waiting }))
     }
 
     /// What this process may have of each at this moment.
@@ -268,10 +271,15 @@ impl Bounds {
         }
     }
 
+    /// Where a device's closer counts what it has not closed yet.
+    pub(crate) fn waiting(&self) -> &Waiting {
+        &self.0.waiting
+    }
+
     /// What is neither the daemon's own, nor promised, nor taken beyond that.
     fn free(&self) -> Amount {
         let Shared { own, promised, extra, credit, .. } = &*self.0;
-        let descriptors = lent::all_that_wait();
+        let descriptors = self.waiting().count();
         let closing = Amount { descriptors, ..Amount::default() };
         let promised = promised.get().minus(credit.get());
         self.most().minus(*own).minus(promised).minus(extra.get()).minus(closing)

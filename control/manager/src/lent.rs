@@ -23,12 +23,16 @@ use crate::bounds::MESSAGE_DESCRIPTORS;
 /// Descriptors that wait to be closed before their disk takes no more.
 const WAITING_MAX: usize = 256;
 
-/// What waits in all queues, so that it can be counted against what may be open.
-static WAITING: AtomicU64 = AtomicU64::new(0);
+/// How many descriptors wait to be closed, or written to, in the queues of all closers that count here: they are still
+/// open.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Waiting(Arc<AtomicU64>);
 
-/// Descriptors of all devices that wait to be closed, or written to.
-pub(crate) fn all_that_wait() -> u64 {
-    WAITING.load(Ordering::Relaxed)
+impl Waiting {
+    /// So many.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// A descriptor that a front-end sent, or its connection itself.
@@ -100,7 +104,10 @@ pub(crate) struct Closer {
 
 /// A thread that lives while there is something to do, and what that is.
 #[derive(Clone, Debug, Default)]
-struct Worker(Arc<Mutex<Queue>>);
+struct Worker {
+    queue: Arc<Mutex<Queue>>,
+    waiting: Waiting,
+}
 
 #[derive(Debug, Default)]
 struct Queue {
@@ -116,6 +123,12 @@ enum Job {
 }
 
 impl Closer {
+    /// One whose queues are counted there.
+    pub(crate) fn counted_in(waiting: &Waiting) -> Closer {
+        let worker = || Worker { waiting: waiting.clone(), ..Worker::default() };
+        Closer { closing: worker(), signalling: worker() }
+    }
+
     /// Closes `fd`, at once or by and by. Never waits.
     pub(crate) fn close(&self, fd: OwnedFd) {
         if closes_at_once(&fd) {
@@ -154,7 +167,7 @@ impl Worker {
     fn add(&self, job: Job) {
         let mut queue = self.queue();
         queue.jobs.push_back(job);
-        WAITING.fetch_add(1, Ordering::Relaxed);
+        self.waiting.0.fetch_add(1, Ordering::Relaxed);
         if !queue.has_thread {
             let worker = self.clone();
             let named = std::thread::Builder::new().name("closer".to_string());
@@ -192,13 +205,13 @@ impl Worker {
         let job = queue.jobs.pop_front();
         queue.has_thread = job.is_some();
         if job.is_some() {
-            WAITING.fetch_sub(1, Ordering::Relaxed);
+            self.waiting.0.fetch_sub(1, Ordering::Relaxed);
         }
         job
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -303,5 +316,24 @@ mod tests {
         let (alone, _silent_too) = lingering(Duration::from_secs(2));
         drop(alone);
         assert!(began.elapsed() > Duration::from_secs(1), "the close of the test does not linger");
+    }
+
+    #[test]
+    fn what_waits_counts_where_its_closer_does_and_nowhere_else() {
+        let (waiting, others) = (Waiting::default(), Waiting::default());
+        let [closer, other] = [&waiting, &others].map(Closer::counted_in);
+        let (fd, _silent) = lingering(Duration::from_secs(300));
+        closer.close(fd);
+        while waiting.count() > 0 {
+            std::thread::yield_now();
+        }
+        // Behind one that is being closed, for long.
+        let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        closer.close(ours.into());
+        assert_eq!((waiting.count(), others.count()), (1, 0));
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        other.close(ours.into());
+        assert_eq!(io::Read::read(&mut &theirs, &mut [0]).ok(), Some(0));
+        assert_eq!((waiting.count(), others.count()), (1, 0));
     }
 }

@@ -232,7 +232,8 @@ impl Manager {
     pub(crate) fn hear_qmp(&mut self, id: u32) {
         let Some(inquiry) = self.guests.inquiries.open.get_mut(&id) else { return };
         let device = inquiry.devices.iter().find_map(|number| self.devices.get(number));
-        let closer = device.map(|device| device.closer.clone()).unwrap_or_default();
+        let closer = device.map(|device| device.closer.clone());
+        let closer = closer.unwrap_or_else(|| Closer::counted_in(self.bounds.waiting()));
         match inquiry.hear(&closer) {
             Ok(None) => {}
             Ok(Some(vcpus)) => self.end_inquiry(id, Ok(vcpus)),

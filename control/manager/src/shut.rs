@@ -21,6 +21,7 @@ use crate::device::Device;
 use crate::disk::DiskParts;
 use crate::images::{self, FileId};
 use crate::kind::{DevicePlan, Facts, Kind};
+use crate::lent::Closer;
 use crate::manager::{Manager, now};
 use crate::nic::NicParts;
 use crate::openers::{NotYet, Patience};
@@ -347,6 +348,7 @@ impl Manager {
         };
         device.listener = listener;
         device.promise = Some(promise);
+        device.closer = Closer::counted_in(self.bounds.waiting());
         device.is_exported = self.is_exported(&device.facts.id);
         if let Err(why) = self.open_socket(&mut device, socket) {
             self.close_image(device, None);
