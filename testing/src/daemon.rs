@@ -447,8 +447,8 @@ pub fn sidecore_binary() -> Result<PathBuf> {
     let found = own.ancestors().skip(1).take(2).map(|dir| dir.join("sidecore"));
     let found = found.into_iter().find(|path| path.is_file());
     found.context(
-        "the sidecore program is not beside this one: build it (cargo build --release \
-         -p sidecore-bin) or name it in SIDECORE_BIN",
+        "the sidecore program is not beside this one: build it (cargo build -p sidecore-bin, with \
+         --release for benches) or name it in SIDECORE_BIN",
     )
 }
 

@@ -146,8 +146,10 @@ pub fn sweep() {
                 for pid in inside {
                     let _ = kill_process(pid, Signal::KILL);
                 }
-                go_on(&file, &freezer);
-                if std::fs::remove_dir(&folder).is_ok() {
+                // Of another user's, nothing can be.
+                if std::fs::write(&file, freezer.go_on).is_err()
+                    || std::fs::remove_dir(&folder).is_ok()
+                {
                     break;
                 }
                 pause(Duration::from_millis(100));
