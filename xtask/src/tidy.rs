@@ -3,6 +3,7 @@
 //! Not what rustfmt, clippy and cargo-deny check already.
 
 mod code;
+mod control;
 mod exempt;
 mod groups;
 mod layers;
@@ -74,6 +75,7 @@ fn check(sources: &[Source]) -> anyhow::Result<Vec<Finding>> {
     findings.extend(rows::check(sources));
     findings.extend(groups::check(sources));
     findings.extend(mutants::check(sources));
+    findings.extend(control::check(sources));
     for source in sources {
         findings.extend(text::check(source));
         if source.is_rust() {

@@ -10,7 +10,7 @@ use tracing::{info, warn};
 use crate::api::{Reply, Request};
 use crate::device::Device;
 use crate::kind::Kind;
-use crate::manager::{Manager, Waiting, now};
+use crate::manager::{Manager, Waiting};
 use crate::views;
 
 /// How long a call waits for queues that do not come back; less than the API's own patience.
@@ -103,7 +103,8 @@ impl Manager {
 
     fn view(&self, id: &str, queues: bool) -> Option<config::api::DiskView> {
         if let Some(device) = self.number_of(id).and_then(|number| self.devices.get(&number)) {
-            let view = device.kind.disk().map(|parts| views::disk(device, parts, queues));
+            let view =
+                device.kind.disk().map(|parts| views::disk(device, parts, (queues, self.now)));
             return view.map(|view| if queues { self.with_vcpus(view, device) } else { view });
         }
         let shut = self.shut.iter().find(|shut| shut.plan.id() == id)?;
@@ -113,7 +114,9 @@ impl Manager {
     /// A device as its kind is shown, without its queues.
     fn shown(&self, device: &Device) -> Answer {
         match &device.kind {
-            Kind::Disk(parts) => Answer::Disk(Box::new(views::disk(device, parts, false))),
+            Kind::Disk(parts) => {
+                Answer::Disk(Box::new(views::disk(device, parts, (false, self.now))))
+            }
             Kind::Nic(parts) => Answer::Nic(Box::new(self.nic_view(device, parts, false))),
         }
     }
@@ -267,7 +270,7 @@ impl Manager {
     }
 
     pub(crate) fn wait_for(&mut self, device: u32, reply: Option<Reply>) {
-        let answer_by = now() + ANSWER_TIME_MAX;
+        let answer_by = self.now + ANSWER_TIME_MAX;
         self.waiting.push(Waiting { device, reply, answer_by });
     }
 

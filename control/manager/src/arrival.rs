@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn an_arrival_is_announced_five_times_with_growing_pauses() {
-        let start = crate::manager::now();
+        let start = crate::clock::now();
         let mut arrival = Arrival::Here(1, Some(Rounds::from(start)));
         let said: Vec<u64> =
             (0..2000).filter(|ms| arrival.take(start + Duration::from_millis(*ms))).collect();
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_loop_that_was_late_does_not_catch_up() {
-        let start = crate::manager::now();
+        let start = crate::clock::now();
         let mut arrival = Arrival::Here(1, Some(Rounds::from(start)));
         let late = start + Duration::from_secs(60);
         assert!(arrival.take(late));
@@ -167,6 +167,6 @@ mod tests {
     #[test]
     fn who_is_away_is_not_announced() {
         let mut arrival = Arrival::Away;
-        assert_eq!((arrival.take(crate::manager::now()), arrival.due_at()), (false, None));
+        assert_eq!((arrival.take(crate::clock::now()), arrival.due_at()), (false, None));
     }
 }

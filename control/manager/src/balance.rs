@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use schedule::{CoreLoad, Decision, LOAD_FULL, Nanos, Placement, QueueLoad, Use};
 use tracing::{debug, info};
 
+use crate::clock::machine_ns;
 use crate::cores::{Cores, QUEUES_MAX};
 use crate::device::Device;
 use crate::kind::Kind;
-use crate::manager::{Manager, machine_ns};
+use crate::manager::Manager;
 use crate::moves::Moving;
 
 /// What may go elsewhere: a queue of a device, or (`None`) a NIC with all of its.
@@ -330,7 +331,7 @@ impl Manager {
         if !self.balance.has_nodes() {
             return None;
         }
-        self.devices.get_mut(&number)?.memory_node(crate::manager::now())
+        self.devices.get_mut(&number)?.memory_node(self.now)
     }
 }
 
@@ -419,7 +420,7 @@ mod tests {
         parts(&mut device).travel = None;
         assert_eq!(device.weigh(&[], Nanos(9), None), of(75, true, Some(at)));
         if let Some(queue) = device.queues[2].attached.as_mut() {
-            queue.leaving = Some(crate::manager::now());
+            queue.leaving = Some(crate::clock::now());
         }
         assert_eq!(device.weigh(&[], Nanos(9), None), of(36, true, Some(Nanos(9))));
     }

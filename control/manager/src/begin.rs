@@ -20,10 +20,11 @@ use crate::api::{self, Entrance, Server};
 use crate::balance::{Balance, nodes_of};
 use crate::bonds::Bonds;
 use crate::bounds::Bounds;
+use crate::clock::now;
 use crate::cores::{self, Cores};
 use crate::guest_vcpus::Guests;
 use crate::kind::DevicePlan;
-use crate::manager::{End, INBOX_INTERVAL, Manager, now};
+use crate::manager::{End, INBOX_INTERVAL, Manager};
 use crate::moves::Moves;
 use crate::network::Network;
 use crate::openers::Openers;
@@ -125,21 +126,23 @@ fn begin(
     let (entrance, calls) = open_api(plan, estate.as_mut())?;
     let (state, entrance) = open_state(plan, estate.as_mut(), entrance)?;
     let listening = entrance.listening().map_err(StartError::ApiSockets)?;
-    let cores = Cores::launch(&plan.sidecores, workers, now()).map_err(StartError::Sidecore)?;
+    let now = now();
+    let cores = Cores::launch(&plan.sidecores, workers, now).map_err(StartError::Sidecore)?;
     take_short_turns();
     let nodes = nodes_of(&plan.sidecores.cpus, &host::Topology::of_this_host());
-    let balance = Balance::new(cores.all.len(), nodes, plan.sidecores.min, now());
+    let balance = Balance::new(cores.all.len(), nodes, plan.sidecores.min, now);
     let uplinks = plan.switches.iter().map(|switch| switch.uplinks.len()).sum();
     let inherited = estate.as_ref().map_or(0, Estate::descriptors);
     let bounds = Bounds::of_this_process(cores.all.len(), uplinks, inherited);
     let manager = Manager {
+        now,
         guests: Guests::new(options.run_state.take()),
         poll,
         options,
         state,
         unsynced: Unsynced::in_folder(&plan.daemon.state_dir),
         bonds: Bonds::in_folder(&plan.daemon.state_dir),
-        watch: Watch::from(now()),
+        watch: Watch::from(now),
         cores,
         balance,
         devices: BTreeMap::new(),
@@ -172,8 +175,8 @@ fn begin(
         listening,
         calls,
         stop_by: None,
-        idle_peers_at: now(),
-        failures_at: now(),
+        idle_peers_at: now,
+        failures_at: now,
         plan: Plan { disks: Vec::new(), switches: Vec::new(), nics: Vec::new(), ..plan.clone() },
     };
     Ok((manager, entrance))
@@ -454,7 +457,9 @@ impl Manager {
         let has_hope = |shut: &Shut| shut.retry.is_some();
         while self.devices.is_empty() && self.shut.iter().any(|shut| shut.may_be_refused()) {
             let pause = self.shut.iter().filter_map(Shut::due_at).min();
-            self.poll.pause(pause.map_or(INBOX_INTERVAL, |at| at.saturating_duration_since(now())));
+            let now = self.tick();
+            self.poll.pause(pause.map_or(INBOX_INTERVAL, |at| at.saturating_duration_since(now)));
+            self.tick();
             self.open_shut();
         }
         let of_file = |shut: &&Shut| *shut.plan.origin() != Origin::Api;

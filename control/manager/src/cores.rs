@@ -146,7 +146,7 @@ impl Cores {
     pub(crate) fn knock(&mut self, now: Instant) {
         if now >= self.knock_at {
             self.knock_at = now + KNOCK_INTERVAL;
-            self.with_queues().for_each(|core| core.handle.knock(crate::manager::now()));
+            self.with_queues().for_each(|core| core.handle.knock(now));
         }
     }
 

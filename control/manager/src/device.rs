@@ -28,7 +28,6 @@ use crate::idle_peers::Beginning;
 use crate::kind::{Facts, Kind};
 use crate::lent::{Closer, Lent};
 use crate::log_rate::LogRate;
-use crate::manager::now;
 use crate::moves::Moving;
 use crate::service::{Flow, Metered};
 use crate::sockets;
@@ -323,8 +322,8 @@ impl Device {
     }
 
     /// Whether a line about it may be written; if not, it is counted.
-    pub(crate) fn may_log(&mut self) -> bool {
-        self.log.allows(now())
+    pub(crate) fn may_log(&mut self, now: Instant) -> bool {
+        self.log.allows(now)
     }
 
     /// Queues of `scope` that a sidecore still has on behalf of link `link`.
@@ -376,6 +375,7 @@ impl Device {
     pub(crate) fn make_queue(
         &mut self,
         index: u16,
+        now: Instant,
     ) -> Result<Option<(u32, Box<sidecore::Served>)>, RingError> {
         let Some(number) = self.runner else { return Ok(None) };
         let Some(link) = self.links.get(&number) else { return Ok(None) };
@@ -411,7 +411,7 @@ impl Device {
         let (size, left) = (facts.size, Left::at_start(&facts));
         let is_first = self.queues.iter().all(|queue| queue.attached.is_none());
         let keeps_none = is_first && made.is_ok() && link.front_end.inflight.is_none();
-        if keeps_none && self.kind.disk().is_some() && self.log.allows(now()) {
+        if keeps_none && self.kind.disk().is_some() && self.log.allows(now) {
             tracing::warn!(
                 device = self.facts.id,
                 "its front-end keeps no in-flight record: what is under way when the daemon dies may be \

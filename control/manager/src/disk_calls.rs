@@ -15,7 +15,7 @@ use crate::answers::{Answered, UNDONE, UNTIL_RESTART, not_kept};
 use crate::api::Reply;
 use crate::disk::{DiskParts, source_of, waits_of};
 use crate::kind::{DevicePlan, Facts};
-use crate::manager::{Manager, now};
+use crate::manager::Manager;
 use crate::openers::Patience;
 use crate::rights::{Rights, check_at, refused_rights};
 use crate::shut::{NotOpen, Shut, refused_with};
@@ -47,7 +47,7 @@ impl Manager {
         }
         match self.begin_to_add(&spec) {
             Some((id, wait)) => {
-                self.adding.push(Adding { id, spec, reply, until: now() + wait });
+                self.adding.push(Adding { id, spec, reply, until: self.now + wait });
             }
             None => self.add_now(&spec, reply),
         }
@@ -109,7 +109,7 @@ impl Manager {
             }
             Err(NotOpen::Ended(why) | NotOpen::Late(why)) => {
                 let waits = DevicePlan::Disk(plan.clone());
-                self.shut.push(Shut::waiting(waits, why, now()).never_open());
+                self.shut.push(Shut::waiting(waits, why, self.now).never_open());
             }
             Err(error) => return Err(refused(error)),
         }
@@ -312,7 +312,7 @@ impl Manager {
             disk.disk.set_waits(waits_of(&plan));
             let facts = Facts::from(&plan);
             if facts.qmp != device.facts.qmp {
-                device.follow.look_again();
+                device.follow.look_again(self.now);
             }
             device.facts = facts;
         }

@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn errors_are_told_once_until_there_was_none_for_a_minute() {
-        let start = crate::manager::now();
+        let start = crate::clock::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut failures = Failures::from(faults(5, 0));
         assert_eq!(failures.look(faults(5, 0), at(0)), None, "an earlier process told of them");
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn what_others_told_of_and_short_transfers_are_no_news() {
-        let now = crate::manager::now();
+        let now = crate::clock::now();
         let mut failures = Failures::default();
         failures.were_told(faults(36, 0), now);
         assert_eq!(failures.look(faults(36, 0), now), None);

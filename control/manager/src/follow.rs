@@ -22,7 +22,7 @@ use vhost_user::Message;
 use crate::device::Device;
 use crate::disk::{DiskParts, follows};
 use crate::image::Found;
-use crate::manager::{Manager, now};
+use crate::manager::Manager;
 use crate::openers::Patience;
 use crate::poll::Token;
 use crate::shut::{NotOpen, Retry};
@@ -51,7 +51,7 @@ impl Parting {
     ///
     /// # Errors
     /// No descriptor or no thread is left; `disk` is as it was.
-    fn begin(disk: &Arc<Disk>) -> std::io::Result<Parting> {
+    fn begin(disk: &Arc<Disk>, now: Instant) -> std::io::Result<Parting> {
         let done = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (end, disk) = (done.try_clone()?, Arc::clone(disk));
         let (tell, outcome) = sync_channel(1);
@@ -64,7 +64,7 @@ impl Parting {
             let _ = tell.send(kept);
             let _ = rustix::io::write(&end, &1u64.to_ne_bytes());
         })?;
-        Ok(Parting { since: now(), done, outcome })
+        Ok(Parting { since: now, done, outcome })
     }
 }
 
@@ -102,9 +102,9 @@ impl DiskParts {
     }
 
     /// Why a ring waits for its locks.
-    pub(crate) fn waits_for(&self) -> Option<String> {
+    pub(crate) fn waits_for(&self, now: Instant) -> Option<String> {
         if let Some(remote) = &self.remote {
-            return remote.waits.text(now(), "its guest's requests wait");
+            return remote.waits.text(now, "its guest's requests wait");
         }
         match self.stand.as_ref()? {
             Stand::Away(Some((_, why))) => {
@@ -181,7 +181,7 @@ impl Manager {
 
     /// Asks for the locks of a disk, unless that was done a moment ago.
     pub(crate) fn take_locks(&mut self, number: u32) -> bool {
-        let now = now();
+        let now = self.now;
         let parts = self.devices.get(&number).and_then(|device| device.kind.disk());
         let Some(parts) = parts else { return false };
         if parts.asks_at().is_some_and(|at| at > now) {
@@ -278,7 +278,7 @@ impl Manager {
             return false;
         }
         let id = parts.plan.id.clone();
-        let begun = Parting::begin(&parts.disk).and_then(|parting| {
+        let begun = Parting::begin(&parts.disk, self.now).and_then(|parting| {
             self.poll.add(parting.done.as_fd(), Token::Parted(number)).map(|()| parting)
         });
         match begun {

@@ -20,9 +20,10 @@ use tracing::{info, warn};
 use vcpu_tracker::vcpus::{Process, VCPUS_MAX, Vcpu};
 use vcpu_tracker::{Roster, Tracker, Unavailable};
 
+use crate::clock::machine_ns;
 use crate::device::Device;
 use crate::kind::Kind;
-use crate::manager::{Manager, machine_ns, now};
+use crate::manager::Manager;
 use crate::nic::NicParts;
 use crate::qmp::{Inquiries, Said};
 use crate::rivals::Rivals;
@@ -97,9 +98,9 @@ struct Found {
 
 impl Follow {
     /// It is to be told again, by another plan.
-    pub(crate) fn look_again(&mut self) {
+    pub(crate) fn look_again(&mut self, now: Instant) {
         if self.link.is_some() {
-            self.scan_at = Some(now());
+            self.scan_at = Some(now);
         }
     }
 }
@@ -271,7 +272,7 @@ impl Manager {
         let Some(device) = self.devices.get_mut(&number) else { return };
         let process = std::mem::take(&mut *device.follow).process;
         if let Some(process) = process {
-            self.guests.leave(process, number, machine_ns(now()));
+            self.guests.leave(process, number, machine_ns(self.now));
         }
     }
 
@@ -328,7 +329,7 @@ impl Manager {
             return;
         }
         if device.facts.qmp.as_deref() != Some(path) {
-            return device.follow.look_again();
+            return device.follow.look_again(self.now);
         }
         let Follow { link, process, scan_at, pause, .. } = **before;
         let was_wrong = before.problem.is_some();
@@ -347,7 +348,7 @@ impl Manager {
         if let Some(process) = follow.process {
             // Of a process that is gone nobody is followed any more, though its descriptor may live on.
             let (looked, problem) = look(Path::new("/"), process, qmp);
-            let found = self.guests.follow(process, number, &looked, machine_ns(now()));
+            let found = self.guests.follow(process, number, &looked, machine_ns(self.now));
             // Of a guest some of whose vCPUs are nobody's it is not known that none of them runs.
             let is_part = |said: &Said| said.as_ref().is_ok_and(|said| looked.len() < said.len());
             let vm = found.vm.filter(|_| !qmp.is_some_and(|(_, said)| is_part(said)));
@@ -363,7 +364,7 @@ impl Manager {
             follow.table = self.guests.roster.as_ref().map(|roster| Arc::clone(roster.table()));
         }
         let count = follow.vcpus.len();
-        if follow.vcpus != device.follow.vcpus && count > 0 && device.may_log() {
+        if follow.vcpus != device.follow.vcpus && count > 0 && device.may_log(self.now) {
             info!(device = device.facts.id, vcpus = count, "its guest's vCPUs are followed");
         }
         let before = device.vm_line().map(|line| line.vm);

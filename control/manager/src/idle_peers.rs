@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn each_stage_is_told_once_within_five_seconds() {
-        let start = crate::manager::now();
+        let start = crate::clock::now();
         for (seen, stage) in [
             (seen(false, false, false, (9, 9)), Stage::Silent),
             (seen(true, false, false, (9, 9)), Stage::NoMemory),
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn who_gets_on_is_told_of_nothing() {
-        let start = crate::manager::now();
+        let start = crate::clock::now();
         let mut beginning = Beginning::default();
         let mut told = looks(&mut beginning, seen(true, false, false, (0, 0)), start, 2);
         told.extend(looks(&mut beginning, seen(true, true, false, (0, 0)), start + 3 * SECOND, 2));
@@ -293,7 +293,7 @@ mod tests {
     /// What QEMU kicks itself proves nothing, nor does a guest that has nothing to ask for.
     #[test]
     fn who_has_nothing_to_do_is_told_of_nothing() {
-        let start = crate::manager::now();
+        let start = crate::clock::now();
         let four = Seen { rings: 4, ..seen(true, true, true, (9 + 4, 9)) };
         let mut beginning = Beginning::new(Counted { kicks: 9, requests: 9 });
         assert_eq!(looks(&mut beginning, four, start, 60), []);
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn what_was_told_is_over_when_the_guest_gets_on() {
-        let start = crate::manager::now();
+        let start = crate::clock::now();
         let mut beginning = Beginning::default();
         assert_eq!(looks(&mut beginning, seen(true, false, false, (0, 0)), start, 9).len(), 1);
         beginning.look(seen(true, true, true, (0, 0)), start + 10 * SECOND);

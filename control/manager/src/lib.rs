@@ -35,6 +35,7 @@
 //! | `remote` | links: disks of other machines, and disks for them |
 //! | `upgrade` | another process takes over, or this one does |
 //! | `rights` | who may open a socket |
+//! | `clock` | the time, which loops alone read |
 //! | `poll`, `sockets`, `connection` | the system calls |
 #![forbid(unsafe_code)]
 
@@ -48,6 +49,7 @@ mod begin;
 mod bonds;
 mod bounds;
 pub mod check;
+mod clock;
 mod connection;
 mod cores;
 mod daemon_view;

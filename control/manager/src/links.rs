@@ -14,7 +14,7 @@ use crate::connection::Incoming;
 use crate::device::{Device, Held, LINKS_MAX, Link};
 use crate::front_end::FrontEndError;
 use crate::lent::Lent;
-use crate::manager::{Manager, RETRY_INTERVAL, now};
+use crate::manager::{Manager, RETRY_INTERVAL};
 use crate::poll::Token;
 use crate::rights::Rights;
 use crate::sockets;
@@ -65,7 +65,7 @@ impl Manager {
         let Some(Ok(Some(socket))) = accepted else { return false };
         device.closer.close(socket);
         device.problem = Some(format!("a connection was refused: {error}; raise LimitNOFILE"));
-        if device.may_log() {
+        if device.may_log(self.now) {
             warn!(device = device.facts.id, %error, "refused a connection; raise LimitNOFILE");
         }
         self.reserve = self.reserve.take().or_else(sockets::reserve);
@@ -82,7 +82,7 @@ impl Manager {
     fn stop_accepting(&mut self, number: u32, error: &std::io::Error) {
         let Some(device) = self.devices.get_mut(&number) else { return };
         self.reserve = self.reserve.take().or_else(sockets::reserve);
-        if device.may_log() {
+        if device.may_log(self.now) {
             warn!(device = device.facts.id, %error, "a connection could not be accepted");
         }
         device.problem = Some(format!("a connection could not be accepted: {error}"));
@@ -92,7 +92,7 @@ impl Manager {
     /// Leaves the listener alone for so long; whoever connects waits.
     fn pause_accepting(&mut self, number: u32, interval: Duration) {
         let Some(device) = self.devices.get_mut(&number) else { return };
-        device.retry_at = Some(now() + interval);
+        device.retry_at = Some(self.now + interval);
         if let Some(listener) = &device.listener {
             self.poll.want(listener, Token::Listener(number), false, false);
         }
@@ -135,7 +135,7 @@ impl Manager {
             {
                 let socket = &device.facts.socket;
                 device.problem = Some(format!("its socket {socket}: {error}"));
-                device.retry_at = Some(now() + RETRY_INTERVAL);
+                device.retry_at = Some(self.now + RETRY_INTERVAL);
             }
             return;
         }
@@ -193,11 +193,11 @@ impl Manager {
         if device.kind.is_off() {
             return device.closer.close(socket);
         }
-        let now = now();
+        let now = self.now;
         if let Some(until) = device.closed_until.filter(|until| now < *until) {
             device.closer.close(socket);
             let left_s = until.duration_since(now).as_secs() + 1;
-            if device.may_log() {
+            if device.may_log(self.now) {
                 warn!(
                     device = device.facts.id,
                     left_s, "refused a connection: one has made a call wait"
@@ -214,7 +214,7 @@ impl Manager {
             let Some(silent) = silent.min_by_key(|(_, link)| link.heard_at).map(|(id, _)| *id)
             else {
                 device.closer.close(socket);
-                if device.may_log() {
+                if device.may_log(self.now) {
                     let id = &device.facts.id;
                     let there = device.links.len();
                     let why = match there < LINKS_MAX {
@@ -234,7 +234,7 @@ impl Manager {
         let mut link = device.new_link(socket, (&self.addresses, &self.bounds), now);
         link.extra = extra;
         if let Err(error) = self.poll.add(link.connection.socket(), Token::Link(number, id)) {
-            if device.may_log() {
+            if device.may_log(self.now) {
                 warn!(device = device.facts.id, %error, "a connection cannot be watched");
             }
             return;
@@ -244,7 +244,7 @@ impl Manager {
             device.queues.iter_mut().for_each(|queue| queue.problem = None);
         }
         device.links.insert(id, link);
-        if device.may_log() {
+        if device.may_log(self.now) {
             info!(device = device.facts.id, "a front-end connected");
         }
     }
@@ -306,9 +306,10 @@ impl Manager {
         let Some(link) = self.devices.get(&number).and_then(|d| d.links.get(&id)) else { return };
         let (read, write) = (link.held.is_none(), link.connection.is_backed_up());
         self.poll.want(link.connection.socket(), Token::Link(number, id), read, write);
+        let stalls_at = self.now + MESSAGE_TIME_MAX;
         let Some(link) = self.link(number, id) else { return };
         match link.connection.is_within() {
-            true => link.stalls_at = link.stalls_at.or(Some(now() + MESSAGE_TIME_MAX)),
+            true => link.stalls_at = link.stalls_at.or(Some(stalls_at)),
             false => link.stalls_at = None,
         }
     }
@@ -321,7 +322,7 @@ impl Manager {
             Err(reject) => return self.reject(number, id, reject.into()),
         };
         let scope = link.session.scope(&message);
-        link.heard_at = now();
+        link.heard_at = self.now;
         let (fds, need_reply) = (frame.fds, frame.need_reply);
         link.held = Some(Held { since: link.heard_at, message, fds, need_reply });
         self.release(number, id, scope);
@@ -446,7 +447,7 @@ impl Manager {
     fn reject(&mut self, number: u32, id: u32, reject: Reject<Refused<FrontEndError>>) {
         let Some(device) = self.devices.get_mut(&number) else { return };
         let reason = reject.reason.to_string();
-        if device.may_log() {
+        if device.may_log(self.now) {
             warn!(device = device.facts.id, "refused a message of its front-end: {reason}");
         }
         device.problem = Some(format!("a message of its front-end was refused: {reason}"));
@@ -469,7 +470,7 @@ impl Manager {
         if device.links.remove(&id).is_none() {
             return;
         }
-        if device.may_log() {
+        if device.may_log(self.now) {
             info!(device = device.facts.id, "a front-end is gone: {why}");
         }
         if device.runner == Some(id) {

@@ -12,7 +12,6 @@ use config::Plan;
 use config::api::{Answer, ApiError, ErrorKind};
 use config::spec::Mode;
 use guest_memory::Loss;
-use rustix::time::{ClockId, clock_gettime};
 use sidecore::{Command, Event, ServedSpec};
 use tracing::warn;
 
@@ -65,6 +64,8 @@ pub(crate) struct Waiting {
 }
 
 pub(crate) struct Manager {
+    /// The time of this turn, which its loop reads ([`Manager::tick`]).
+    pub(crate) now: Instant,
     pub(crate) poll: Poll,
     pub(crate) options: Options,
     pub(crate) plan: Plan,
@@ -142,9 +143,11 @@ pub(crate) enum End {
 impl Manager {
     pub(crate) fn turn_until_stopped(&mut self) -> End {
         loop {
+            self.tick();
             let events = self.poll.wait(self.wait_time());
             self.openers.begin_turn();
             for (token, gone) in events {
+                self.tick();
                 match token {
                     Token::Listener(number) => self.accept(number),
                     Token::Link(number, id) => self.serve_link(number, id, gone),
@@ -163,6 +166,7 @@ impl Manager {
                     Token::Openers => self.hear_openers(),
                 }
             }
+            self.tick();
             self.due();
             self.settle();
             self.go_on_reloading();
@@ -177,13 +181,13 @@ impl Manager {
                 let queues = self.devices.values().any(|device| !device.attached().is_empty());
                 let drained = !queues && !self.network.is_attached();
                 // An IOhost that is told has its disks free for the next one at once.
-                let is_told = !self.remote.is_giving_back() || now() >= by;
+                let is_told = !self.remote.is_giving_back() || self.now >= by;
                 if drained && is_told {
                     self.close_all();
                     self.cores.end_all();
                     return End::Stopped;
                 }
-                if !drained && now() >= by {
+                if !drained && self.now >= by {
                     warn!("what is in flight does not end; stopping without it");
                     self.close_all();
                     // A sidecore that waits for a dead disk would wait for ever; the end of the
@@ -206,13 +210,15 @@ impl Manager {
         let uplinks = uplinks.filter(|_| self.stop_by.is_none());
         let due = due.chain(uplinks).chain(self.cores.due_at());
         let links = self.remote.due_at().filter(|_| self.stop_by.is_none());
-        let due = due.chain(links).chain(self.guests.inquiries.due_at());
+        let due = due.chain(links).chain(self.guests.inquiries.due_at(self.now));
         let due = due.chain(self.balance.due_at(&self.cores)).chain(self.idle_peers_due_at());
         let due = due.chain(self.watch.due_at()).chain(self.failures_due_at());
         let due = due.chain(self.adding.iter().map(Adding::due_at)).chain(self.state.lock_due_at());
-        let due = due.chain(self.upgrade.as_ref().map(Upgrade::due_at)).chain(self.settles_at());
+        let due = due
+            .chain(self.upgrade.as_ref().map(|upgrade| upgrade.due_at(self.now)))
+            .chain(self.settles_at());
         let due = due.chain(self.queries.iter().map(MacQuery::due_at)).min();
-        let until = due.map(|due| due.saturating_duration_since(now()));
+        let until = due.map(|due| due.saturating_duration_since(self.now));
         match self.cores.is_backed_up() {
             true => Some(until.unwrap_or(INBOX_INTERVAL).min(INBOX_INTERVAL)),
             false => until,
@@ -290,7 +296,7 @@ impl Manager {
             }
         }
         if let Some(problem) = problem {
-            if device.log.allows(now()) {
+            if device.log.allows(self.now) {
                 warn!(device = device.facts.id, queue = key.queue, "not served: {problem}");
             }
             queue.problem = Some(format!("is not served: {problem}"));
@@ -314,7 +320,7 @@ impl Manager {
             return;
         }
         attached.is_finishing = false;
-        attached.leaving.get_or_insert_with(now);
+        attached.leaving.get_or_insert(self.now);
         if !is_asked_for {
             self.call_move_off(number, index, false);
         }
@@ -328,7 +334,7 @@ impl Manager {
         let key = device.key(index);
         let attached = device.queues.get_mut(usize::from(index)).and_then(|q| q.attached.as_mut());
         let Some(attached) = attached.filter(|attached| attached.leaving.is_none()) else { return };
-        (attached.leaving, attached.is_finishing) = (Some(now()), true);
+        (attached.leaving, attached.is_finishing) = (Some(self.now), true);
         self.call_move_off(number, index, false);
         self.tell(number, index, Command::Finish(key));
     }
@@ -358,7 +364,7 @@ impl Manager {
         if device.wants_to_listen() {
             self.listen_again(number);
         }
-        let now = now();
+        let now = self.now;
         self.note_arrival(number, now);
         self.settle_export(number);
         self.follow_remote(number);
@@ -381,7 +387,7 @@ impl Manager {
             // Its sidecore would refuse it; it starts when its link does.
             return;
         }
-        match device.make_queue(index) {
+        match device.make_queue(index, self.now) {
             Ok(Some((link, mut served))) => {
                 served.set_vm(device.vm_line());
                 let is_nic = device.kind.nic().is_some();
@@ -411,7 +417,7 @@ impl Manager {
             Err(error) => {
                 let is_said =
                     device.kind.disk_mut().is_some_and(|disk| disk.bond.is_refused_again());
-                if !is_said && device.may_log() {
+                if !is_said && device.may_log(self.now) {
                     warn!(device = device.facts.id, queue = index, "cannot be served: {error}");
                 }
                 if device.is_held_back() {
@@ -429,7 +435,7 @@ impl Manager {
         let alone = alone && !device.is_exported;
         if device.facts.mode == Mode::Connect && alone && self.stop_by.is_none() {
             let after = device.connect_after.max(device.closed_until);
-            device.retry_at = Some(after.map_or(now(), |after| after.max(now())));
+            device.retry_at = Some(after.map_or(self.now, |after| after.max(self.now)));
         }
     }
 
@@ -438,10 +444,10 @@ impl Manager {
     fn due(&mut self) {
         if self.stop_by.is_none() {
             self.open_shut();
-            self.retry_uplinks(now());
-            self.open_links(now());
+            self.retry_uplinks(self.now);
+            self.open_links(self.now);
         }
-        let now = now();
+        let now = self.now;
         self.settle_when_due(now);
         self.state.lock_when_due(&self.plan.daemon.api, now);
         self.cores.knock(now);
@@ -522,26 +528,4 @@ impl Manager {
         // Front-ends are heard in between.
         self.calls.wake();
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "the control loop's one reader of the clock")]
-pub(crate) fn now() -> Instant {
-    Instant::now()
-}
-
-/// How long this machine was suspended so far, nanoseconds.
-pub(crate) fn suspended_ns() -> u64 {
-    let ns = |clock| {
-        let time = clock_gettime(clock);
-        u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + time.tv_nsec as u64
-    };
-    ns(ClockId::Boottime).saturating_sub(ns(ClockId::Monotonic))
-}
-
-/// The monotonic clock, which is the same for all processes of a machine, at `at`: nanoseconds.
-pub(crate) fn machine_ns(at: Instant) -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0).saturating_mul(1_000_000_000);
-    let ns = seconds.saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0));
-    ns.saturating_sub(now().saturating_duration_since(at).as_nanos() as u64)
 }

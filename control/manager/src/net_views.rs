@@ -21,7 +21,7 @@ impl Manager {
     pub(crate) fn nic_view(&self, device: &Device, parts: &NicParts, queues: bool) -> NicView {
         let port = parts.plug.and_then(|plug| plug.uplink);
         let uplink = port.and_then(|port| self.network.uplinks.get(&port));
-        let problem = views::problem_of(device)
+        let problem = views::problem_of(device, self.now)
             .or_else(|| self.nic_waits_for(port?))
             .or_else(|| uplink.and_then(|uplink| Some(uplink.problem()?.to_string())));
         let is_bad = |queue: &QueueState| queue.violation.is_some() || queue.problem.is_some();

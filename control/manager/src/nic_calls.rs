@@ -13,7 +13,7 @@ use crate::answers::{Answered, UNDONE, UNTIL_RESTART, not_kept};
 use crate::device::Device;
 use crate::host_ports::{Guest, HostPorts};
 use crate::kind::{DevicePlan, Facts, Kind};
-use crate::manager::{Manager, now};
+use crate::manager::Manager;
 use crate::net_views;
 use crate::nic::Plug;
 use crate::rights::{Rights, refused_rights};
@@ -124,7 +124,7 @@ impl Manager {
             self.turn_link(number, after.link);
         }
         if let Some(device) = self.devices.get_mut(&number) {
-            device.follow.look_again();
+            device.follow.look_again(self.now);
         }
         self.say_port(number);
         let limits = |plan: &NicPlan| (plan.limit, plan.group.clone());
@@ -183,17 +183,18 @@ impl Manager {
         let Some(device) = self.devices.get_mut(&number) else { return };
         let Some(nic) = device.kind.nic() else { return };
         if !nic.may_announce(mac) {
-            if device.may_log() {
+            if device.may_log(self.now) {
                 warn!(nic = device.facts.id, "another address than its own was not announced");
             }
             return;
         }
         // Each is a flood: a VMM says it a few times, 50 ms and more apart.
-        if nic.announced_at.is_some_and(|at| now() < at + ANNOUNCE_INTERVAL) {
+        if nic.announced_at.is_some_and(|at| self.now < at + ANNOUNCE_INTERVAL) {
             return;
         }
+        let now = self.now;
         if let Some(nic) = self.nic_parts_mut(number) {
-            nic.announced_at = Some(now());
+            nic.announced_at = Some(now);
         }
         self.say_announcement(number, mac);
     }

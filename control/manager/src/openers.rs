@@ -21,8 +21,8 @@ use names::Medium;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::bonds::{Bonds, Vetting};
+use crate::clock::now;
 use crate::disk::source_of;
-use crate::manager::now;
 use crate::shut::NotOpen;
 use closings::Closings;
 use media::Media;

@@ -18,7 +18,7 @@ use vcpu_tracker::vcpus::Vcpu;
 
 use self::dialogue::{Dialogue, QmpError};
 use crate::lent::{Closer, Lent};
-use crate::manager::{Manager, now};
+use crate::manager::Manager;
 use crate::poll::Token;
 use crate::sockets::{self, Received};
 
@@ -102,10 +102,10 @@ pub(crate) struct Inquiries {
 
 impl Inquiries {
     /// When something is to be done without an event.
-    pub(crate) fn due_at(&self) -> Option<Instant> {
+    pub(crate) fn due_at(&self, now: Instant) -> Option<Instant> {
         let begins = self.has_room() && !self.queue.is_empty();
         let ends = self.open.values().map(|inquiry| inquiry.ends_at).min();
-        if begins || !self.said.is_empty() { Some(now()) } else { ends }
+        if begins || !self.said.is_empty() { Some(now) } else { ends }
     }
 
     fn has_room(&self) -> bool {
@@ -120,7 +120,11 @@ impl Inquiries {
 }
 
 impl Inquiry {
-    fn begin(path: &str, closer: &Closer, number: u32) -> Result<Inquiry, NotSaid> {
+    fn begin(
+        path: &str,
+        closer: &Closer,
+        (number, now): (u32, Instant),
+    ) -> Result<Inquiry, NotSaid> {
         let found = Socket::find(Path::new(path)).map_err(|refused| match refused.errno() {
             Some(Errno::NOENT | Errno::NOTDIR) => NotSaid::NoSocket,
             Some(Errno::ACCESS | Errno::PERM) => NotSaid::NotPermitted,
@@ -138,7 +142,7 @@ impl Inquiry {
             path: path.to_string(),
             socket: Lent::new(socket, closer),
             dialogue: Dialogue::default(),
-            ends_at: now() + DIALOGUE_TIME_MAX,
+            ends_at: now + DIALOGUE_TIME_MAX,
             devices: vec![number],
         })
     }
@@ -215,7 +219,7 @@ impl Manager {
         inquiries.next = id.wrapping_add(1);
         let begun = match is_behind {
             true => Err(NotSaid::Behind),
-            false => Inquiry::begin(&path, &device.closer, number),
+            false => Inquiry::begin(&path, &device.closer, (number, self.now)),
         };
         let begun = begun.and_then(|inquiry| {
             self.poll.add(&inquiry.socket, Token::Qmp(id))?;

@@ -13,7 +13,7 @@ use tracing::{info, warn};
 
 use crate::api::Reply;
 use crate::effects::{refuse_beyond, refuse_losses, say_made, say_refused};
-use crate::manager::{Manager, now};
+use crate::manager::Manager;
 use crate::poll::Token;
 use crate::reload_net::Hosts;
 use crate::reload_open::{Late, Prepared};
@@ -225,7 +225,7 @@ impl Manager {
         self.set_services(&difference.changes);
         let mut undone = self.apply_rights(&difference.changes);
         let late = self.serve_prepared(prepared, &mut done, &mut undone);
-        let answer_by = Some(now() + TAKE_OVER_TIME_MAX);
+        let answer_by = Some(self.now + TAKE_OVER_TIME_MAX);
         self.reloading =
             Some(Reloading { late, resizing: Vec::new(), undone, done, reply: None, answer_by });
         self.begin_resizes(&difference.changes);
@@ -301,7 +301,7 @@ impl Manager {
         }
         for Late { plan, why, .. } in &prepared.later {
             self.shut.retain(|shut| shut.plan.id() != plan.id());
-            self.shut.push(Shut::waiting(plan.clone(), why.clone(), now()));
+            self.shut.push(Shut::waiting(plan.clone(), why.clone(), self.now));
         }
         self.give_back(prepared.hosts);
         prepared.later
@@ -342,7 +342,7 @@ impl Manager {
         };
         // A resize is given up in time by whoever waits for its queues (`answer_overdue`).
         let resizes = reloading.resizing.iter().any(is_resizing);
-        let has_time = reloading.answer_by.is_some_and(|by| now() < by);
+        let has_time = reloading.answer_by.is_some_and(|by| self.now < by);
         if resizes || waiting.is_some() && has_time {
             self.reloading = Some(reloading);
             return;

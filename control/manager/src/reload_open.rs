@@ -19,7 +19,7 @@ use crate::check;
 use crate::device::Device;
 use crate::images::FileId;
 use crate::kind::DevicePlan;
-use crate::manager::{Manager, now};
+use crate::manager::Manager;
 use crate::openers::Lies;
 use crate::reload_net::Hosts;
 use crate::rights::{self, Rights};
@@ -388,7 +388,7 @@ impl Manager {
                     warn!(device = plan.id(), "waits to be served as before: {why}");
                     restored.waiting.push(format!("{} ({why})", before.title()));
                     self.put_in_force(&before);
-                    self.shut.push(Shut::waiting_for(before, &why, now()));
+                    self.shut.push(Shut::waiting_for(before, &why, self.now));
                 }
             }
         }

@@ -19,7 +19,7 @@ use sidecore::{Command, FromLink, Link, ToLink};
 use tracing::{info, warn};
 
 use crate::log_rate::LogRate;
-use crate::manager::{Manager, now};
+use crate::manager::Manager;
 use crate::poll::Token;
 use crate::upgrade::predecessor::Upgrade;
 
@@ -218,7 +218,7 @@ impl Manager {
                 plan: plan.clone(),
                 seats,
                 sockets: Vec::new(),
-                stage: Stage::Shut { problem: "is not open yet".to_string(), retry_at: now() },
+                stage: Stage::Shut { problem: "is not open yet".to_string(), retry_at: self.now },
                 end,
                 log: LogRate::default(),
             };
@@ -236,7 +236,7 @@ impl Manager {
         match self.estate.is_some() {
             // Another process has them until this one serves.
             true => self.know_as_before(),
-            false => self.open_links(now()),
+            false => self.open_links(self.now),
         }
         Ok(())
     }
@@ -301,7 +301,7 @@ impl Manager {
         info!(link = id, sidecores = ?seats, sockets = ?how, "open");
         self.export_disks(key);
         self.export_nics(key);
-        self.ask_again(key, now());
+        self.ask_again(key, self.now);
     }
 
     /// Gives a link to the sidecores that are to have its seats.
@@ -322,7 +322,7 @@ impl Manager {
         let Some(link) = self.remote.link(key) else { return };
         let problem = "its sidecore has no place for it: make fewer links".to_string();
         warn!(link = link.plan.id, "{problem}");
-        link.stage = Stage::Shut { problem, retry_at: now() + 60 * RETRY_INTERVAL };
+        link.stage = Stage::Shut { problem, retry_at: self.now + 60 * RETRY_INTERVAL };
         // Its other seats go, too: without one of them its clients would say hello to nobody.
         for core in link.seats.clone() {
             self.cores.send(core, Command::DetachLink(key));

@@ -131,7 +131,7 @@ impl Manager {
         let rivals = self.guests.rivals.look(roster.table(), vcpus.into_iter(), &cpus, times);
         for Rival { device, vcpu, core } in rivals {
             let Some(device) = self.devices.get_mut(&device) else { continue };
-            if !device.may_log() {
+            if !device.may_log(self.now) {
                 continue;
             }
             warn!(

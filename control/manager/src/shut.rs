@@ -22,7 +22,7 @@ use crate::disk::DiskParts;
 use crate::images::{self, FileId};
 use crate::kind::{DevicePlan, Facts, Kind};
 use crate::lent::Closer;
-use crate::manager::{Manager, now};
+use crate::manager::Manager;
 use crate::nic::NicParts;
 use crate::openers::{NotYet, Patience};
 use crate::poll::{DEVICES_END, Token};
@@ -470,13 +470,13 @@ impl Manager {
         {
             // Nothing is opened by name before the predecessor has let go.
             let why = "waits until the daemon before this one has ended".to_string();
-            return self.shut.push(Shut::waiting(plan, why, now()));
+            return self.shut.push(Shut::waiting(plan, why, self.now));
         }
         let opened = self.open_device(plan.clone()).and_then(|device| self.serve_device(device));
         let Err(why) = opened else { return };
         self.shut.push(match why {
             NotOpen::Ended(_) | NotOpen::Late(_) | NotOpen::Living(_) => {
-                Shut::waiting_for(plan, &why, now())
+                Shut::waiting_for(plan, &why, self.now)
             }
             NotOpen::Ours(_) | NotOpen::Wrong(_) => Shut::failed(plan, why.to_string()),
         });
@@ -500,7 +500,7 @@ impl Manager {
 
     /// Tries again what is due.
     pub(crate) fn open_shut(&mut self) {
-        let now = now();
+        let now = self.now;
         let is_due = |shut: &Shut| shut.due_at().is_some_and(|at| at <= now);
         let due: Vec<DevicePlan> =
             self.shut.iter().filter(|shut| is_due(shut)).map(|shut| shut.plan.clone()).collect();
@@ -540,7 +540,7 @@ impl Manager {
 
     /// A disk is gone: what waited for its image or socket is tried at once.
     pub(crate) fn retry_shut(&mut self) {
-        let now = now();
+        let now = self.now;
         for retry in self.shut.iter_mut().filter_map(|shut| shut.retry.as_mut()) {
             (retry.since, retry.at, retry.pause) = (now, now, PAUSE_MIN);
         }
@@ -578,6 +578,7 @@ pub(crate) fn is_same_image(a: &Source, b: &Source) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::now;
 
     #[test]
     fn a_thousand_devices_without_their_file_system_are_one_line() {

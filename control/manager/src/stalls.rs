@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use crate::device::Device;
 use crate::disk::DiskParts;
 use crate::failures::since;
-use crate::manager::{Manager, now};
+use crate::manager::Manager;
 
 /// Why requests of a disk wait, and how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,9 +133,9 @@ impl Manager {
         };
         if is_bad && stall.is_none() {
             // Those that this line tells of.
-            disk.failures.were_told(faults, now());
+            disk.failures.were_told(faults, self.now);
         }
-        if !device.may_log() {
+        if !device.may_log(self.now) {
             return;
         }
         let id = &device.facts.id;

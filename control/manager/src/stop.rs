@@ -7,7 +7,7 @@ use std::time::Duration;
 use tracing::info;
 
 use crate::device::Device;
-use crate::manager::{Manager, now};
+use crate::manager::Manager;
 use crate::poll::Token;
 use crate::upgrade::error::UpgradeError;
 
@@ -28,7 +28,7 @@ impl Manager {
         self.shut.clear();
         self.adding.clear();
         self.give_up_uplinks();
-        self.stop_by = Some(now() + STOP_TIME_MAX);
+        self.stop_by = Some(self.now + STOP_TIME_MAX);
         let devices: Vec<u32> = self.devices.keys().copied().collect();
         for number in devices {
             let Some(device) = self.devices.get_mut(&number) else { continue };

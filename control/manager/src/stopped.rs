@@ -8,7 +8,7 @@ use guest_memory::Loss;
 use tracing::warn;
 
 use crate::lent::Lent;
-use crate::manager::{Manager, now};
+use crate::manager::Manager;
 
 /// How long no front-end is taken after one that made a sidecore wait.
 const SHUT_OUT_TIME: Duration = Duration::from_secs(10);
@@ -22,7 +22,7 @@ impl Manager {
         // A front-end that has gone leaves no problem behind: the next one starts the queue anew.
         let Some(link) = device.links.get_mut(&attached.link) else { return };
         queue.violation = Some(violation.to_string());
-        if device.log.allows(now()) {
+        if device.log.allows(self.now) {
             warn!(device = device.facts.id, queue = key.queue, "it is stopped: {violation}");
         }
         // Without a descriptor left, only the counters and the log tell.
@@ -37,7 +37,7 @@ impl Manager {
     /// A front-end made a sidecore wait, which serves others too: it may do so once in a while.
     pub(crate) fn shut_out(&mut self, number: u32, link: u32) {
         let Some(device) = self.devices.get_mut(&number) else { return };
-        let until = now() + SHUT_OUT_TIME;
+        let until = self.now + SHUT_OUT_TIME;
         (device.closed_until, device.connect_after) = (Some(until), Some(until));
         device.problem = Some(format!(
             "its front-end made a call descriptor block, which holds up others; no front-end is \

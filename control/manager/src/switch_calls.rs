@@ -14,7 +14,7 @@ use tracing::{info, warn};
 use crate::answers::{Answered, UNDONE, not_kept};
 use crate::api::Reply;
 use crate::host_ports::HostPorts;
-use crate::manager::{Manager, now};
+use crate::manager::Manager;
 use crate::net_views;
 use crate::network::{NetworkError, Switch};
 
@@ -61,7 +61,7 @@ impl Manager {
         for core in 0..missing {
             self.cores.send(core, Command::ShowMacs(MacTable::new(bridge, token, room)));
         }
-        let (heard, answer_by) = (BTreeMap::new(), now() + MACS_TIME_MAX);
+        let (heard, answer_by) = (BTreeMap::new(), self.now + MACS_TIME_MAX);
         self.queries.push(MacQuery { token, bridge, missing, heard, reply, answer_by });
     }
 

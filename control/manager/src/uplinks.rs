@@ -18,7 +18,7 @@ use switch::Rules;
 use tracing::{info, warn};
 
 use crate::host_ports::{Guest, HostPorts};
-use crate::manager::{Manager, now};
+use crate::manager::Manager;
 use crate::network::Place;
 use crate::start::policy_of;
 use crate::upgrade::estate::UplinkEstate;
@@ -225,7 +225,7 @@ impl Manager {
             guest,
             counters: Arc::default(),
             work: Arc::default(),
-            state: State::Shut { problem, retry_at: now() },
+            state: State::Shut { problem, retry_at: self.now },
             removing: false,
             moving_to: None,
         };
@@ -297,7 +297,7 @@ impl Manager {
                 if uplink.problem() != Some(new.as_str()) {
                     warn!(uplink = uplink.name(), "cannot be opened: {new}");
                 }
-                uplink.state = State::Shut { problem: new, retry_at: now() + pause };
+                uplink.state = State::Shut { problem: new, retry_at: self.now + pause };
             }
         }
     }
@@ -305,7 +305,7 @@ impl Manager {
     /// After the next failure. What a predecessor had comes free a moment after it has ended.
     fn uplink_pause(&self) -> Duration {
         match self.took_over_at {
-            Some(at) if now() < at + RETRY_INTERVAL => HASTY_INTERVAL,
+            Some(at) if self.now < at + RETRY_INTERVAL => HASTY_INTERVAL,
             _ => RETRY_INTERVAL,
         }
     }
@@ -318,7 +318,7 @@ impl Manager {
         let has_some = !kept.is_empty();
         for number in kept {
             let Some(uplink) = self.network.uplinks.get_mut(&number) else { continue };
-            let shut = State::Shut { problem: String::new(), retry_at: now() };
+            let shut = State::Shut { problem: String::new(), retry_at: self.now };
             if let State::Kept(ports) = std::mem::replace(&mut uplink.state, shut) {
                 // One of which the other process was to have another is opened anew.
                 if ports.count() > 0 {
@@ -362,7 +362,7 @@ impl Manager {
     pub(crate) fn retry_uplinks_now(&mut self) {
         for uplink in self.network.uplinks.values_mut() {
             if let State::Shut { retry_at, .. } = &mut uplink.state {
-                *retry_at = now();
+                *retry_at = self.now;
             }
         }
     }
@@ -460,7 +460,7 @@ impl Manager {
             }
             return self.attach_uplink(number, ports);
         }
-        let retry_at = now() + RETRY_INTERVAL;
+        let retry_at = self.now + RETRY_INTERVAL;
         uplink.state = State::Shut { problem: problem.unwrap_or_default(), retry_at };
         // At a stop everything stays as it is, so that what others made of it does.
         match removing && !stopping {
@@ -478,7 +478,7 @@ impl Manager {
         // Whoever waited for its interface may have it.
         for other in self.network.uplinks.values_mut() {
             if let State::Shut { retry_at, .. } = &mut other.state {
-                *retry_at = now();
+                *retry_at = self.now;
             }
         }
         match uplink.nic {

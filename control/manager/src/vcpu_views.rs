@@ -7,8 +7,9 @@ use config::spec;
 use runstate::{Activity, Slot, State};
 use vcpu_tracker::vcpus::Vcpu;
 
+use crate::clock::machine_ns;
 use crate::device::Device;
-use crate::manager::{Manager, machine_ns, now};
+use crate::manager::Manager;
 use crate::nic::NicParts;
 
 /// Why no frame of a NIC can go to another queue.
@@ -26,7 +27,7 @@ impl Manager {
 
     /// The vCPUs of a device's guest that are followed.
     pub(crate) fn vcpu_views(&self, device: &Device) -> Vec<VcpuView> {
-        let now_ns = machine_ns(now());
+        let now_ns = machine_ns(self.now);
         let Some(table) = self.guests.roster.as_ref().map(|roster| roster.table()) else {
             return Vec::new();
         };

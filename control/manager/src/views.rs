@@ -1,6 +1,6 @@
 //! What operators are shown: control's state as `config::api` puts it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use config::api::{
     CountersView, DiskState, DiskView, FaultsView, HeldView, QueueView, SidecoreState, SidecoreView,
@@ -14,7 +14,6 @@ use crate::balance::Balance;
 use crate::cores::Core;
 use crate::device::{Device, Link, QueueState};
 use crate::disk::DiskParts;
-use crate::manager::now;
 use crate::rivals::Rivals;
 use crate::shut::Shut;
 use crate::stalls::Stall;
@@ -23,14 +22,14 @@ use crate::stalls::Stall;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// One disk; with its queues or without. Without its guest's vCPUs.
-pub(crate) fn disk(device: &Device, parts: &DiskParts, queues: bool) -> DiskView {
+pub(crate) fn disk(device: &Device, parts: &DiskParts, (queues, now): (bool, Instant)) -> DiskView {
     let snapshots: Vec<QueueSnapshot> =
         device.queues.iter().map(|queue| queue.counters.snapshot()).collect();
     let each = || device.queues.iter().zip(&snapshots).enumerate();
-    let state = state_of(device);
+    let state = state_of(device, now);
     DiskView {
         state,
-        problem: problem_of(device),
+        problem: problem_of(device, now),
         removed: parts.remote.as_ref().and_then(|remote| remote.removed),
         // One that a link serves has none.
         socket: if device.is_exported { String::new() } else { parts.plan.socket.clone() },
@@ -168,11 +167,11 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
     }
 }
 
-fn state_of(device: &Device) -> DiskState {
+fn state_of(device: &Device, now: Instant) -> DiskState {
     let is_bad = |queue: &QueueState| queue.violation.is_some() || queue.problem.is_some();
     if device.queues.iter().any(is_bad) {
         DiskState::Failed
-    } else if waits_for(device).is_some() {
+    } else if waits_for(device, now).is_some() {
         DiskState::Waiting
     } else if let Some(stall) = Stall::of(device) {
         match stall {
@@ -192,7 +191,7 @@ fn state_of(device: &Device) -> DiskState {
 }
 
 /// What is wrong with a device, if something is.
-pub(crate) fn problem_of(device: &Device) -> Option<String> {
+pub(crate) fn problem_of(device: &Device, now: Instant) -> Option<String> {
     let broken = device.queues.iter().enumerate().find_map(|(index, queue)| {
         let violation = queue.violation.as_ref()?;
         let is_lost = |link: &Link| link.front_end.loss().is_some();
@@ -219,7 +218,7 @@ pub(crate) fn problem_of(device: &Device) -> Option<String> {
     let in_part = || device.ungiven.clone().or_else(unresized);
     let of_device =
         || device.problem.clone().or_else(in_part).or_else(|| device.unanswered.clone());
-    let waits = waits_for(device);
+    let waits = waits_for(device, now);
     let astray = device.kind.disk().and_then(DiskParts::astray_text);
     let stalled = || Some(Stall::of(device)?.problem(&device.kind.disk()?.plan));
     let unkept = || {
@@ -228,18 +227,18 @@ pub(crate) fn problem_of(device: &Device) -> Option<String> {
     };
     let more =
         || stalled().or(astray).or_else(unkept).or_else(of_device).or_else(|| device.idle_peer());
-    leaving(device).or(waits).or(broken).or(unsynced).or(unserved).or_else(more)
+    leaving(device, now).or(waits).or(broken).or(unsynced).or(unserved).or_else(more)
 }
 
 /// Why its guest waits for the locks of the image, or for another machine.
-fn waits_for(device: &Device) -> Option<String> {
+fn waits_for(device: &Device, now: Instant) -> Option<String> {
     let disk = device.kind.disk()?;
-    disk.bond.refused().map(str::to_string).or_else(|| disk.waits_for())
+    disk.bond.refused().map(str::to_string).or_else(|| disk.waits_for(now))
 }
 
 /// Since when it waits for a disk that does not answer, if that is longer than usual.
-fn leaving(device: &Device) -> Option<String> {
-    let time = now().saturating_duration_since(device.leaving_since()?);
+fn leaving(device: &Device, now: Instant) -> Option<String> {
+    let time = now.saturating_duration_since(device.leaving_since()?);
     if time < PATIENCE && !device.removing {
         return None;
     }

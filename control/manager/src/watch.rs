@@ -249,7 +249,7 @@ impl Manager {
             return;
         }
         let said = parts.astray_text();
-        if device.may_log() {
+        if device.may_log(self.now) {
             let id = &device.facts.id;
             match said {
                 Some(text) => warn!(disk = id, "{text}"),

@@ -149,7 +149,7 @@ impl Gate {
             Ok(peer) => Peer { uid: peer.uid(), pid: peer.pid().unwrap_or(0) },
             Err(_) => Peer { uid: UNKNOWN_UID, pid: 0 },
         };
-        let now = crate::manager::now();
+        let now = crate::clock::now();
         let (leave, told) = oneshot::channel();
         let id = {
             let mut crowd = lock(&self.places);
@@ -294,7 +294,7 @@ async fn serve_route(
     let call = route.operation.call(&id, &query, &body)?;
     lock(&seat.0.crowd).places.asked(seat.0.id);
     let answer = ask(door, seat.0.from, call).await;
-    lock(&seat.0.crowd).places.answered(seat.0.id, crate::manager::now());
+    lock(&seat.0.crowd).places.answered(seat.0.id, crate::clock::now());
     Ok(answer?)
 }
 

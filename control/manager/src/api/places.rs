@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn strangers_leave_places_for_owners() {
-        let now = crate::manager::now();
+        let now = crate::clock::now();
         let mut places = Places::new(6, 2, OWN);
         let ids: Vec<u64> = (0..4).map(|uid| free(&mut places, 100 + uid, now)).collect();
         assert_eq!(places.enter(200, now), Entry::Full);
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn who_is_slow_gives_way_and_who_waits_for_us_does_not() {
-        let now = crate::manager::now();
+        let now = crate::clock::now();
         let mut places = Places::new(3, 1, OWN);
         let [first, second] = [now, now + GRACE].map(|at| free(&mut places, 100, at));
         assert!(!places.owes(), "nobody has asked yet");
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn one_user_leaves_places_for_others() {
-        let now = crate::manager::now();
+        let now = crate::clock::now();
         let mut places = Places::new(64, 8, OWN);
         let ids: Vec<u64> = (0..PER_USER_MAX).map(|_| free(&mut places, 100, now)).collect();
         assert_eq!(places.enter(100, now), Entry::Full);

@@ -185,7 +185,7 @@ fn a_client_that_drips_gives_way_and_is_ended() {
     let fixture = Fixture::new(rote);
     let mut dripping: Vec<UnixStream> =
         (0..CLIENTS_MAX).map(|_| UnixStream::connect(&fixture.socket).unwrap()).collect();
-    let until = crate::manager::now() + std::time::Duration::from_secs(60);
+    let until = crate::clock::now() + std::time::Duration::from_secs(60);
     let mut bytes = b"POST /v1/disks HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n".iter();
     loop {
         let byte = [bytes.next().copied().unwrap_or(b'x')];
@@ -194,7 +194,7 @@ fn a_client_that_drips_gives_way_and_is_ended() {
         if fixture.ask("GET", "/v1/disks", "").0 == 200 {
             break;
         }
-        assert!(crate::manager::now() < until, "nobody gave way");
+        assert!(crate::clock::now() < until, "nobody gave way");
     }
     assert!(dripping.len() > CLIENTS_MAX / 2, "{} were left", dripping.len());
     // And none of them stays, whatever it goes on to send.
@@ -203,7 +203,7 @@ fn a_client_that_drips_gives_way_and_is_ended() {
         dripping.retain_mut(|client| client.write_all(&byte).is_ok());
         let step = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
         poll(&mut [], Some(&step)).unwrap();
-        assert!(crate::manager::now() < until, "{} still drip", dripping.len());
+        assert!(crate::clock::now() < until, "{} still drip", dripping.len());
     }
     fixture.finish();
 }

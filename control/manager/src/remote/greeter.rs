@@ -21,7 +21,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::Greeting;
 use tracing::debug;
 
-use crate::manager::now;
+use crate::clock::now;
 
 /// Between two words of hellos that a link refuses.
 const REFUSED_INTERVAL: Duration = Duration::from_secs(60);

@@ -19,7 +19,6 @@ use super::seats::{Had, Who};
 use super::using::{Asked, Known, remote_disk};
 use super::{End, Manager, OneLink, Remote, Stage, frame_bytes, longest};
 use crate::device::Device;
-use crate::manager::now;
 use crate::upgrade::wire::{
     ClientWords, ExportWords, KnownWords, NumberWords, SeatWords, WhoWords,
 };
@@ -355,7 +354,7 @@ impl Manager {
                 }
             }
         }
-        self.open_links(now());
+        self.open_links(self.now);
     }
 
     fn go_on_using(&mut self, key: LinkKey, mut made: Link, disks: Vec<NumberWords>) {
@@ -397,7 +396,7 @@ impl Manager {
                 self.goes_on_as(its, &words);
             }
         }
-        self.ask_again(key, now());
+        self.ask_again(key, self.now);
     }
 
     /// A device has that number of its link, since a process before this one asked for it.
@@ -432,7 +431,7 @@ impl Manager {
         let for_ns = Duration::from_secs(lease_s.into()).as_nanos() as u64;
         let Some(serving) = link.serving() else { return };
         for (seat, words) in clients {
-            serving.seated.comes_back(who_of(&words), seat, now());
+            serving.seated.comes_back(who_of(&words), seat, self.now);
         }
         for (seat, words, saved, is_here) in exports {
             let serving = self.remote.link(key).and_then(OneLink::serving);

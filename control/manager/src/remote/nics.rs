@@ -23,7 +23,6 @@ use super::serving::Export;
 use super::using::Asked;
 use super::waits::Waits;
 use super::{Manager, OneLink, Stage, device_of};
-use crate::manager::now;
 
 /// Requests of a NIC's attachment: none is made, and these are the least.
 const SLOTS: u16 = 1;
@@ -188,7 +187,7 @@ impl Manager {
         match asking.hold {
             Hold::Free if !is_idle => {
                 asking.hold = Hold::Wanted;
-                asking.waits.asked_at = asking.waits.silent_since.is_none().then(now);
+                asking.waits.asked_at = asking.waits.silent_since.is_none().then_some(self.now);
                 let spec = AttachSpec {
                     device: wanted,
                     slots: SLOTS,
@@ -383,7 +382,7 @@ impl Manager {
     /// What the NIC at that port waits for, if that is another machine.
     pub(crate) fn nic_waits_for(&self, port: u32) -> Option<String> {
         let asking = self.remote.nics.get(&port)?.asking?;
-        asking.waits.text(now(), "its guest's frames are lost")
+        asking.waits.text(self.now, "its guest's frames are lost")
     }
 
     /// What its IOhost said of it: that is the answer.
@@ -398,7 +397,9 @@ impl Manager {
             return;
         }
         match problem {
-            Some(problem) if device.log.allows(now()) => warn!(nic = device.facts.id, "{problem}"),
+            Some(problem) if device.log.allows(self.now) => {
+                warn!(nic = device.facts.id, "{problem}")
+            }
             Some(_) => {}
             None => info!(nic = device.facts.id, "its IOhost serves it"),
         }

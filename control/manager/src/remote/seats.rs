@@ -18,7 +18,6 @@ use tracing::info;
 use super::greeter::Task;
 use super::serving::{SESSIONS_MAX, Serving};
 use super::{Manager, OneLink, Stage};
-use crate::manager::now;
 
 /// Clients that are known at a time, with a session or in a handshake.
 const CLIENTS_MAX: usize = 4096;
@@ -322,7 +321,7 @@ impl Manager {
         let client = *greeted.peer();
         let who = who(client, greeting.from);
         // A session's first lease is twice as long.
-        let times = (now(), Duration::from_secs(2 * u64::from(lease_s) + 1));
+        let times = (self.now, Duration::from_secs(2 * u64::from(lease_s) + 1));
         let Some(serving) = self.remote.link(key).and_then(OneLink::serving) else { return };
         let mut seated = std::mem::take(&mut serving.seated);
         let seat = seated.seat(who, &places, times, |who| serving.is_had_by(who));
@@ -368,6 +367,7 @@ impl Manager {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::now;
 
     const PATIENCE: Duration = Duration::from_secs(21);
     const IDLE: Place = Place { is_parked: false, load: 0 };

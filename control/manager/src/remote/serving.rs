@@ -30,9 +30,9 @@ use super::greeter::System;
 use super::seats::{Clients, Had, SeatParts};
 use super::told::{Features, verifier_of};
 use super::{Manager, OneLink, RING_FRAMES, Stage, device_of, random};
+use crate::clock::suspended_ns;
 use crate::device::Attached;
 use crate::disk::DiskParts;
-use crate::manager::{now, suspended_ns};
 use crate::poll::Token;
 use crate::service::Flow;
 use crate::start::policy_of;
@@ -287,7 +287,7 @@ impl Manager {
     /// A line about a link, unless there were many: peers can cause them.
     pub(super) fn log_of_link(&mut self, key: LinkKey, line: impl FnOnce(&OneLink)) {
         if let Some(link) = self.remote.link(key)
-            && link.log.allows(now())
+            && link.log.allows(self.now)
         {
             line(link);
         }
@@ -312,7 +312,7 @@ impl Manager {
         };
         let is_here = self.disk_parts(device).is_some_and(DiskParts::is_here);
         if !is_here && !self.take_locks(device) {
-            let why = self.disk_parts(device).and_then(DiskParts::waits_for);
+            let why = self.disk_parts(device).and_then(|disk| disk.waits_for(self.now));
             return Err((0, why.unwrap_or_else(|| "its image is not open".to_string())));
         }
         let made = self.give_memory(key, number, size).map_err(|why| (0, why));

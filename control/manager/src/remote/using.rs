@@ -24,7 +24,6 @@ use super::told::Features;
 use super::waits::Waits;
 use super::{Manager, OneLink, RING_FRAMES, Stage, device_of, random};
 use crate::disk::{self, DiskParts};
-use crate::manager::now;
 use crate::shut::NotOpen;
 
 /// Outstanding parts of requests of one disk.
@@ -228,9 +227,11 @@ impl Manager {
             None => {
                 let why = "its IOhost has not answered yet";
                 if let Some(using) = link.using() {
-                    using.known.insert(name.clone(), Known::Asked { why, again_at: Some(now()) });
+                    using
+                        .known
+                        .insert(name.clone(), Known::Asked { why, again_at: Some(self.now) });
                 }
-                self.ask_again(key, now());
+                self.ask_again(key, self.now);
                 return Err(NotOpen::Ended(format!("{why} (link {id:?})")));
             }
         };
@@ -363,7 +364,7 @@ impl Manager {
             Some(news) => Known::Is(news),
             None => Known::Asked {
                 why: "its IOhost has no such disk for this machine: see its [[link.client]]",
-                again_at: Some(now() + ASK_INTERVAL),
+                again_at: Some(self.now + ASK_INTERVAL),
             },
         };
         let is_there = matches!(known, Known::Is(_));
@@ -383,7 +384,7 @@ impl Manager {
         let name = parts.name.clone();
         if let Some(using) = self.remote.link(key).and_then(OneLink::using) {
             let why = "its IOhost has removed it";
-            let again_at = Some(now() + ASK_INTERVAL);
+            let again_at = Some(self.now + ASK_INTERVAL);
             using.known.insert(name, Known::Asked { why, again_at });
         }
     }
@@ -442,7 +443,7 @@ impl Manager {
         let problem = act(parts).map(str::to_string);
         if device.problem != problem {
             match &problem {
-                Some(problem) if device.log.allows(now()) => {
+                Some(problem) if device.log.allows(self.now) => {
                     warn!(disk = device.facts.id, "{problem}")
                 }
                 None => info!(disk = device.facts.id, "its IOhost serves it"),
@@ -525,12 +526,13 @@ impl Manager {
         let Some(Known::Is(news)) = using.known.get(&name).cloned() else { return };
         let asked = Asked::Disk(number, id.clone(), whose);
         let (Some(disk), keep_bytes) = (using.number(asked), using.keep_bytes) else { return };
+        let now = self.now;
         let Some(parts) = self.disk_parts_mut(number) else { return };
         let (readonly, now_size) = (parts.plan.readonly, parts.disk.size_bytes());
         let Some(remote) = &mut parts.remote else { return };
         let news = News { size: now_size, ..news };
         remote.number = Some(disk);
-        remote.waits.asked_at = remote.waits.silent_since.is_none().then(now);
+        remote.waits.asked_at = remote.waits.silent_since.is_none().then_some(now);
         let device = device_of(&remote.name);
         parts.disk = remote_disk(remote, &news, readonly, disk);
         let spec =

@@ -9,7 +9,6 @@ use tracing::{info, warn};
 
 use super::using::{Asked, Using};
 use super::{Manager, OneLink};
-use crate::manager::now;
 
 /// An IOhost that is there answers sooner, also when a session only becomes old; unless it keeps the question until
 /// somebody else has let go.
@@ -83,7 +82,7 @@ impl Using {
 impl Manager {
     /// There is a session of that link, or none any more.
     pub(super) fn note_session(&mut self, key: LinkKey, is_there: bool) {
-        let now = now();
+        let now = self.now;
         for device in self.devices.values_mut() {
             let parts = device.kind.disk_mut().and_then(|disk| disk.remote.as_mut());
             let Some(parts) = parts.filter(|parts| parts.link == key) else { continue };
@@ -124,7 +123,7 @@ impl Manager {
     pub(super) fn note_silence(&mut self, key: LinkKey) {
         // Of the one before.
         self.note_heard();
-        let now = now();
+        let now = self.now;
         for device in self.devices.values_mut() {
             let parts = device.kind.disk_mut().and_then(|disk| disk.remote.as_mut());
             if let Some(parts) = parts.filter(|parts| parts.link == key) {
@@ -184,6 +183,7 @@ impl Manager {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::now;
 
     #[test]
     fn what_is_waited_for_is_told_and_ends() {

@@ -18,12 +18,13 @@ use super::wire::{
     DeviceWords, DiskWords, FromPredecessor, Handle, LinkWords, NicWords, PACKET_BYTES_MAX,
     PlaceWords, RINGS_MAX, RingWords, WITH_GUARD,
 };
+use crate::clock::machine_ns;
 use crate::connection::Connection;
 use crate::device::{Device, Held, Link, QueueState};
 use crate::disk::DiskParts;
 use crate::kind::{DevicePlan, Kind};
 use crate::lent::Lent;
-use crate::manager::{Manager, machine_ns, now};
+use crate::manager::Manager;
 use crate::uplinks::State;
 
 /// How long the heir may leave one packet unread.
@@ -113,7 +114,7 @@ impl Manager {
             handles,
             closed_for_ms: device
                 .closed_until
-                .map_or(0, |until| until.saturating_duration_since(now()).as_millis() as u64),
+                .map_or(0, |until| until.saturating_duration_since(self.now).as_millis() as u64),
             disk: disk.map(disk_words),
             nic: nic_words(&device.kind),
         };

@@ -19,7 +19,7 @@ use rustix::net::{
 use serde::Serialize;
 
 use super::wire::{PACKET_BYTES_MAX, PACKET_FDS_MAX};
-use crate::manager::now;
+use crate::clock::now;
 
 /// Room for the largest packet and a few more.
 const SEND_BUFFER_BYTES: usize = 4 * PACKET_BYTES_MAX;

@@ -11,7 +11,7 @@ use sidecore::Command;
 use super::error::DrainError;
 use super::timespec;
 use crate::device::Device;
-use crate::manager::{Manager, now};
+use crate::manager::Manager;
 
 /// How long all queues may stand still until the last of them is back.
 const DRAIN_TIME_MAX: Duration = Duration::from_millis(50);
@@ -28,18 +28,20 @@ impl Manager {
     pub(super) fn bring_all_home(&mut self, until: Instant) -> Result<(), DrainError> {
         let (mut slow, mut late) = (BTreeSet::new(), BTreeSet::new());
         for _ in 0..DRAINS_MAX {
-            if now() >= until {
+            if self.tick() >= until {
                 break;
             }
             slow.iter().for_each(|number| self.ask_for(*number, |_| true));
-            self.hear_cores_until(until.min(now() + SLOW_DRAIN_TIME_MAX), |this| {
+            let by = until.min(self.tick() + SLOW_DRAIN_TIME_MAX);
+            self.hear_cores_until(by, |this| {
                 slow.iter().all(|number| this.is_home(*number, |_| true))
             });
-            if self.drain_all(until.min(now() + DRAIN_TIME_MAX)) {
+            let by = until.min(self.tick() + DRAIN_TIME_MAX);
+            if self.drain_all(by) {
                 return Ok(());
             }
             // Of one that has done all it was told, only disks that do not answer have queues still.
-            late = match self.fence_all(now() + LATE_TIME_MAX) {
+            late = match self.fence_within(LATE_TIME_MAX) {
                 true => late_disks(self.devices.values()),
                 false => BTreeSet::new(),
             };
@@ -96,6 +98,12 @@ impl Manager {
         self.hear_cores_until(until, |this| this.fences_open == 0)
     }
 
+    /// As [`Self::fence_all`], from now on.
+    pub(super) fn fence_within(&mut self, limit: Duration) -> bool {
+        let until = self.tick() + limit;
+        self.fence_all(until)
+    }
+
     fn is_home(&self, number: u32, which: impl Fn(u16) -> bool) -> bool {
         let attached = self.devices.get(&number).map(Device::attached).unwrap_or_default();
         !attached.into_iter().any(which)
@@ -115,7 +123,8 @@ impl Manager {
             nics.all(|nic| nic.leaving_since().is_none()) && !this.network.is_asked_back()
         };
         // See `LATE_TIME_MAX`: whoever is later than that loses frames.
-        let _ = self.hear_cores_until(now() + LATE_TIME_MAX, are_back);
+        let by = self.tick() + LATE_TIME_MAX;
+        let _ = self.hear_cores_until(by, are_back);
     }
 
     /// Attaches what is here, but queues of `but`: receivers first, then ways out, then senders, so that no frame
@@ -136,11 +145,12 @@ impl Manager {
         }
         if receives {
             // A sidecore that does not answer in time has other troubles than a frame that is dropped.
-            let _ = self.fence(now() + LATE_TIME_MAX);
+            let by = self.tick() + LATE_TIME_MAX;
+            let _ = self.fence(by);
         }
         // What a guest sends finds its way out, and what comes from there its receiver.
         if self.send_uplinks_out() {
-            let _ = self.fence_all(now() + LATE_TIME_MAX);
+            let _ = self.fence_within(LATE_TIME_MAX);
         }
         devices.into_iter().for_each(|number| self.settle_device(number));
         self.cores.flush();
@@ -153,12 +163,13 @@ impl Manager {
         is_done: impl Fn(&Manager) -> bool,
     ) -> bool {
         loop {
+            self.tick();
             (0..self.cores.all.len()).for_each(|core| self.hear_core(core));
             self.cores.flush();
             if is_done(self) {
                 return true;
             }
-            let left = until.saturating_duration_since(now());
+            let left = until.saturating_duration_since(self.tick());
             if left.is_zero() {
                 return false;
             }
@@ -192,6 +203,7 @@ mod tests {
 
     use super::*;
     use crate::bonds::Bonds;
+    use crate::clock::now;
     use crate::device::Attached;
     use crate::disk::DiskParts;
     use crate::kind::{Facts, Kind};

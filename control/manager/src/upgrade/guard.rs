@@ -20,7 +20,7 @@ use super::heir::Heir;
 use super::wire::FromHeir;
 use crate::device::Device;
 use crate::follow::Stand;
-use crate::manager::{Manager, now};
+use crate::manager::Manager;
 use crate::poll::Token;
 use crate::start::{self, format_of};
 
@@ -68,7 +68,7 @@ impl Manager {
         }
         // Its end is heard: nobody has to wait for the time to come.
         let _ = self.poll.add(heir.channel(), Token::Guard);
-        self.probation = Some(Probation { heir, until: now() + SETTLING_TIME });
+        self.probation = Some(Probation { heir, until: self.tick() + SETTLING_TIME });
     }
 
     /// Lets the predecessor go: from now on it could not take anything back.
@@ -144,6 +144,7 @@ impl Manager {
             return Err(TakeBackError::Links);
         }
         warn!("the new process took over, and {why}: its devices are taken back");
+        self.tick();
         self.frozen = false;
         self.saved_seats.clear();
         self.state.note_holder(&self.plan.daemon.api);

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use backend::{Grain, Handles, Inherited, Limits};
 use config::Size;
@@ -23,12 +23,13 @@ use super::estate::{DeviceEstate, Estate, LinkEstate, Parcel, Progress};
 use super::pause::Moments;
 use super::wire::{DeviceWords, FORMATS, FromHeir, RingWords, WITH_GUARD};
 use crate::balance::Weighed;
+use crate::clock::machine_ns;
 use crate::device::{Device, Link};
 use crate::front_end::FrontEndError;
 use crate::idle_peers::Beginning;
 use crate::kind::{DevicePlan, Kind};
 use crate::lent::Lent;
-use crate::manager::{Manager, machine_ns, now};
+use crate::manager::Manager;
 use crate::poll::Token;
 use crate::shut::Retry;
 use crate::sockets;
@@ -166,6 +167,7 @@ impl Manager {
     /// # Errors
     /// A device that could not be served, and why.
     pub(crate) fn adopt(&mut self) -> Result<(), HeirError> {
+        self.tick();
         // What they have was granted before.
         self.bounds.be_lenient(true);
         let devices: Vec<u32> = self.devices.keys().copied().collect();
@@ -182,7 +184,7 @@ impl Manager {
                 && let Some(estate) = self.estate.as_ref()
                 && let Some(told) = estate.devices.get(plan.id())
             {
-                device.go_on_as(&told.words).map_err(wrong)?;
+                device.go_on_as(&told.words, self.now).map_err(wrong)?;
             }
             for link in links {
                 self.adopt_link(number, link).map_err(wrong)?;
@@ -196,7 +198,7 @@ impl Manager {
         self.next_link = self.next_link.wrapping_add(1);
         let Some(device) = self.devices.get_mut(&number) else { return Ok(()) };
         let LinkEstate { runs, socket, told, unread, unsent, untold } = estate;
-        let mut link = device.new_link(socket, (&self.addresses, &self.bounds), now());
+        let mut link = device.new_link(socket, (&self.addresses, &self.bounds), self.now);
         link.beginning = Beginning::over();
         link.front_end.may_run = runs;
         let is_first = device.links.values().all(|link| link.extra.is_some());
@@ -269,7 +271,7 @@ impl Manager {
 
     /// The predecessor has let go: all begins, and it is told how long that took.
     pub(crate) fn take_over(&mut self, heir: Heir) {
-        let left = now();
+        let left = self.tick();
         self.took_over_at = Some(left);
         self.state.note_holder(&self.plan.daemon.api);
         self.bounds.be_lenient(false);
@@ -285,7 +287,7 @@ impl Manager {
         }
         self.devices.values_mut().for_each(Device::has_stayed);
         for shut in self.shut.iter_mut().filter(|shut| shut.retry.is_some()) {
-            shut.retry = Some(Retry::from(now()));
+            shut.retry = Some(Retry::from(self.now));
         }
         let failed = self.estate.as_mut().map(|estate| std::mem::take(&mut estate.sync_failed));
         let failed = failed.unwrap_or_default();
@@ -298,7 +300,7 @@ impl Manager {
         self.open_inherited_links();
         self.send_all_out(&BTreeSet::new());
         self.resize_as_planned();
-        self.retry_uplinks(now());
+        self.retry_uplinks(self.now);
         self.cores.flush();
         let moments = self.estate.as_mut().map(|estate| std::mem::take(&mut estate.moments));
         let moments = Moments { left_ns: machine_ns(left), ..moments.unwrap_or_default() };
@@ -383,10 +385,10 @@ impl DeviceEstate {
 
 impl Device {
     /// Takes what is known of the device besides its rings and descriptors.
-    fn go_on_as(&mut self, words: &DeviceWords) -> Result<(), AdoptError> {
+    fn go_on_as(&mut self, words: &DeviceWords, now: Instant) -> Result<(), AdoptError> {
         let closed_for = Duration::from_millis(words.closed_for_ms.min(60_000));
         if !closed_for.is_zero() {
-            let until = now() + closed_for;
+            let until = now + closed_for;
             (self.closed_until, self.connect_after) = (Some(until), Some(until));
         }
         match (&mut self.kind, &words.disk, &words.nic) {

@@ -24,8 +24,9 @@ use super::pause::PauseWords;
 use super::timespec;
 use super::wire::{self, FromHeir, FromPredecessor};
 use crate::api::Reply;
+use crate::clock::now;
 use crate::device::Device;
-use crate::manager::{Manager, now};
+use crate::manager::Manager;
 use crate::poll::Token;
 use crate::reload::Reloading;
 use crate::uplinks::State;
@@ -97,9 +98,9 @@ impl HandedOver {
 
 impl Upgrade {
     /// When it is to be looked at without an event.
-    pub(crate) fn due_at(&self) -> Instant {
+    pub(crate) fn due_at(&self, now: Instant) -> Instant {
         match self.hello {
-            Some(_) => now() + BUSY_INTERVAL,
+            Some(_) => now + BUSY_INTERVAL,
             None => self.due,
         }
     }
@@ -157,7 +158,7 @@ impl Manager {
                 continue;
             }
             let (hello, flipped, pause, reply, heir) = (None, false, None, None, None);
-            let (launcher, due) = (at, now() + START_TIME_MAX);
+            let (launcher, due) = (at, self.now + START_TIME_MAX);
             return Ok(Upgrade { channel, launcher, heir, reply, hello, due, flipped, pause });
         }
         Err(UpgradeError::LaunchersLost)
@@ -204,7 +205,7 @@ impl Manager {
                 };
                 info!(pid, "an heir was started");
                 upgrade.heir = Some((pid, process));
-                upgrade.due = now() + HELLO_TIME_MAX;
+                upgrade.due = self.now + HELLO_TIME_MAX;
                 // What it has said already is heard then.
                 if self.poll.add(&upgrade.channel, Token::Heir).is_err() {
                     self.give_up_upgrade(&UpgradeError::Listen);
@@ -226,7 +227,7 @@ impl Manager {
             Ok(FromHeir::Hello { version, formats }) => match wire::common_format(&formats) {
                 Some(format) => {
                     upgrade.hello = Some(Hello { version, format });
-                    upgrade.due = now() + BUSY_TIME_MAX;
+                    upgrade.due = self.now + BUSY_TIME_MAX;
                 }
                 None => self.give_up_upgrade(&UpgradeError::Formats { version, formats }),
             },
@@ -239,7 +240,7 @@ impl Manager {
     /// end without touching anything.
     pub(crate) fn go_on_upgrading(&mut self) -> bool {
         let Some(upgrade) = &self.upgrade else { return false };
-        let (is_due, has_hello) = (upgrade.due <= now(), upgrade.hello.is_some());
+        let (is_due, has_hello) = (upgrade.due <= self.now, upgrade.hello.is_some());
         if !has_hello {
             if is_due && upgrade.heir.is_none() {
                 warn!("a launcher does not answer: was it stopped?");
@@ -302,6 +303,7 @@ impl Manager {
 
     fn bequeath(&mut self) -> Result<(), UpgradeError> {
         self.close_ill_links();
+        let began = self.tick();
         self.frozen = true;
         // Of an upgrade that was given up.
         let queues = self.devices.values_mut().flat_map(|device| &mut device.queues);
@@ -312,7 +314,6 @@ impl Manager {
         if format < wire::WITH_LINKS && !self.remote.is_empty() {
             return Err(UpgradeError::NoLinks(hello.version.clone()));
         }
-        let began = now();
         upgrade.channel.end_by(Some(began + BEQUEST_TIME_MAX));
         let read = self.listening.read.as_ref();
         let lock = self.state.lock_held().filter(|_| format >= wire::WITH_FOLDER);
@@ -334,11 +335,12 @@ impl Manager {
             last.err().unwrap_or(UpgradeError::Send(error))
         })?;
         expect(channel, READY_TIME_MAX, FromHeir::Ready {})?;
-        let ready = now();
-        let until = channel.ends_at().unwrap_or(ready) - TAKEN_TIME_MAX;
+        let ends_at = channel.ends_at();
+        let ready = self.tick();
+        let until = ends_at.unwrap_or(ready) - TAKEN_TIME_MAX;
         self.bring_all_home(until)?;
         self.prepare_seats()?;
-        let drained = now();
+        let drained = self.tick();
         let Some(upgrade) = &mut self.upgrade else { return Err(UpgradeError::NotBegun) };
         upgrade.flipped = true;
         let Some(upgrade) = &self.upgrade else { return Err(UpgradeError::NotBegun) };

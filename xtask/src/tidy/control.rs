@@ -1,0 +1,216 @@
+//! Control's inner order: who reads the clock, and counts that may only fall (decision 0025).
+//!
+//! Not here: the graph of crates (`layers`), and what must name no operating system (`pure`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::tidy::Finding;
+use crate::tidy::source::Source;
+
+const MANAGER: &str = "control/manager/src/";
+/// The shell's files that read the clock. All else goes by the time of its turn, or is told the time.
+const CLOCK_READERS: [&str; 9] = [
+    "control/manager/src/api/http.rs",
+    "control/manager/src/api/places.rs",
+    "control/manager/src/begin.rs",
+    "control/manager/src/clock.rs",
+    "control/manager/src/log_rate.rs",
+    "control/manager/src/openers.rs",
+    "control/manager/src/remote/greeter.rs",
+    "control/manager/src/upgrade/channel.rs",
+    "control/manager/src/upgrade/predecessor.rs",
+];
+/// What is counted, and how much there may be of it. Whoever gets it lower writes the new number here.
+const CEILINGS: [(&str, Count, usize); 4] = [
+    ("files of control/manager in one circle of imports", largest_circle, 67),
+    ("files of control/manager with an `impl Manager`", manager_files, 58),
+    ("look-ups in control/manager that end in `else { return }`", silent_returns, 235),
+    ("`Result<_, String>` in control", texts_as_errors, 15),
+];
+
+type Count = fn(&[&Source]) -> usize;
+
+/// All rules about control.
+pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
+    let control: Vec<&Source> =
+        sources.iter().filter(|it| it.is_rust() && it.is_in(&["control"]) && !it.is_test).collect();
+    if control.is_empty() {
+        return Vec::new();
+    }
+    let mut findings: Vec<Finding> = control.iter().filter_map(|source| clock(source)).collect();
+    for (what, count, ceiling) in CEILINGS {
+        findings.extend(above(what, count(&control), ceiling));
+    }
+    findings
+}
+
+fn clock(source: &Source) -> Option<Finding> {
+    let reads = |(_, line): &(usize, &str)| {
+        let names = ["clock::now", "clock::{now", ", now}", "Instant::now", "SystemTime::now"];
+        names.iter().any(|name| line.contains(name)) && !line.contains("(now,")
+    };
+    let (line, _) = source.shipped().find(reads)?;
+    if CLOCK_READERS.contains(&source.path.as_str()) {
+        return None;
+    }
+    let message = "the clock is the shell's to read: go by `Manager::now`, or be told the time";
+    Some(source.finding("clock", line, message.to_owned()))
+}
+
+fn above(what: &str, count: usize, ceiling: usize) -> Option<Finding> {
+    let message = match count.cmp(&ceiling) {
+        std::cmp::Ordering::Equal => return None,
+        std::cmp::Ordering::Greater => {
+            format!("{count} {what}: {ceiling} is the most there may be")
+        }
+        std::cmp::Ordering::Less => {
+            format!("{count} {what}, fewer than before: write it down instead of {ceiling}")
+        }
+    };
+    let path = "xtask/src/tidy/control.rs".to_owned();
+    Some(Finding { path, line: 1, rule: "ceiling", message })
+}
+
+fn matching(sources: &[&Source], folder: &str, pattern: impl Fn(&str) -> bool) -> Vec<String> {
+    let in_folder = sources.iter().filter(|source| source.path.starts_with(folder));
+    let lines = in_folder.flat_map(|source| source.shipped().map(move |(_, code)| (source, code)));
+    lines.filter(|(_, code)| pattern(code)).map(|(source, _)| source.path.clone()).collect()
+}
+
+fn silent_returns(sources: &[&Source]) -> usize {
+    matching(sources, MANAGER, |code| code.contains("else { return };")).len()
+}
+
+fn texts_as_errors(sources: &[&Source]) -> usize {
+    matching(sources, "control/", |code| code.contains("Result<") && code.contains(", String>"))
+        .len()
+}
+
+fn manager_files(sources: &[&Source]) -> usize {
+    let files = matching(sources, MANAGER, |code| code.starts_with("impl Manager"));
+    files.into_iter().collect::<BTreeSet<_>>().len()
+}
+
+/// How many files each import all others, by way of others or not.
+fn largest_circle(sources: &[&Source]) -> usize {
+    let ours = sources.iter().filter(|source| source.path.starts_with(MANAGER));
+    let modules: BTreeMap<String, &Source> =
+        ours.map(|source| (module_of(&source.path), *source)).collect();
+    let imports: BTreeMap<&str, BTreeSet<&str>> = modules
+        .iter()
+        .map(|(name, source)| (name.as_str(), imports_of(name, source, &modules)))
+        .collect();
+    let reached: BTreeMap<&str, BTreeSet<&str>> =
+        imports.keys().map(|name| (*name, reach(name, &imports))).collect();
+    let circle = |name: &&str| {
+        let to = &reached[*name];
+        to.iter().filter(|other| reached[**other].contains(*name)).count()
+    };
+    reached.keys().map(|name| circle(name)).max().unwrap_or(0)
+}
+
+/// `remote::seats` of `control/manager/src/remote/seats.rs`; nothing of the root.
+fn module_of(path: &str) -> String {
+    let inner = path.trim_start_matches(MANAGER).trim_end_matches(".rs");
+    if inner == "lib" { String::new() } else { inner.replace('/', "::") }
+}
+
+fn reach<'a>(from: &'a str, imports: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> BTreeSet<&'a str> {
+    let (mut reached, mut waiting) = (BTreeSet::new(), vec![from]);
+    while let Some(next) = waiting.pop() {
+        let new = imports[next].iter().filter(|other| reached.insert(**other));
+        waiting.extend(new.copied().collect::<Vec<_>>());
+    }
+    reached
+}
+
+/// The modules that a file names by `crate::` or `super::`.
+fn imports_of<'a>(
+    name: &str,
+    source: &Source,
+    modules: &'a BTreeMap<String, &Source>,
+) -> BTreeSet<&'a str> {
+    let above = name.rsplit_once("::").map_or("", |(above, _)| above);
+    let mut found = BTreeSet::new();
+    for (_, code) in source.shipped() {
+        for (at, root) in code.match_indices("crate::").chain(code.match_indices("super::")) {
+            let rest = &code[at + root.len()..];
+            let path: String = rest
+                .chars()
+                .take_while(|c| c.is_alphanumeric() || matches!(c, '_' | ':'))
+                .collect();
+            let whole = match root {
+                "super::" if !above.is_empty() => format!("{above}::{path}"),
+                _ => path,
+            };
+            found.extend(module_named(&whole, modules).filter(|other| *other != name));
+        }
+    }
+    found
+}
+
+/// The longest module that begins a path.
+fn module_named<'a>(path: &str, modules: &'a BTreeMap<String, &Source>) -> Option<&'a str> {
+    let mut path = path.trim_end_matches(':');
+    while !path.is_empty() {
+        if let Some((name, _)) = modules.get_key_value(path) {
+            return Some(name);
+        }
+        path = path.rsplit_once("::").map_or("", |(above, _)| above);
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(file: &str, text: &str) -> Source {
+        Source::new(&format!("{MANAGER}{file}"), text)
+    }
+
+    #[test]
+    fn the_clock_is_read_in_the_shell_alone() {
+        let reads = "use crate::clock::now;\n";
+        assert!(clock(&source("moves.rs", reads)).is_some());
+        assert!(clock(&source("openers.rs", reads)).is_none());
+        assert!(clock(&source("moves.rs", "use crate::clock::machine_ns;\n")).is_none());
+        assert!(
+            clock(&source("a.rs", "#[cfg(test)]\nmod tests {\n use crate::clock::now;\n}\n"))
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn circles_are_found_by_way_of_others() {
+        let files = [
+            source("a.rs", "use crate::b::B;\n"),
+            source("b.rs", "fn f() -> crate::c::d::D {}\n"),
+            source("c/d.rs", "use super::e::E;\n"),
+            source("c/e.rs", "use crate::a;\n"),
+            source("f.rs", "use crate::a;\n"),
+            source("c.rs", "mod d;\nmod e;\n"),
+        ];
+        let all: Vec<&Source> = files.iter().collect();
+        assert_eq!(largest_circle(&all), 4);
+        assert_eq!(largest_circle(&all[1..]), 0);
+    }
+
+    #[test]
+    fn a_count_may_only_fall() {
+        assert_eq!(above("x", 3, 3), None);
+        assert!(above("x", 4, 3).is_some());
+        assert!(above("x", 2, 3).is_some());
+    }
+
+    #[test]
+    fn counts_are_of_what_ships() {
+        let text = "impl Manager {\nlet Some(a) = b else { return };\nfn f() -> Result<u8, String> {}\n}\n\
+                    #[cfg(test)]\nmod tests {\nlet Some(a) = b else { return };\n}\n";
+        let file = source("a.rs", text);
+        assert_eq!(
+            (silent_returns(&[&file]), texts_as_errors(&[&file]), manager_files(&[&file])),
+            (1, 1, 1)
+        );
+    }
+}
