@@ -16,6 +16,7 @@ use crate::device::Device;
 use crate::kind::Kind;
 use crate::manager::Manager;
 use crate::nic::NicParts;
+use crate::queue::Queue;
 use crate::start;
 
 /// From the first announcement to the second; each further pause is longer by [`PAUSE_STEP`] (QEMU's
@@ -103,8 +104,7 @@ impl Device {
 
     /// Whether its guest runs here for sure: a ring is served, and none was asked back.
     pub(crate) fn surely_runs(&self) -> bool {
-        let mut attached = self.queues.iter().filter_map(|queue| queue.attached).peekable();
-        attached.peek().is_some() && attached.all(|attached| attached.leaving.is_none())
+        self.queues.iter().any(Queue::is_attached) && self.leaving_since().is_none()
     }
 }
 

@@ -15,7 +15,7 @@ use crate::cores::{Cores, QUEUES_MAX};
 use crate::device::Device;
 use crate::kind::Kind;
 use crate::manager::Manager;
-use crate::moves::Moving;
+use crate::queue::{Found, Place, Queue, Weighed, part};
 
 /// What may go elsewhere: a queue of a device, or (`None`) a NIC with all of its.
 type Name = (u32, Option<u16>);
@@ -36,32 +36,6 @@ struct Seen {
     load: u32,
     /// What it was awake for without work, of the same.
     polled: u32,
-}
-
-/// What a look finds of a sidecore.
-#[derive(Clone, Copy, Default)]
-struct Found {
-    load: u32,
-    /// Of its visits, nanoseconds: its queues have the load in the same proportions as this.
-    work_ns: u64,
-}
-
-/// Of one queue, what looks need to remember.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Weighed {
-    /// Its count at the last look.
-    work_ns: u64,
-    /// Its part of its sidecore's load, thousandths; half of it is of before the last look.
-    pub(crate) load: u32,
-    /// When it was moved last, or was to be.
-    moved: Option<Nanos>,
-}
-
-impl Weighed {
-    /// Nothing is known of it, and its count goes on from there.
-    pub(crate) fn after(work_ns: u64) -> Weighed {
-        Weighed { work_ns, ..Weighed::default() }
-    }
 }
 
 /// What is known of the sidecores' loads.
@@ -174,13 +148,6 @@ impl Seen {
     }
 }
 
-impl Weighed {
-    fn look(&mut self, work_ns: u64, core: Found) {
-        let did_ns = work_ns.saturating_sub(std::mem::replace(&mut self.work_ns, work_ns));
-        self.load = (self.load + part(did_ns, core.work_ns, core.load)) / 2;
-    }
-}
-
 impl Device {
     /// What of it may go elsewhere as a whole: each queue of a disk; a NIC, with or without a guest.
     fn weigh(&mut self, found: &[Found], at: Nanos, node: Option<u32>) -> Vec<(Name, QueueLoad)> {
@@ -188,17 +155,18 @@ impl Device {
         let (mut weighed, mut sum) = (Vec::new(), 0);
         let is_fixed = self.is_fixed();
         for (index, queue) in (0..).zip(&mut self.queues) {
-            let Some(attached) = queue.attached else { continue };
-            let core = attached.sidecore;
+            let Some(Place { core, by_hand, .. }) = queue.place() else { continue };
             let its = found.get(core).copied().unwrap_or_default();
-            queue.weighed.look(queue.counters.work_ns(), its);
-            if queue.moving.is_some() || attached.leaving.is_some() {
-                queue.weighed.moved = Some(at);
+            let (work_ns, is_underway) = (queue.counters().work_ns(), queue.is_underway());
+            let weighed_one = queue.weighed_mut();
+            weighed_one.look(work_ns, its);
+            if is_underway {
+                weighed_one.moved = Some(at);
                 rests = true;
             }
-            let Weighed { load, moved, .. } = queue.weighed;
+            let Weighed { load, moved, .. } = *weighed_one;
             sum += load;
-            let can_move = !attached.by_hand && !is_fixed;
+            let can_move = !by_hand && !is_fixed;
             let queue = QueueLoad { core, load, can_move, node, moved };
             weighed.push(((number, Some(index)), queue));
         }
@@ -210,12 +178,6 @@ impl Device {
         let (core, can_move, moved) = (plug.place.home, plug.can_move(), plug.moved);
         vec![((number, None), QueueLoad { core, load: sum, can_move, node, moved })]
     }
-}
-
-/// So much of `whole` as `some` is of `all`; at most all of it.
-pub(crate) fn part(some: u64, all: u64, whole: u32) -> u32 {
-    let all = all.max(1);
-    (u128::from(some.min(all)) * u128::from(whole) / u128::from(all)) as u32
 }
 
 impl Manager {
@@ -288,8 +250,7 @@ impl Manager {
         let to = |device| {
             let Device { queues, kind, .. }: &Device = device;
             let travel = kind.nic().and_then(|nic| nic.travel.as_ref()).map(|travel| travel.to);
-            let moving = queues.iter().filter_map(|queue| queue.moving.as_ref());
-            moving.map(Moving::to).chain(travel)
+            queues.iter().filter_map(Queue::moving_to).chain(travel)
         };
         let uplinks = self.network.uplinks.values().map(|uplink| uplink.place.home);
         for core in self.devices.values().flat_map(to).chain(uplinks) {
@@ -305,8 +266,8 @@ impl Manager {
         let Some(&(number, index)) = name else { return };
         let Some(index) = index else { return self.relieve_of_nic(number, to, at) };
         let Some(queue) = self.queue_mut(number, index) else { return };
-        queue.weighed.moved = Some(at);
-        let (from, load) = (queue.attached.map(|attached| attached.sidecore), queue.weighed.load);
+        queue.weighed_mut().moved = Some(at);
+        let (from, load) = (queue.place().map(|place| place.core), queue.weighed().load);
         let moved = self.begin_move(number, index, to, false);
         debug!(device = number, queue = index, from, to, load, begun = moved.is_some(), "balance");
     }
@@ -342,11 +303,11 @@ mod tests {
     use switch::PortId;
 
     use super::*;
-    use crate::device::Attached;
     use crate::kind::Facts;
     use crate::network::Place;
     use crate::nic::{NicParts, Plug};
     use crate::nic_moves::Travel;
+    use crate::queue::Owner;
 
     #[test]
     fn a_queue_has_its_part_of_the_load_and_half_of_it_at_once() {
@@ -404,14 +365,9 @@ mod tests {
         };
         assert_eq!(device.weigh(&[], at, None), of(0, true, None), "without a guest");
         for queue in &mut device.queues[..3] {
-            queue.attached = Some(Attached {
-                sidecore: 1,
-                link: 0,
-                leaving: None,
-                is_finishing: false,
-                by_hand: false,
-            });
-            queue.weighed.load = 200;
+            let owner = Owner::Connection(0);
+            assert!(queue.attach(crate::queue::Place { core: 1, owner, by_hand: false }));
+            queue.weighed_mut().load = 200;
         }
         assert_eq!(device.weigh(&[], at, None), of(300, true, None));
         let travel = Travel::new(MoveId(1), 0, true);
@@ -419,9 +375,7 @@ mod tests {
         assert_eq!(device.weigh(&[], at, None), of(150, true, Some(at)));
         parts(&mut device).travel = None;
         assert_eq!(device.weigh(&[], Nanos(9), None), of(75, true, Some(at)));
-        if let Some(queue) = device.queues[2].attached.as_mut() {
-            queue.leaving = Some(crate::clock::now());
-        }
+        let _ = device.queues[2].ask(false, crate::clock::now());
         assert_eq!(device.weigh(&[], Nanos(9), None), of(36, true, Some(Nanos(9))));
     }
 

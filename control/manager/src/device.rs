@@ -6,18 +6,14 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::spec::Mode;
 use guest_memory::Seal;
-use schedule::Gate;
-use sidecore::{QueueCounters, QueueKey};
+use sidecore::QueueKey;
 use vhost_user::{Message, Scope, Session};
-use virtqueue::Format;
 
 use crate::address_space::AddressSpace;
-use crate::balance::Weighed;
 use crate::bonds::vmm::Vmm;
 use crate::bounds::{Bounds, Claim};
 use crate::connection::Connection;
@@ -28,10 +24,10 @@ use crate::idle_peers::Beginning;
 use crate::kind::{Facts, Kind};
 use crate::lent::{Closer, Lent};
 use crate::log_rate::LogRate;
-use crate::moves::Moving;
+use crate::queue::{Left, Owner, Queue};
 use crate::service::{Flow, Metered};
 use crate::sockets;
-use crate::start::{self, Left, RingError};
+use crate::start::{self, RingError};
 use crate::whereabouts::Whereabouts;
 
 /// Front-ends of one device at a time: one that runs it, others that only ask.
@@ -80,70 +76,6 @@ pub(crate) struct Link {
     pub(crate) beginning: Beginning,
 }
 
-/// A queue that a sidecore has.
-#[derive(Clone, Copy)]
-pub(crate) struct Attached {
-    pub(crate) sidecore: usize,
-    /// The link whose facts it was made of.
-    pub(crate) link: u32,
-    /// When detach was asked, if it was.
-    pub(crate) leaving: Option<Instant>,
-    /// What was left in its record is taken first; until it is asked for without that.
-    pub(crate) is_finishing: bool,
-    /// An operator brought it there, and there it stays.
-    pub(crate) by_hand: bool,
-}
-
-/// One queue, attached or not.
-pub(crate) struct QueueState {
-    pub(crate) counters: Arc<QueueCounters>,
-    pub(crate) attached: Option<Attached>,
-    /// It goes to another sidecore, while it is attached.
-    pub(crate) moving: Option<Moving>,
-    /// What it asks of its sidecore.
-    pub(crate) weighed: Weighed,
-    /// A sidecore had it before, in this process or in those that it took over from.
-    pub(crate) was_attached: bool,
-    /// Where it was until it was asked for, and whether an operator brought it there: there it goes
-    /// again.
-    pub(crate) was_at: Option<(usize, bool)>,
-    /// When it was asked for last.
-    pub(crate) asked_at: Option<Instant>,
-    /// A start that failed: the link and its count of changes then. Not tried again before more
-    /// was said.
-    pub(crate) gave_up: Option<(u32, u64)>,
-    /// Where its ring stood last.
-    pub(crate) left: Option<Left>,
-    /// What it held of its limits when it was served last.
-    pub(crate) gate: Option<Box<Gate>>,
-    pub(crate) size: u16,
-    pub(crate) format: Format,
-    pub(crate) violation: Option<String>,
-    /// Why it is not served though its front-end wants it to be.
-    pub(crate) problem: Option<String>,
-}
-
-impl QueueState {
-    fn new() -> QueueState {
-        QueueState {
-            counters: Arc::new(QueueCounters::default()),
-            attached: None,
-            moving: None,
-            weighed: Weighed::default(),
-            was_attached: false,
-            was_at: None,
-            asked_at: None,
-            gave_up: None,
-            left: None,
-            gate: None,
-            size: 0,
-            format: Format::Split,
-            violation: None,
-            problem: None,
-        }
-    }
-}
-
 pub(crate) struct Device {
     pub(crate) number: u32,
     /// What its plan says, whatever it is.
@@ -157,7 +89,7 @@ pub(crate) struct Device {
     pub(crate) links: BTreeMap<u32, Link>,
     /// The link that brought memory: its queues run.
     pub(crate) runner: Option<u32>,
-    pub(crate) queues: Vec<QueueState>,
+    pub(crate) queues: Vec<Queue>,
     pub(crate) problem: Option<String>,
     /// Why its socket is opened by others than its plan names.
     pub(crate) ungiven: Option<String>,
@@ -209,7 +141,7 @@ impl Link {
 impl Device {
     /// A device without a socket, of what was opened for it.
     pub(crate) fn new(number: u32, facts: Facts, kind: Kind) -> Device {
-        let queues = (0..facts.rings).map(|_| QueueState::new()).collect();
+        let queues = (0..facts.rings).map(|_| Queue::new()).collect();
         Device {
             number,
             facts,
@@ -278,7 +210,7 @@ impl Device {
         let link = self.links.get(&id)?;
         let held = link.held.as_ref()?;
         let scope = link.session.scope(&held.message);
-        let leaving = |index: &u16| self.queues.get(usize::from(*index))?.attached?.leaving;
+        let leaving = |index: &u16| self.queues.get(usize::from(*index))?.leaving_since();
         let parting = self.kind.disk().and_then(DiskParts::parting_since);
         let starting = self.starts_first(id).map(|_| held.since);
         let of_queues = self.attached_in(id, scope);
@@ -293,7 +225,7 @@ impl Device {
     pub(crate) fn stops_unserved(&self, id: u32) -> Option<u16> {
         let link = self.links.get(&id).filter(|_| self.runner == Some(id))?;
         let index = link.held.as_ref()?.stops()?;
-        let queue = self.queues.get(usize::from(index)).filter(|queue| queue.attached.is_none());
+        let queue = self.queues.get(usize::from(index)).filter(|queue| !queue.is_attached());
         let facts = queue.and(link.session.ready(index))?;
         let features = link.session.features();
         let is_hearsay = !link.session.was_served(index)
@@ -304,20 +236,20 @@ impl Device {
     /// That ring, when it can be started: it is, and stopped afterwards.
     pub(crate) fn starts_first(&self, id: u32) -> Option<u16> {
         let index = self.stops_unserved(id)?;
-        let gave_up = self.queues.get(usize::from(index))?.gave_up;
         let changes = self.links.get(&id)?.session.changes();
-        (gave_up != Some((id, changes))).then_some(index)
+        let gave_up = self.queues.get(usize::from(index))?.gave_up((id, changes));
+        (!gave_up).then_some(index)
     }
 
     /// Since when a queue has been asked for that is not back.
     pub(crate) fn leaving_since(&self) -> Option<Instant> {
-        self.queues.iter().filter_map(|queue| queue.attached?.leaving).min()
+        self.queues.iter().filter_map(Queue::leaving_since).min()
     }
 
     /// Requests that the disk has not answered, of queues that were asked for.
     pub(crate) fn unanswered_requests(&self) -> u64 {
-        let leaving = |queue: &&QueueState| queue.attached.is_some_and(|a| a.leaving.is_some());
-        let in_flight = |queue: &QueueState| queue.counters.snapshot().in_flight;
+        let leaving = |queue: &&Queue| queue.leaving_since().is_some();
+        let in_flight = |queue: &Queue| queue.counters().snapshot().in_flight;
         self.queues.iter().filter(leaving).map(in_flight).sum()
     }
 
@@ -333,9 +265,10 @@ impl Device {
             Scope::Queue(queue) => queue == index,
             Scope::All => true,
         };
-        let attached = |(index, queue): (usize, &QueueState)| {
+        let attached = |(index, queue): (usize, &Queue)| {
             let index = index as u16;
-            let theirs = queue.attached.is_some_and(|attached| attached.link == link);
+            let owner = queue.place().map(|place| place.owner);
+            let theirs = owner == Some(Owner::Connection(link));
             (theirs && concerned(index)).then_some(index)
         };
         self.queues.iter().enumerate().filter_map(attached).collect()
@@ -343,7 +276,7 @@ impl Device {
 
     /// Queues that some sidecore has.
     pub(crate) fn attached(&self) -> Vec<u16> {
-        let has = |(index, queue): (usize, &QueueState)| queue.attached.map(|_| index as u16);
+        let has = |(index, queue): (usize, &Queue)| queue.is_attached().then_some(index as u16);
         self.queues.iter().enumerate().filter_map(has).collect()
     }
 
@@ -384,21 +317,22 @@ impl Device {
             key: QueueKey { device: self.number, queue: index },
             kind: &self.kind,
             facts: &self.facts,
-            counters: &queue.counters,
-            left: queue.left,
+            counters: queue.counters(),
+            left: queue.left(),
         };
         let may_start = link.held.is_none() || self.starts_first(number) == Some(index);
         let Some(facts) = link.session.ready(index).filter(|_| may_start) else {
             return Ok(None);
         };
         // What an earlier front-end left in flight must not land after what this one writes.
-        let others = |q: &QueueState| q.attached.is_some_and(|attached| attached.link != number);
+        let its = Owner::Connection(number);
+        let others = |q: &Queue| q.place().is_some_and(|place| place.owner != its);
         if self.queues.iter().any(others) {
             return Ok(None);
         }
         let changes = link.session.changes();
         let queue = self.queues.get(usize::from(index));
-        if queue.is_some_and(|q| q.attached.is_some() || q.gave_up == Some((number, changes))) {
+        if queue.is_some_and(|q| q.is_attached() || q.gave_up((number, changes))) {
             return Ok(None);
         }
         let (features, logging) = (link.session.features(), link.session.is_logging());
@@ -409,7 +343,7 @@ impl Device {
             _ => start::make(&facts, features, logging, &link.front_end, &parts),
         };
         let (size, left) = (facts.size, Left::at_start(&facts));
-        let is_first = self.queues.iter().all(|queue| queue.attached.is_none());
+        let is_first = !self.queues.iter().any(Queue::is_attached);
         let keeps_none = is_first && made.is_ok() && link.front_end.inflight.is_none();
         if keeps_none && self.kind.disk().is_some() && self.log.allows(now) {
             tracing::warn!(
@@ -419,18 +353,18 @@ impl Device {
             );
         }
         if let Some(queue) = self.queues.get_mut(usize::from(index)) {
-            queue.size = size;
-            queue.left = made.is_ok().then_some(left).or(queue.left);
-            queue.format = start::format_of(features);
-            queue.violation = None;
-            // One that waits for its image is no queue that failed.
-            let failed =
-                made.as_ref().err().filter(|_| !matches!(admission, Some(Admission::Other(_))));
-            queue.problem = failed.map(|error| format!("cannot be served: {error}"));
-            queue.gave_up = made.is_err().then_some((number, changes));
-            if let Ok(served) = &mut made {
-                let flow = Flow::of(&self.kind, index);
-                served.set_gate(self.metered.gate(flow, queue.gate.take()));
+            let format = start::format_of(features);
+            match &mut made {
+                Ok(served) => {
+                    let gate = queue.is_made(left, size, format);
+                    served.set_gate(self.metered.gate(Flow::of(&self.kind, index), gate));
+                }
+                Err(error) => {
+                    // One that waits for its image is no queue that failed.
+                    let failed = !matches!(admission, Some(Admission::Other(_)));
+                    let problem = failed.then(|| format!("cannot be served: {error}"));
+                    queue.is_not_made((number, changes), problem, (size, format));
+                }
             }
         }
         // Those of its rings that were set up before this one was told of.

@@ -14,12 +14,13 @@ use device::blk::{Limits, Live, Shape, Topology};
 
 use crate::bonds::vmm::Vmm;
 use crate::bonds::{Bond, Bonds, Vetting};
-use crate::device::{Link, QueueState};
+use crate::device::Link;
 use crate::failures::Failures;
 use crate::follow::Stand;
 use crate::image::{Found, ImageRefused, Verdict};
 use crate::images::{self, FileId, ImageNames};
 use crate::openers::{Opened, Openers, Opening, Patience, Purpose};
+use crate::queue::Queue;
 use crate::remote::RemoteParts;
 use crate::shut::NotOpen;
 use crate::stalls::Said;
@@ -288,7 +289,7 @@ impl DiskParts {
     /// A guest whose driver was running is served from its own image alone. It must not be handed the
     /// zeroes of a disk that was empty when it was opened (a RAM disk, an image that was missing), nor
     /// another image, through no ring, until it starts anew.
-    pub(crate) fn admits(&self, queues: &[QueueState], number: u32, link: &Link) -> Admission {
+    pub(crate) fn admits(&self, queues: &[Queue], number: u32, link: &Link) -> Admission {
         let was_running = was_running(queues, link);
         let verdict = self.bond.judge(&self.plan.id, number, was_running);
         let is_lost = self.was_empty && was_running;
@@ -328,8 +329,8 @@ impl DiskParts {
 
 /// Whether some ring of a front-end, enabled or not, was served before, and not as this device: its driver
 /// counts on what it wrote.
-fn was_running(queues: &[QueueState], link: &Link) -> bool {
-    queues.iter().enumerate().any(|(index, queue)| !queue.was_attached && was_used(link, index))
+fn was_running(queues: &[Queue], link: &Link) -> bool {
+    queues.iter().enumerate().any(|(index, queue)| !queue.was_attached() && was_used(link, index))
 }
 
 /// Whether some ring was served before, be it as this device.

@@ -113,7 +113,7 @@ impl Manager {
     /// When all disks are looked at, while one is served.
     pub(crate) fn failures_due_at(&self) -> Option<Instant> {
         let is_served = |device: &Device| {
-            device.kind.disk().is_some() && device.queues.iter().any(|it| it.attached.is_some())
+            device.kind.disk().is_some() && device.queues.iter().any(|it| it.is_attached())
         };
         self.devices.values().any(is_served).then_some(self.failures_at)
     }

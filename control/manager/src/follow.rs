@@ -25,6 +25,7 @@ use crate::image::Found;
 use crate::manager::Manager;
 use crate::openers::Patience;
 use crate::poll::Token;
+use crate::queue::Queue;
 use crate::shut::{NotOpen, Retry};
 
 /// Where the locks of such a disk are.
@@ -252,7 +253,7 @@ impl Manager {
         parts.astray = None;
         if parts.bond.find(found) {
             // What its rings were served from is not what they would be served from now.
-            device.queues.iter_mut().for_each(|queue| queue.was_attached = false);
+            device.queues.iter_mut().for_each(Queue::forget_guest);
         }
         self.keep_begun(number);
     }
@@ -298,7 +299,7 @@ impl Manager {
     /// A disk was let go, or could not be.
     pub(crate) fn has_parted(&mut self, number: u32) {
         let Some(device) = self.devices.get_mut(&number) else { return };
-        let was_served = device.queues.iter().any(|queue| queue.was_attached);
+        let was_served = device.queues.iter().any(Queue::was_attached);
         let Some(parts) = device.kind.disk_mut() else { return };
         let Some(Stand::Parting(parting)) = &parts.stand else { return };
         let kept = match parting.outcome.try_recv() {

@@ -112,7 +112,7 @@ fn add_use(used: &mut GroupUseView, device: &Device) {
     match &device.kind {
         Kind::Disk(_) => {
             for queue in &device.queues {
-                let done = queue.counters.snapshot();
+                let done = queue.counters().snapshot();
                 add(&mut used.held, done.group_held);
                 add(&mut used.held_ns, done.group_held_ns);
                 add(&mut used.requests, done.requests);
@@ -127,7 +127,7 @@ fn add_use(used: &mut GroupUseView, device: &Device) {
             add(&mut used.received_bytes, done.delivered_bytes);
             add(&mut used.over_limit_packets, done.drops.of(DropReason::OverLimit));
             for queue in &device.queues {
-                let done = queue.counters.snapshot();
+                let done = queue.counters().snapshot();
                 add(&mut used.held, done.group_held);
                 add(&mut used.held_ns, done.group_held_ns);
             }

@@ -151,7 +151,7 @@ impl Device {
     pub(crate) fn counted(&self) -> Counted {
         let is_nic = self.kind.nic().is_some();
         let rings = self.queues.iter().skip(usize::from(is_nic));
-        let rings = rings.step_by(1 + usize::from(is_nic)).map(|queue| queue.counters.snapshot());
+        let rings = rings.step_by(1 + usize::from(is_nic)).map(|queue| queue.counters().snapshot());
         rings.fold(Counted::default(), |sum, one| Counted {
             kicks: sum.kicks + one.kicks,
             requests: sum.requests + one.requests + one.in_flight,
@@ -168,7 +168,7 @@ impl Device {
     fn look_at_front_ends(&mut self, now: Instant) -> Option<Stage> {
         let counted = self.counted();
         // Another one runs it, and these only ask; or why a ring does not run is known.
-        let has_problem = self.queues.iter().any(|it| it.problem.is_some())
+        let has_problem = self.queues.iter().any(|it| it.problem().is_some())
             || self.kind.disk().is_some_and(|disk| disk.bond.refused().is_some());
         let runner = self.runner;
         let is_held = self.is_held_back() || has_problem;

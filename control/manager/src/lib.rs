@@ -26,6 +26,7 @@
 //! | `address_space` | how much memory front-ends may lend |
 //! | `lent` | descriptors that came from outside |
 //! | `log_rate` | how much one disk may write into the log |
+//! | `queue` | a queue: its life, its ring, what is kept of it |
 //! | `cores`, `moves` | the sidecores from this side; queues that go from one to another |
 //! | `balance`, `whereabouts` | loads, and which sidecores are in use; on which node a guest's memory is |
 //! | `guest_vcpus`, `qmp`, `vcpu_views`, `rivals` | guests' vCPUs: found and followed, asked for, shown, and seen on sidecores' processors |
@@ -80,6 +81,7 @@ mod nic_moves;
 mod openers;
 mod poll;
 mod qmp;
+mod queue;
 mod reload;
 mod reload_net;
 mod reload_open;

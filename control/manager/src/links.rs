@@ -16,6 +16,7 @@ use crate::front_end::FrontEndError;
 use crate::lent::Lent;
 use crate::manager::{Manager, RETRY_INTERVAL};
 use crate::poll::Token;
+use crate::queue::{Owner, Queue};
 use crate::rights::Rights;
 use crate::sockets;
 use crate::views;
@@ -241,7 +242,7 @@ impl Manager {
         }
         (device.problem, device.unanswered) = (None, None);
         if device.runner.is_none() {
-            device.queues.iter_mut().for_each(|queue| queue.problem = None);
+            device.queues.iter_mut().for_each(Queue::forget_problem);
         }
         device.links.insert(id, link);
         if device.may_log(self.now) {
@@ -428,8 +429,9 @@ impl Manager {
     /// A running queue is given its new call descriptor.
     fn pass_call_on(&mut self, number: u32, id: u32, queue: u16) {
         let Some(device) = self.devices.get(&number) else { return };
-        let attached = device.queues.get(usize::from(queue)).and_then(|q| q.attached);
-        if attached.is_none_or(|attached| attached.link != id || attached.leaving.is_some()) {
+        let ring = device.queues.get(usize::from(queue)).filter(|it| it.leaving_since().is_none());
+        let owner = ring.and_then(Queue::place).map(|place| place.owner);
+        if owner != Some(Owner::Connection(id)) {
             return;
         }
         let facts = device.links.get(&id).and_then(|link| link.session.ready(queue));
@@ -476,7 +478,7 @@ impl Manager {
         if device.runner == Some(id) {
             device.runner = None;
             device.kind.reset();
-            device.queues.iter_mut().for_each(|queue| queue.violation = None);
+            device.queues.iter_mut().for_each(Queue::forget_violation);
         }
         for queue in device.attached_in(id, Scope::All) {
             self.detach(number, queue);

@@ -12,7 +12,7 @@ use config::Plan;
 use config::api::{Answer, ApiError, ErrorKind};
 use config::spec::Mode;
 use guest_memory::Loss;
-use sidecore::{Command, Event, ServedSpec};
+use sidecore::{Command, Event, QueueKey, ServedSpec};
 use tracing::warn;
 
 use crate::address_space::AddressSpace;
@@ -22,7 +22,7 @@ use crate::begin::Options;
 use crate::bonds::Bonds;
 use crate::bounds::Bounds;
 use crate::cores::Cores;
-use crate::device::{Attached, Device};
+use crate::device::Device;
 use crate::disk_calls::Adding;
 use crate::guest_vcpus::Guests;
 use crate::kind::Kind;
@@ -30,8 +30,9 @@ use crate::moves::Moves;
 use crate::network::Network;
 use crate::openers::Openers;
 use crate::poll::{Poll, Token};
+use crate::queue::{Asked, Back, Owner, Place, Queue};
 use crate::reload::Reloading;
-use crate::remote::{BY_LINK, Remote};
+use crate::remote::Remote;
 use crate::service::Groups;
 use crate::shut::Shut;
 use crate::sockets;
@@ -52,6 +53,8 @@ pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const EVENTS_PER_TURN: u32 = 256;
 /// Calls of the API that are answered before others are heard: each may look at thousands of disks.
 const CALLS_PER_TURN: u32 = 2;
+/// Why a move does not come about.
+const STOPPED: &str = "it is being stopped";
 /// How soon a full inbox is tried again.
 pub(crate) const INBOX_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -270,73 +273,64 @@ impl Manager {
         let (key, base, left) = (served.key(), served.queue().base(), served.queue().left());
         let ServedSpec { memory, gate, .. } = served.into_spec();
         let made_wait = memory.health().loss() == Some(Loss::Call);
-        self.call_move_off(key.device, key.queue, true);
+        let returns = self.frozen;
         let Some(device) = self.devices.get_mut(&key.device) else { return };
         if device.kind.nic().is_none() {
             self.cores.give_load(core, 1);
         }
         let Some(queue) = device.queues.get_mut(usize::from(key.queue)) else { return };
-        queue.gate = gate;
-        let Some(attached) = queue.attached.take() else { return };
-        if attached.link == BY_LINK {
-            self.touched.insert(key.device);
-            return self.export_is_back(key.device, base, problem);
-        }
-        // For whoever serves it next, if nobody asks for another place.
-        queue.was_at = self.frozen.then_some((attached.sidecore, attached.by_hand));
-        queue.asked_at = attached.leaving;
-        queue.left = queue.left.map(|left| left.at(base));
-        if let Some(link) = device.links.get_mut(&attached.link) {
-            // What is left is in the record, and whoever has that goes by it.
-            if problem.is_none() && left == 0 {
-                link.session.stopped_at(key.queue, base);
-            }
-            if problem.is_some() {
-                queue.gave_up = Some((attached.link, link.session.changes()));
-            }
-        }
-        if let Some(problem) = problem {
-            if device.log.allows(self.now) {
-                warn!(device = device.facts.id, queue = key.queue, "not served: {problem}");
-            }
-            queue.problem = Some(format!("is not served: {problem}"));
+        let Some(Back { was, called_off, .. }) = queue.come_back(base, gate, returns) else {
+            return;
+        };
+        if let Some(id) = called_off {
+            self.move_ended(id, Some(STOPPED));
         }
         self.touched.insert(key.device);
+        let Owner::Connection(connection) = was.owner else {
+            return self.export_is_back(key.device, base, problem);
+        };
+        let Some(device) = self.devices.get_mut(&key.device) else { return };
+        let Some(queue) = device.queues.get_mut(usize::from(key.queue)) else { return };
+        let link = device.links.get_mut(&connection);
+        if let Some(problem) = problem {
+            queue.is_refused(problem, link.map(|link| (connection, link.session.changes())));
+        } else if let Some(link) = link.filter(|_| left == 0) {
+            // What is left is in the record, and whoever has that goes by it.
+            link.session.stopped_at(key.queue, base);
+        }
+        if let Some(problem) = problem
+            && device.log.allows(self.now)
+        {
+            warn!(device = device.facts.id, queue = key.queue, "not served: {problem}");
+        }
         if made_wait {
             // Whoever was gone before the sidecore could say so is not spared for that.
-            return self.shut_out(key.device, attached.link);
+            return self.shut_out(key.device, connection);
         }
-        self.queue_came_back(key.device, attached.link);
+        self.queue_came_back(key.device, connection);
     }
 
     /// Asks a sidecore for a queue, once.
     pub(crate) fn detach(&mut self, number: u32, index: u16) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
-        let key = device.key(index);
-        let Some(queue) = device.queues.get_mut(usize::from(index)) else { return };
-        let Some(attached) = queue.attached.as_mut() else { return };
-        let is_asked_for = attached.leaving.is_some();
-        if is_asked_for && !attached.is_finishing {
-            return;
-        }
-        attached.is_finishing = false;
-        attached.leaving.get_or_insert(self.now);
-        if !is_asked_for {
-            self.call_move_off(number, index, false);
-        }
-        self.tell(number, index, Command::Detach(key));
+        self.want_back(number, index, false);
     }
 
     /// As [`Self::detach`], with nothing left that an earlier process had taken: its front-end asks where it
     /// stands, and may go on elsewhere, without the in-flight record.
     pub(crate) fn finish(&mut self, number: u32, index: u16) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
-        let key = device.key(index);
-        let attached = device.queues.get_mut(usize::from(index)).and_then(|q| q.attached.as_mut());
-        let Some(attached) = attached.filter(|attached| attached.leaving.is_none()) else { return };
-        (attached.leaving, attached.is_finishing) = (Some(self.now), true);
-        self.call_move_off(number, index, false);
-        self.tell(number, index, Command::Finish(key));
+        self.want_back(number, index, true);
+    }
+
+    fn want_back(&mut self, number: u32, index: u16, finishes: bool) {
+        let now = self.now;
+        let Some(queue) = self.queue_mut(number, index) else { return };
+        let Asked::Tell(called_off) = queue.ask(finishes, now) else { return };
+        if let Some(id) = called_off {
+            self.move_ended(id, Some(STOPPED));
+        }
+        let key = QueueKey { device: number, queue: index };
+        let command = if finishes { Command::Finish(key) } else { Command::Detach(key) };
+        self.tell(number, index, command);
     }
 
     /// Brings every device that was touched to where its sessions and plan want it.
@@ -397,16 +391,15 @@ impl Manager {
                     Kind::Disk(disk) => disk.remote.as_ref().map(|remote| Some(remote.core)),
                 };
                 self.keep_begun(number);
-                let was_at = self.queue_mut(number, index).and_then(|queue| queue.was_at.take());
+                let was_at = self.queue_mut(number, index).and_then(Queue::take_again);
                 let was_at = was_at.filter(|(core, _)| *core < self.cores.all.len());
                 let place = home.unwrap_or_else(|| self.place_again(number, was_at));
                 let Some(sidecore) = place else { return };
-                if let Some(queue) = self.queue_mut(number, index) {
-                    let by_hand = was_at.is_some_and(|(_, by_hand)| by_hand);
-                    let (leaving, is_finishing) = (None, false);
-                    queue.attached =
-                        Some(Attached { sidecore, link, leaving, is_finishing, by_hand });
-                    queue.was_attached = true;
+                let by_hand = was_at.is_some_and(|(_, by_hand)| by_hand);
+                let place = Place { core: sidecore, owner: Owner::Connection(link), by_hand };
+                let queue = self.queue_mut(number, index);
+                if !queue.is_some_and(|queue| queue.attach(place)) {
+                    return;
                 }
                 if !is_nic {
                     self.cores.take_load(sidecore, 1);

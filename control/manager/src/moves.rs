@@ -13,25 +13,13 @@ use config::Target;
 use config::api::{ApiError, ErrorKind};
 use config::plan::DiskPlan;
 use config::spec::DiskMove;
-use sidecore::{Command, Departure, MoveId, Stay, handover};
+use sidecore::{Command, MoveId, QueueKey, Stay, handover};
 use tracing::{debug, info};
 
 use crate::answers::Answered;
 use crate::api::Reply;
-use crate::device::QueueState;
 use crate::manager::Manager;
-
-/// A queue that is being moved.
-pub(crate) struct Moving {
-    id: MoveId,
-    to: usize,
-    /// An operator's wish: there it stays.
-    by_hand: bool,
-    /// For its owner, until the new one has prepared itself.
-    departure: Option<Box<Departure>>,
-    /// What is to be said to whoever has the queue in the end; at most one command of a kind.
-    held: Vec<Command>,
-}
+use crate::queue::{Move, Moved, Queue};
 
 /// An operator who waits.
 struct Waiting {
@@ -76,25 +64,6 @@ impl Moves {
     }
 }
 
-impl Moving {
-    /// Where it goes.
-    pub(crate) fn to(&self) -> usize {
-        self.to
-    }
-
-    /// Keeps what is said of a queue whose owner is not known; says whether it did. A newer call
-    /// descriptor takes the place of one that waits, so that front-ends cannot use up ours.
-    fn hold(&mut self, command: Command) -> Option<Command> {
-        if self.departure.is_some() {
-            return Some(command);
-        }
-        let kind = std::mem::discriminant(&command);
-        self.held.retain(|held| std::mem::discriminant(held) != kind);
-        self.held.push(command);
-        None
-    }
-}
-
 impl Manager {
     /// Says something of an attached queue to the sidecore that has it, now or when that is known.
     pub(crate) fn tell(&mut self, number: u32, index: u16, command: Command) {
@@ -102,13 +71,8 @@ impl Manager {
             return travel.hold(index, command);
         }
         let Some(queue) = self.queue_mut(number, index) else { return };
-        let Some(attached) = queue.attached else { return };
-        let command = match &mut queue.moving {
-            Some(moving) => moving.hold(command),
-            None => Some(command),
-        };
-        if let Some(command) = command {
-            self.cores.send(attached.sidecore, command);
+        if let Some((core, command)) = queue.tell(command) {
+            self.cores.send(core, command);
         }
     }
 
@@ -143,9 +107,7 @@ impl Manager {
         let device = self.number_of(id).and_then(|number| self.devices.get_mut(&number));
         let queues = device.map(|device| &mut device.queues).into_iter().flatten();
         for (_, state) in (0..).zip(queues).filter(|(index, _)| queue.is_none_or(|q| q == *index)) {
-            let held = state.attached.as_mut().map(|attached| &mut attached.by_hand);
-            let coming = state.moving.as_mut().map(|moving| &mut moving.by_hand);
-            held.into_iter().chain(coming).for_each(|by_hand| *by_hand = false);
+            state.let_go();
         }
         info!(disk = id, queue, "let go");
         self.show(id, true)
@@ -169,9 +131,7 @@ impl Manager {
 
     /// Has a queue stay where an operator wants it, and moves it there if it is elsewhere.
     fn bring(&mut self, number: u32, index: u16, to: usize) -> Option<MoveId> {
-        let attached = self.queue_mut(number, index)?.attached.as_mut()?;
-        if attached.sidecore == to {
-            attached.by_hand = true;
+        if self.queue_mut(number, index)?.stays_at(to) {
             return None;
         }
         self.begin_move(number, index, to, true)
@@ -217,9 +177,7 @@ impl Manager {
         };
         let busy = |queue: &&u16| {
             let queue = device.queues.get(usize::from(**queue));
-            queue.is_some_and(|queue| {
-                queue.moving.is_some() || queue.attached.is_some_and(|a| a.leaving.is_some())
-            })
+            queue.is_some_and(Queue::is_underway)
         };
         if let Some(queue) = queues.iter().find(busy) {
             let error = format!("queue {queue} of disk {id:?} is being moved or stopped");
@@ -239,9 +197,10 @@ impl Manager {
         let backend = self.disk_parts(number)?.disk.backend();
         let id = self.moves.begin(number, Some(index));
         let (arrival, departure) = handover(id, &self.cores.all.get(to)?.handle, backend);
-        let departure = Some(departure);
-        self.queue_mut(number, index)?.moving =
-            Some(Moving { id, to, by_hand, departure, held: Vec::new() });
+        if !self.queue_mut(number, index)?.prepare(Move { id, to, by_hand }, departure) {
+            self.moves.of.remove(&id);
+            return None;
+        }
         self.cores.send(to, Command::Prepare(arrival));
         Some(id)
     }
@@ -250,12 +209,10 @@ impl Manager {
     pub(crate) fn move_is_prepared(&mut self, id: MoveId) {
         // Called off meanwhile, if it is not found: the new owner sees that by itself.
         let Some(&(number, Some(index))) = self.moves.of.get(&id) else { return };
-        let Some(device) = self.devices.get_mut(&number) else { return };
-        let key = device.key(index);
-        let Some(queue) = device.queues.get_mut(usize::from(index)) else { return };
-        let departure = queue.moving.as_mut().and_then(|moving| moving.departure.take());
-        if let (Some(attached), Some(departure)) = (queue.attached, departure) {
-            self.cores.send(attached.sidecore, Command::Move(key, departure));
+        let key = QueueKey { device: number, queue: index };
+        let queue = self.queue_mut(number, index);
+        if let Some((core, departure)) = queue.and_then(|queue| queue.prepared(id)) {
+            self.cores.send(core, Command::Move(key, departure));
         }
     }
 
@@ -264,31 +221,19 @@ impl Manager {
         let Some(&(number, index)) = self.moves.of.get(&id) else { return };
         let Some(index) = index else { return self.nic_move_is_over(id, number, why) };
         let Some(queue) = self.queue_mut(number, index) else { return };
-        let (Some(moving), Some(attached)) = (queue.moving.take(), queue.attached.as_mut()) else {
+        let Some(Moved { from, to, held }) = queue.moved(id, why.is_some()) else {
             return self.move_ended(id, Some("it is not served any more"));
         };
         if why.is_none() {
-            attached.by_hand |= moving.by_hand;
-            let from = std::mem::replace(&mut attached.sidecore, moving.to);
             self.cores.give_load(from, 1);
-            self.cores.take_load(moving.to, 1);
-            debug!(device = number, queue = index, from, to = moving.to, "moved");
+            self.cores.take_load(to, 1);
+            debug!(device = number, queue = index, from, to, "moved");
         }
-        for command in moving.held {
+        for command in held {
             self.tell(number, index, command);
         }
         let why = why.map(ToString::to_string);
         self.move_ended(id, why.as_deref());
-    }
-
-    /// The queue is about to be asked for, or is back: a move that its owner was not told of is called
-    /// off; with `back` any is.
-    pub(crate) fn call_move_off(&mut self, number: u32, index: u16, back: bool) {
-        let Some(queue) = self.queue_mut(number, index) else { return };
-        let moving = queue.moving.take_if(|moving| back || moving.departure.is_some());
-        if let Some(moving) = moving {
-            self.move_ended(moving.id, Some("it is being stopped"));
-        }
     }
 
     pub(crate) fn move_ended(&mut self, id: MoveId, problem: Option<&str>) {
@@ -323,7 +268,7 @@ impl Manager {
         }
     }
 
-    pub(crate) fn queue_mut(&mut self, number: u32, index: u16) -> Option<&mut QueueState> {
+    pub(crate) fn queue_mut(&mut self, number: u32, index: u16) -> Option<&mut Queue> {
         self.devices.get_mut(&number)?.queues.get_mut(usize::from(index))
     }
 }

@@ -8,10 +8,11 @@ use config::plan::{HostPlan, NicPlan};
 use config::spec::{LinkState, Via};
 use sidecore::{PortCounters, QueueSnapshot};
 
-use crate::device::{Device, QueueState};
+use crate::device::Device;
 use crate::manager::Manager;
 use crate::network::{Holder, Switch};
 use crate::nic::NicParts;
+use crate::queue::Queue;
 use crate::shut::Shut;
 use crate::uplinks::{State, Uplink};
 use crate::views;
@@ -24,7 +25,7 @@ impl Manager {
         let problem = views::problem_of(device, self.now)
             .or_else(|| self.nic_waits_for(port?))
             .or_else(|| uplink.and_then(|uplink| Some(uplink.problem()?.to_string())));
-        let is_bad = |queue: &QueueState| queue.violation.is_some() || queue.problem.is_some();
+        let is_bad = |queue: &Queue| queue.violation().is_some() || queue.problem().is_some();
         let is_cut = uplink.is_some_and(|uplink| !uplink.is_attached());
         let runs = !device.attached().is_empty();
         let state = match device.links.is_empty() {
@@ -209,21 +210,21 @@ fn of_plan(plan: &NicPlan) -> NicView {
 /// What its transmit queues waited for limits.
 fn held(device: &Device) -> HeldView {
     let snapshots: Vec<QueueSnapshot> =
-        device.queues.iter().map(|queue| queue.counters.snapshot()).collect();
+        device.queues.iter().map(|queue| queue.counters().snapshot()).collect();
     views::held(&snapshots)
 }
 
 fn queue_views(device: &Device) -> Vec<NicQueueView> {
-    let known = device.queues.iter().enumerate().filter(|(_, queue)| queue.size > 0);
-    let view = |(index, queue): (usize, &QueueState)| {
-        let snapshot = queue.counters.snapshot();
+    let known = device.queues.iter().enumerate().filter(|(_, queue)| queue.size() > 0);
+    let view = |(index, queue): (usize, &Queue)| {
+        let snapshot = queue.counters().snapshot();
         NicQueueView {
             index: index as u16,
-            sidecore: queue.attached.map(|attached| attached.sidecore as u16),
+            sidecore: queue.place().map(|place| place.core as u16),
             busy_percent: views::busy_percent(queue),
-            size: queue.size,
-            format: views::format(queue.format).to_string(),
-            violation: queue.violation.clone(),
+            size: queue.size(),
+            format: views::format(queue.format()).to_string(),
+            violation: queue.violation().map(str::to_string),
             kicks: snapshot.kicks,
             calls: snapshot.calls,
             visits: snapshot.visits,

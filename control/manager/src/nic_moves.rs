@@ -121,10 +121,7 @@ impl Manager {
             let error = format!("nic {id:?} is not at its switch now");
             return Err(refused(error, "`sidecore nic show` says why"));
         };
-        let is_leaving = device
-            .queues
-            .iter()
-            .any(|queue| queue.attached.is_some_and(|attached| attached.leaving.is_some()));
+        let is_leaving = device.leaving_since().is_some();
         if nic.travel.is_some() || is_leaving || device.is_held_back() {
             let error = format!("nic {id:?} is being moved, stopped or started");
             return Err(ApiError::new(ErrorKind::Busy, error, "try again in a moment"));
@@ -176,11 +173,7 @@ impl Manager {
             self.cores.take_load(to, rings.into());
             debug!(device = number, from, to, "moved");
             let queues = self.devices.get_mut(&number).map(|device| &mut device.queues);
-            for queue in queues.into_iter().flatten() {
-                if let Some(attached) = &mut queue.attached {
-                    attached.sidecore = to;
-                }
-            }
+            queues.into_iter().flatten().for_each(|queue| queue.rehome(to));
         }
         for (index, command) in held {
             self.tell(number, index, command);

@@ -43,7 +43,6 @@ use greeter::{Greeter, Party, Task, Word, random};
 use handing::Transit;
 pub use keys::read as read_key;
 use nics::LinkedNic;
-pub(crate) use serving::BY_LINK;
 use serving::Serving;
 use standings::Standings;
 pub(crate) use using::RemoteParts;

@@ -13,9 +13,9 @@ use schedule::LOAD_FULL;
 use tracing::warn;
 use vcpu_tracker::vcpus::Vcpu;
 
-use crate::balance::part;
 use crate::guest_vcpus::Guests;
 use crate::manager::Manager;
+use crate::queue::part;
 
 /// From that part of the time on, thousandths, a guest is told of: of what the sidecore lost, and of what the guest had.
 const SAID_FROM: u32 = 50;

@@ -14,6 +14,7 @@ use crate::device::Device;
 use crate::disk::DiskParts;
 use crate::failures::since;
 use crate::manager::Manager;
+use crate::queue::Queue;
 
 /// Why requests of a disk wait, and how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,10 +28,10 @@ pub(crate) enum Stall {
 impl Stall {
     /// As the counters of its attached queues have it.
     pub(crate) fn of(device: &Device) -> Option<Stall> {
-        let attached = device.queues.iter().filter(|queue| queue.attached.is_some());
+        let attached = device.queues.iter().filter(|queue| queue.is_attached());
         let (mut full, mut failed) = (0, 0);
         for queue in attached {
-            let counters = queue.counters.snapshot();
+            let counters = queue.counters().snapshot();
             full += counters.waiting_full;
             failed += counters.waiting_failed;
         }
@@ -116,7 +117,7 @@ impl Manager {
     pub(crate) fn say_stalls(&mut self, number: u32) {
         let Some(device) = self.devices.get_mut(&number) else { return };
         let stall = Stall::of(device);
-        let is_served = device.queues.iter().any(|queue| queue.attached.is_some());
+        let is_served = device.queues.iter().any(Queue::is_attached);
         let Some(disk) = device.kind.disk_mut() else { return };
         let before = disk.stall_said;
         let faults = disk.disk.faults();

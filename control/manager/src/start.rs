@@ -11,61 +11,21 @@ use device::features;
 use device::net::Net;
 use guest_memory::{Area, GuestMap};
 use schedule::Policy;
-use serde::{Deserialize, Serialize};
 use sidecore::{NicQueue, QueueCounters, QueueKey, RoleSpec, Served, ServedSpec};
-use vhost_user::{RingAddresses, RingFacts};
+use vhost_user::RingFacts;
 use virtqueue::{Format, Inflight, Queue, QueueSpec, SetupError, inflight, layout};
 
 use crate::front_end::{FrontEnd, InflightRecord, MemoryMissing};
 use crate::image::ImageRefused;
 use crate::kind::{Facts, Kind};
 use crate::lent::Lent;
+use crate::queue::Left;
 
 /// Lap bits of a packed descriptor, and the base of a packed ring that was never used: both places at
 /// 0 in the first lap (VIRTIO 1.2, 2.8.1; vhost-user, `SET_VRING_BASE`).
 const PACKED_AVAIL: u16 = 1 << 7;
 const PACKED_USED: u16 = 1 << 15;
 const PACKED_FRESH: u32 = 0x8000_8000;
-
-/// Where a ring stood when its sidecore gave it back, and what its front-end had said before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Left {
-    #[serde(with = "AddressWords")]
-    ring: RingAddresses,
-    size: u16,
-    told: u32,
-    base: u32,
-}
-
-/// [`RingAddresses`] for a process that takes over.
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "RingAddresses", deny_unknown_fields)]
-struct AddressWords {
-    descriptors: u64,
-    driver: u64,
-    device: u64,
-    log: u64,
-    logged: bool,
-}
-
-impl Left {
-    /// A ring that is about to start.
-    pub(crate) fn at_start(facts: &RingFacts<'_, Lent>) -> Left {
-        Left { ring: facts.addresses, size: facts.size, told: facts.told, base: facts.base }
-    }
-
-    /// It is back.
-    pub(crate) fn at(self, base: u32) -> Left {
-        Left { base, ..self }
-    }
-
-    /// Whether the front-end says of this ring what it said before it was served: it was cut off, and
-    /// knows no better.
-    fn is_news_to(&self, facts: &RingFacts<'_, Lent>) -> bool {
-        (self.ring, self.size, self.told) == (facts.addresses, facts.size, facts.told)
-    }
-}
 
 /// What a queue takes from its device.
 pub(crate) struct DeviceParts<'a> {
@@ -223,7 +183,7 @@ fn base_of(
         Format::Split => used_index(facts, front_end).map_or(facts.base, u32::from),
         // A guest that has started anew meanwhile has an unused ring in the same place.
         Format::Packed => match device.left.filter(|left| left.is_news_to(facts)) {
-            Some(left) if was_used(facts, negotiated, front_end) => left.base,
+            Some(left) if was_used(facts, negotiated, front_end) => left.base(),
             None if device.left.is_none() && was_used_before(facts, negotiated, front_end) => {
                 return Err(RingError::PackedLost);
             }

@@ -9,6 +9,7 @@ use tracing::warn;
 
 use crate::lent::Lent;
 use crate::manager::Manager;
+use crate::queue::Owner;
 
 /// How long no front-end is taken after one that made a sidecore wait.
 const SHUT_OUT_TIME: Duration = Duration::from_secs(10);
@@ -18,10 +19,12 @@ impl Manager {
     pub(crate) fn queue_failed(&mut self, key: sidecore::QueueKey, violation: &str) {
         let Some(device) = self.devices.get_mut(&key.device) else { return };
         let Some(queue) = device.queues.get_mut(usize::from(key.queue)) else { return };
-        let Some(attached) = queue.attached else { return };
+        let Some(Owner::Connection(connection)) = queue.place().map(|place| place.owner) else {
+            return;
+        };
         // A front-end that has gone leaves no problem behind: the next one starts the queue anew.
-        let Some(link) = device.links.get_mut(&attached.link) else { return };
-        queue.violation = Some(violation.to_string());
+        let Some(link) = device.links.get_mut(&connection) else { return };
+        queue.stop(violation);
         if device.log.allows(self.now) {
             warn!(device = device.facts.id, queue = key.queue, "it is stopped: {violation}");
         }
@@ -30,7 +33,7 @@ impl Manager {
             device.closer.signal(err);
         }
         if link.front_end.loss() == Some(Loss::Call) {
-            self.shut_out(key.device, attached.link);
+            self.shut_out(key.device, connection);
         }
     }
 

@@ -12,8 +12,9 @@ use virtqueue::Format;
 
 use crate::balance::Balance;
 use crate::cores::Core;
-use crate::device::{Device, Link, QueueState};
+use crate::device::{Device, Link};
 use crate::disk::DiskParts;
+use crate::queue::Queue;
 use crate::rivals::Rivals;
 use crate::shut::Shut;
 use crate::stalls::Stall;
@@ -24,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// One disk; with its queues or without. Without its guest's vCPUs.
 pub(crate) fn disk(device: &Device, parts: &DiskParts, (queues, now): (bool, Instant)) -> DiskView {
     let snapshots: Vec<QueueSnapshot> =
-        device.queues.iter().map(|queue| queue.counters.snapshot()).collect();
+        device.queues.iter().map(|queue| queue.counters().snapshot()).collect();
     let each = || device.queues.iter().zip(&snapshots).enumerate();
     let state = state_of(device, now);
     DiskView {
@@ -36,7 +37,7 @@ pub(crate) fn disk(device: &Device, parts: &DiskParts, (queues, now): (bool, Ins
         size_bytes: parts.disk.size_bytes(),
         block_size_bytes: parts.shape.block_size,
         queues_attached: device.attached().len() as u16,
-        queues_by_hand: device.queues.iter().filter(|queue| is_by_hand(queue)).count() as u16,
+        queues_by_hand: device.queues.iter().filter(|queue| queue.is_by_hand()).count() as u16,
         served_as: Some(parts.disk.describe().to_string()),
         locked: parts.plan.source.path().map(|_| !parts.disk.is_away()),
         faults: faults(&parts.disk),
@@ -45,7 +46,7 @@ pub(crate) fn disk(device: &Device, parts: &DiskParts, (queues, now): (bool, Ins
         counters: sum(&snapshots),
         queues: match queues {
             true => each()
-                .filter(|(_, (queue, _))| queue.size > 0)
+                .filter(|(_, (queue, _))| queue.size() > 0)
                 .map(|(index, (queue, snapshot))| queue_view(index as u16, queue, snapshot))
                 .collect(),
             false => Vec::new(),
@@ -168,7 +169,7 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
 }
 
 fn state_of(device: &Device, now: Instant) -> DiskState {
-    let is_bad = |queue: &QueueState| queue.violation.is_some() || queue.problem.is_some();
+    let is_bad = |queue: &Queue| queue.violation().is_some() || queue.problem().is_some();
     if device.queues.iter().any(is_bad) {
         DiskState::Failed
     } else if waits_for(device, now).is_some() {
@@ -193,7 +194,7 @@ fn state_of(device: &Device, now: Instant) -> DiskState {
 /// What is wrong with a device, if something is.
 pub(crate) fn problem_of(device: &Device, now: Instant) -> Option<String> {
     let broken = device.queues.iter().enumerate().find_map(|(index, queue)| {
-        let violation = queue.violation.as_ref()?;
+        let violation = queue.violation()?;
         let is_lost = |link: &Link| link.front_end.loss().is_some();
         let remedy =
             match device.runner.and_then(|link| device.links.get(&link)).is_some_and(is_lost) {
@@ -213,7 +214,7 @@ pub(crate) fn problem_of(device: &Device, now: Instant) -> Option<String> {
         .queues
         .iter()
         .enumerate()
-        .find_map(|(index, queue)| Some(format!("queue {index} {}", queue.problem.as_ref()?)));
+        .find_map(|(index, queue)| Some(format!("queue {index} {}", queue.problem()?)));
     let unresized = || device.kind.disk()?.unresized.clone();
     let in_part = || device.ungiven.clone().or_else(unresized);
     let of_device =
@@ -253,26 +254,22 @@ pub(crate) fn unanswered(requests: u64) -> String {
     format!("{requests} request{plural} that the disk has not answered")
 }
 
-fn queue_view(index: u16, queue: &QueueState, snapshot: &QueueSnapshot) -> QueueView {
+fn queue_view(index: u16, queue: &Queue, snapshot: &QueueSnapshot) -> QueueView {
     QueueView {
         index,
-        sidecore: queue.attached.map(|attached| attached.sidecore as u16),
-        by_hand: is_by_hand(queue),
+        sidecore: queue.place().map(|place| place.core as u16),
+        by_hand: queue.is_by_hand(),
         busy_percent: busy_percent(queue),
-        size: queue.size,
-        format: format(queue.format).to_string(),
-        violation: queue.violation.clone(),
+        size: queue.size(),
+        format: format(queue.format()).to_string(),
+        violation: queue.violation().map(str::to_string),
         counters: sum(std::slice::from_ref(snapshot)),
     }
 }
 
 /// What a queue took of its sidecore's time at the last look.
-pub(crate) fn busy_percent(queue: &QueueState) -> u32 {
-    queue.attached.map_or(0, |_| percent(queue.weighed.load))
-}
-
-fn is_by_hand(queue: &QueueState) -> bool {
-    queue.attached.is_some_and(|attached| attached.by_hand)
+pub(crate) fn busy_percent(queue: &Queue) -> u32 {
+    queue.place().map_or(0, |_| percent(queue.weighed().load))
 }
 
 /// Of thousandths.

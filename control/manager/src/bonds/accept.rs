@@ -79,7 +79,7 @@ impl Manager {
     pub(crate) fn judge_again(&mut self, number: u32) {
         let Some(device) = self.devices.get_mut(&number) else { return };
         for queue in &mut device.queues {
-            (queue.gave_up, queue.problem) = (None, None);
+            queue.try_again();
         }
         self.touched.insert(number);
     }

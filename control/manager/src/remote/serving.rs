@@ -31,16 +31,14 @@ use super::seats::{Clients, Had, SeatParts};
 use super::told::{Features, verifier_of};
 use super::{Manager, OneLink, RING_FRAMES, Stage, device_of, random};
 use crate::clock::suspended_ns;
-use crate::device::Attached;
 use crate::disk::DiskParts;
 use crate::poll::Token;
+use crate::queue::{Owner, Place};
 use crate::service::Flow;
 use crate::start::policy_of;
 
 /// Sessions of one link at a time.
 pub(super) const SESSIONS_MAX: usize = 1024;
-/// Who runs the queues of a disk that a link serves: no front-end has this number.
-pub(crate) const BY_LINK: u32 = u32::MAX;
 
 /// The IOhost's end of a link.
 pub(super) struct Serving {
@@ -404,12 +402,12 @@ impl Manager {
         let flow = Flow::of(&device.kind, 0);
         let key = device.key(0);
         let state = device.queues.first_mut().ok_or("it has no queue")?;
-        if state.attached.is_some() {
+        if state.is_attached() {
             return Ok(());
         }
-        let gate = device.metered.gate(flow, state.gate.take());
+        let gate = device.metered.gate(flow, state.is_exported(queue.size()));
         let (kick, call) = (None, None);
-        let counters = Arc::clone(&state.counters);
+        let counters = Arc::clone(state.counters());
         let spec = ServedSpec {
             key,
             queue,
@@ -424,11 +422,9 @@ impl Manager {
             gate,
             counters,
         };
-        let (leaving, is_finishing, by_hand) = (None, false, false);
-        let link = BY_LINK;
-        state.attached = Some(Attached { sidecore: core, link, leaving, is_finishing, by_hand });
-        state.was_attached = true;
-        state.size = spec.queue.size();
+        if !state.attach(Place { core, owner: Owner::Link, by_hand: false }) {
+            return Ok(());
+        }
         self.balance.wake(core);
         self.cores.take_load(core, 1);
         self.cores.send(core, Command::Attach(Served::new(spec)));

@@ -112,7 +112,7 @@ impl Manager {
                     in_flight: 0,
                 };
                 for queue in &device.queues {
-                    let seen = queue.counters.snapshot();
+                    let seen = queue.counters().snapshot();
                     view.requests += seen.requests;
                     view.errors += seen.errors;
                     view.in_flight += seen.in_flight;

@@ -20,11 +20,12 @@ use super::wire::{
 };
 use crate::clock::machine_ns;
 use crate::connection::Connection;
-use crate::device::{Device, Held, Link, QueueState};
+use crate::device::{Device, Held, Link};
 use crate::disk::DiskParts;
 use crate::kind::{DevicePlan, Kind};
 use crate::lent::Lent;
 use crate::manager::Manager;
+use crate::queue::{Known, Queue};
 use crate::uplinks::State;
 
 /// How long the heir may leave one packet unread.
@@ -265,20 +266,21 @@ fn borrowed<'a>(fds: &[&'a Lent]) -> Vec<BorrowedFd<'a>> {
 
 fn ring_words(device: &Device) -> Vec<RingWords> {
     let runner = device.runner.and_then(|id| device.links.get(&id));
-    let words = |(index, queue): (usize, &QueueState)| {
+    let words = |(index, queue): (usize, &Queue)| {
         let index = index as u16;
+        let Known { was_attached, again, left, violation, problem } = queue.known();
         RingWords {
             device: device.facts.id.clone(),
             queue: index,
             base: runner.and_then(|link| link.session.base(index)),
             failed: runner.is_some_and(|link| link.session.has_failed(index)),
-            violation: queue.violation.clone(),
-            problem: queue.problem.clone(),
-            left: queue.left,
-            was_attached: queue.was_attached,
-            place: queue.was_at.map(|(sidecore, by_hand)| PlaceWords { sidecore, by_hand }),
-            asked_ns: queue.asked_at.map(machine_ns),
-            counters: queue.counters.snapshot().named(),
+            violation,
+            problem,
+            left,
+            was_attached,
+            place: again.map(|(sidecore, by_hand)| PlaceWords { sidecore, by_hand }),
+            asked_ns: queue.asked_at().map(machine_ns),
+            counters: queue.counters().snapshot().named(),
         }
     };
     device.queues.iter().enumerate().map(words).collect()

@@ -204,11 +204,11 @@ mod tests {
     use super::*;
     use crate::bonds::Bonds;
     use crate::clock::now;
-    use crate::device::Attached;
     use crate::disk::DiskParts;
     use crate::kind::{Facts, Kind};
     use crate::nic::NicParts;
     use crate::openers::{Openers, Patience};
+    use crate::queue::{Owner, Place};
 
     /// Three disks and a NIC, each with two queues that a sidecore has.
     fn devices() -> Vec<Device> {
@@ -236,19 +236,14 @@ mod tests {
         let disks = (0..).zip(&plan.disks).map(of_disk);
         let mut devices: Vec<Device> = disks.chain(plan.nics.iter().map(of_nic)).collect();
         for queue in devices.iter_mut().flat_map(|device| &mut device.queues[..2]) {
-            queue.attached = Some(Attached {
-                sidecore: 0,
-                link: 0,
-                leaving: None,
-                is_finishing: false,
-                by_hand: false,
-            });
+            let owner = Owner::Connection(0);
+            assert!(queue.attach(Place { core: 0, owner, by_hand: false }));
         }
         devices
     }
 
     fn ask(device: &mut Device, queue: usize) {
-        device.queues[queue].attached.as_mut().expect("it is attached").leaving = Some(now());
+        let _ = device.queues[queue].ask(false, now());
     }
 
     #[test]
@@ -259,9 +254,11 @@ mod tests {
         ask(&mut devices[3], 1);
         assert_eq!(late_disks(&devices), BTreeSet::new());
         // One queue of a disk is back, the other is not; of the next both are; the third was not asked.
-        devices[0].queues[0].attached = None;
+        let _ = devices[0].queues[0].come_back(0, None, false);
         ask(&mut devices[0], 1);
-        devices[1].queues.iter_mut().for_each(|queue| queue.attached = None);
+        for queue in &mut devices[1].queues {
+            let _ = queue.come_back(0, None, false);
+        }
         assert_eq!(late_disks(&devices), BTreeSet::from([0]));
         ask(&mut devices[2], 0);
         assert_eq!(late_disks(&devices), BTreeSet::from([0, 2]));

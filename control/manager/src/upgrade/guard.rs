@@ -187,19 +187,16 @@ impl Device {
         let format = format_of(link.session.features());
         let changes = link.session.changes();
         for (index, queue) in (0u16..).zip(&mut self.queues) {
-            let Some(facts) = link.session.set_up(index).filter(|_| queue.was_attached) else {
+            let Some(facts) = link.session.set_up(index).filter(|_| queue.was_attached()) else {
                 continue;
             };
-            queue.left = None;
+            queue.forget_left();
             if link.front_end.inflight.is_some() {
                 continue;
             }
             match (format, start::used_index(&facts, &link.front_end)) {
                 (Format::Split, Some(used)) => link.session.stopped_at(index, used.into()),
-                _ => {
-                    queue.problem = Some(PLACE_LOST.to_string());
-                    queue.gave_up = Some((id, changes));
-                }
+                _ => queue.lose_place((id, changes), PLACE_LOST),
             }
         }
     }

@@ -22,7 +22,6 @@ use super::error::{AdoptError, HeirError};
 use super::estate::{DeviceEstate, Estate, LinkEstate, Parcel, Progress};
 use super::pause::Moments;
 use super::wire::{DeviceWords, FORMATS, FromHeir, RingWords, WITH_GUARD};
-use crate::balance::Weighed;
 use crate::clock::machine_ns;
 use crate::device::{Device, Link};
 use crate::front_end::FrontEndError;
@@ -31,6 +30,7 @@ use crate::kind::{DevicePlan, Kind};
 use crate::lent::Lent;
 use crate::manager::Manager;
 use crate::poll::Token;
+use crate::queue::Known;
 use crate::shut::Retry;
 use crate::sockets;
 
@@ -414,12 +414,9 @@ impl Device {
         let Some(queue) = self.queues.get_mut(usize::from(index)) else {
             return warn!(device = self.facts.id, queue = index, "there is no such queue");
         };
-        queue.counters.go_on_from(&counters);
-        // What it asked of its sidecore so far is nothing that it asks of the next look.
-        queue.weighed = Weighed::after(queue.counters.work_ns());
-        queue.was_attached = was_attached;
-        (queue.violation, queue.problem, queue.left) = (violation, problem, left);
-        queue.was_at = place.map(|place| (place.sidecore, place.by_hand));
+        queue.counters().go_on_from(&counters);
+        let again = place.map(|place| (place.sidecore, place.by_hand));
+        queue.go_on_as(Known { was_attached, again, left, violation, problem });
         let Some(link) = self.runner.and_then(|id| self.links.get_mut(&id)) else { return };
         let Some(base) = base else { return };
         // Where its front-end said that it stands, it may not have been served yet.

@@ -28,6 +28,7 @@ use crate::clock::now;
 use crate::device::Device;
 use crate::manager::Manager;
 use crate::poll::Token;
+use crate::queue::Queue;
 use crate::reload::Reloading;
 use crate::uplinks::State;
 
@@ -279,7 +280,7 @@ impl Manager {
     /// What is under way that an heir could not go on with.
     fn what_must_end(&self) -> Option<&'static str> {
         let is_moving = |device: &Device| {
-            device.queues.iter().any(|queue| queue.moving.is_some())
+            device.queues.iter().any(|queue| queue.moving_to().is_some())
                 || device.kind.nic().is_some_and(|nic| nic.travel.is_some() || nic.moving)
         };
         let is_leaving = self.network.switches.iter().any(|switch| switch.leaving.is_some());
@@ -307,7 +308,7 @@ impl Manager {
         self.frozen = true;
         // Of an upgrade that was given up.
         let queues = self.devices.values_mut().flat_map(|device| &mut device.queues);
-        queues.for_each(|queue| queue.asked_at = None);
+        queues.for_each(Queue::forget_asked);
         let Some(upgrade) = &mut self.upgrade else { return Err(UpgradeError::NotBegun) };
         let Some(hello) = &upgrade.hello else { return Err(UpgradeError::NoHello) };
         let format = hello.format;

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use super::pause::PauseWords;
-use crate::start::Left;
+use crate::queue::Left;
 
 /// The formats that this program speaks, the best last. The first knows no links.
 pub(crate) const FORMATS: [u32; 4] = [1, WITH_LINKS, WITH_GUARD, WITH_FOLDER];
