@@ -387,6 +387,11 @@ impl Drop for Daemon {
             let _ = child.kill();
             let _ = child.wait();
         }
+        if !std::thread::panicking()
+            && let Some(defect) = defect(self.dir())
+        {
+            panic!("the daemon says of itself: {defect}");
+        }
     }
 }
 
@@ -457,6 +462,13 @@ fn install(program: &Path, dir: &Path) -> Result<()> {
     let new = dir.join("sidecore.new");
     copy_program(program, &new)?;
     Ok(std::fs::rename(&new, dir.join("sidecore"))?)
+}
+
+/// What a daemon in `dir` said of a fault of its own, which no test may cause.
+fn defect(dir: &Path) -> Option<String> {
+    let text = std::fs::read(dir.join("log")).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    text.lines().find(|line| line.contains("a fault of the daemon's own")).map(str::to_string)
 }
 
 /// The end of the log in `dir`.

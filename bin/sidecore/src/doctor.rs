@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use config::api::{BoundView, BoundsView, ConfinementView, DaemonView, VersionView};
+use config::api::{BoundView, BoundsView, ConfinementView, DaemonView, DefectView, VersionView};
 use config::routes::Method;
 use host::doctor::{Check, State, examine_this_host};
 use serde::Serialize;
@@ -51,7 +51,7 @@ fn program(daemon: Option<&VersionView>) -> Check {
 fn of_the_daemon(client: &Client) -> Vec<Check> {
     let asked: Result<DaemonView, Failure> = client.ask(Method::Get, "/v1/daemon");
     match asked {
-        Ok(view) => vec![confinement(&view), bounds(&view.bounds)],
+        Ok(view) => vec![confinement(&view), bounds(&view.bounds), defects(&view.defects)],
         Err(Failure::Unreachable { .. }) => {
             let means =
                 "what a daemon gives up, and what devices take of it, is known when it runs";
@@ -97,6 +97,20 @@ fn bounds(bounds: &BoundsView) -> Check {
         return check("bounds", State::Warn, found, "the next device may be refused", todo);
     }
     check("bounds", State::Ok, found, "each device can have what it is promised at any time", "")
+}
+
+/// What the daemon's control counted on and did not find.
+fn defects(defects: &[DefectView]) -> Check {
+    if defects.is_empty() {
+        let means = "the daemon has found all that it counted on since it was started";
+        return check("defects", State::Ok, "none".to_string(), means, "");
+    }
+    let one = |DefectView { at, expected, count }: &DefectView| {
+        format!("{count} times no {expected} ({at})")
+    };
+    let found = defects.iter().map(one).collect::<Vec<_>>().join("; ");
+    let means = "a fault of the daemon's own: what it lacked this for was left undone, and a device may stand still";
+    check("defects", State::Warn, found, means, "report it with the log; a restart begins anew")
 }
 
 /// What the daemon has given up, as it says itself and as the kernel knows its threads.
@@ -204,6 +218,17 @@ fn text(checks: &[Check]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn defects_are_told_with_their_places() {
+        assert_eq!(defects(&[]).state, State::Ok);
+        let one = DefectView { at: "moves.rs:9".into(), expected: "queue".into(), count: 2 };
+        let told = defects(&[one]);
+        assert_eq!(
+            (told.state, told.found.as_str()),
+            (State::Warn, "2 times no queue (moves.rs:9)")
+        );
+    }
 
     #[test]
     fn a_daemon_of_another_commit_is_told() {

@@ -22,6 +22,7 @@ use crate::bonds::Bonds;
 use crate::bounds::Bounds;
 use crate::clock::now;
 use crate::cores::{self, Cores};
+use crate::defects::Defects;
 use crate::guest_vcpus::Guests;
 use crate::kind::DevicePlan;
 use crate::manager::{End, INBOX_INTERVAL, Manager};
@@ -136,6 +137,7 @@ fn begin(
     let bounds = Bounds::of_this_process(cores.all.len(), uplinks, inherited);
     let manager = Manager {
         now,
+        defects: Defects::default(),
         guests: Guests::new(options.run_state.take()),
         poll,
         options,

@@ -13,6 +13,7 @@ impl Manager {
             file: self.options.path.clone(),
             confinement: confinement(),
             bounds: self.bounds.view(),
+            defects: self.defects.views(),
         })
     }
 }

@@ -36,6 +36,7 @@
 //! | `remote` | links: disks of other machines, and disks for them |
 //! | `upgrade` | another process takes over, or this one does |
 //! | `rights` | who may open a socket |
+//! | `defects` | what control counted on and did not find |
 //! | `clock` | the time, which loops alone read |
 //! | `poll`, `sockets`, `connection` | the system calls |
 #![forbid(unsafe_code)]
@@ -54,6 +55,7 @@ mod clock;
 mod connection;
 mod cores;
 mod daemon_view;
+mod defects;
 mod device;
 mod disk;
 mod disk_calls;

@@ -22,6 +22,7 @@ use crate::begin::Options;
 use crate::bonds::Bonds;
 use crate::bounds::Bounds;
 use crate::cores::Cores;
+use crate::defects::{Defects, found, late};
 use crate::device::Device;
 use crate::disk_calls::Adding;
 use crate::guest_vcpus::Guests;
@@ -69,6 +70,8 @@ pub(crate) struct Waiting {
 pub(crate) struct Manager {
     /// The time of this turn, which its loop reads ([`Manager::tick`]).
     pub(crate) now: Instant,
+    /// What it counted on and did not find.
+    pub(crate) defects: Defects,
     pub(crate) poll: Poll,
     pub(crate) options: Options,
     pub(crate) plan: Plan,
@@ -229,7 +232,8 @@ impl Manager {
     }
 
     pub(crate) fn hear_core(&mut self, core: usize) {
-        let Some(handle) = self.cores.all.get(core).map(|core| &core.handle) else { return };
+        let handle = self.cores.all.get(core).map(|core| &core.handle);
+        let handle = found!(self.defects, handle, "sidecore that is polled");
         // Reset before looking, so that what comes later is heard again.
         let _ = rustix::io::read(handle.event_fd(), &mut [0; 8]);
         for heard in 0.. {
@@ -274,14 +278,16 @@ impl Manager {
         let ServedSpec { memory, gate, .. } = served.into_spec();
         let made_wait = memory.health().loss() == Some(Loss::Call);
         let returns = self.frozen;
-        let Some(device) = self.devices.get_mut(&key.device) else { return };
+        let device = self.devices.get_mut(&key.device);
+        let device = found!(self.defects, device, "device of a queue that came back");
         if device.kind.nic().is_none() {
             self.cores.give_load(core, 1);
         }
-        let Some(queue) = device.queues.get_mut(usize::from(key.queue)) else { return };
-        let Some(Back { was, called_off, .. }) = queue.come_back(base, gate, returns) else {
-            return;
-        };
+        let queue = device.queues.get_mut(usize::from(key.queue));
+        let queue = found!(self.defects, queue, "queue of the number that came back");
+        let back = queue.come_back(base, gate, returns);
+        let back = found!(self.defects, back, "sidecore that had the queue which came back");
+        let Back { was, called_off, .. } = back;
         if let Some(id) = called_off {
             self.move_ended(id, Some(STOPPED));
         }
@@ -289,8 +295,10 @@ impl Manager {
         let Owner::Connection(connection) = was.owner else {
             return self.export_is_back(key.device, base, problem);
         };
-        let Some(device) = self.devices.get_mut(&key.device) else { return };
-        let Some(queue) = device.queues.get_mut(usize::from(key.queue)) else { return };
+        let device = self.devices.get_mut(&key.device);
+        let device = found!(self.defects, device, "device of a queue that came back");
+        let queue = device.queues.get_mut(usize::from(key.queue));
+        let queue = found!(self.defects, queue, "queue of the number that came back");
         let link = device.links.get_mut(&connection);
         if let Some(problem) = problem {
             queue.is_refused(problem, link.map(|link| (connection, link.session.changes())));
@@ -323,7 +331,9 @@ impl Manager {
 
     fn want_back(&mut self, number: u32, index: u16, finishes: bool) {
         let now = self.now;
-        let Some(queue) = self.queue_mut(number, index) else { return };
+        let device = self.devices.get_mut(&number);
+        let queue = device.and_then(|device| device.queues.get_mut(usize::from(index)));
+        let queue = found!(self.defects, queue, "queue to ask for");
         let Asked::Tell(called_off) = queue.ask(finishes, now) else { return };
         if let Some(id) = called_off {
             self.move_ended(id, Some(STOPPED));
@@ -343,7 +353,8 @@ impl Manager {
     }
 
     pub(crate) fn settle_device(&mut self, number: u32) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
+        // One that was touched and removed in the same turn.
+        let Some(device) = self.devices.get_mut(&number) else { return late("device") };
         if device.is_held_back() {
             let attached = device.attached();
             if attached.is_empty() {
@@ -371,7 +382,8 @@ impl Manager {
     }
 
     pub(crate) fn attach_if_ready(&mut self, number: u32, index: u16) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device whose queue is to start");
         if device.kind.nic().is_some_and(|nic| nic.travel.is_some()) {
             // Where it is to start is known when the NIC has arrived.
             return;
@@ -399,7 +411,7 @@ impl Manager {
                 let place = Place { core: sidecore, owner: Owner::Connection(link), by_hand };
                 let queue = self.queue_mut(number, index);
                 if !queue.is_some_and(|queue| queue.attach(place)) {
-                    return;
+                    return self.defects.note("idle queue to start");
                 }
                 if !is_nic {
                     self.cores.take_load(sidecore, 1);

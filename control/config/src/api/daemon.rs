@@ -15,6 +15,20 @@ pub struct DaemonView {
     pub confinement: ConfinementView,
     /// How much of it devices can use up.
     pub bounds: BoundsView,
+    /// Faults of the daemon's own since it was started: what its control counted on and did not find.
+    #[serde(default)]
+    pub defects: Vec<DefectView>,
+}
+
+/// A fault of the daemon's own. It went on without what it lacked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DefectView {
+    /// Where in its program: file and line.
+    pub at: String,
+    /// What there was none of.
+    pub expected: String,
+    /// How often.
+    pub count: u64,
 }
 
 /// What devices are promised of what the daemon may have; a device for which too little is left is refused.
