@@ -3,27 +3,40 @@
 //! Not here: how it is made (`start`), who moves it (`moves`, `nic_moves`), and when it starts (`manager`).
 
 mod left;
-mod life;
 mod weighed;
 
 use std::sync::Arc;
 use std::time::Instant;
 
+use control::Passes;
+use control::queue::Life;
+pub(crate) use control::queue::{Asked, Back, Moved, Owner, Place};
 use schedule::Gate;
-use sidecore::{Command, Departure, MoveId, QueueCounters};
+use sidecore::{Command, Departure, MoveId, QueueCounters, instant_of, nanos_of};
 use virtqueue::Format;
 
 pub(crate) use left::Left;
-use life::Life;
-pub(crate) use life::{Asked, Back, Move, Moved, Owner, Place};
 pub(crate) use weighed::{Found, Weighed, part};
 
 /// Of a front-end: its connection, and how often it has said something new of its rings.
 pub(crate) type Said = (u32, u64);
 
+/// What passes through control in this daemon.
+#[derive(Debug)]
+pub(crate) struct Daemon;
+
+impl Passes for Daemon {
+    type MoveId = MoveId;
+    type Departure = Box<Departure>;
+    type Command = Command;
+}
+
+/// A move of a queue to another sidecore.
+pub(crate) type Move = control::queue::Move<MoveId>;
+
 pub(crate) struct Queue {
     counters: Arc<QueueCounters>,
-    life: Life<Box<Departure>>,
+    life: Life<Daemon>,
     /// What it asks of its sidecore.
     weighed: Weighed,
     /// A sidecore had it before, in this process or in those that it took over from.
@@ -58,7 +71,7 @@ impl Queue {
     pub(crate) fn new() -> Queue {
         Queue {
             counters: Arc::new(QueueCounters::default()),
-            life: Life::Idle,
+            life: Life::default(),
             weighed: Weighed::default(),
             was_attached: false,
             again: None,
@@ -92,7 +105,7 @@ impl Queue {
 
     /// Since when it is asked for, and not back.
     pub(crate) fn leaving_since(&self) -> Option<Instant> {
-        self.life.leaving_since()
+        self.life.leaving_since().map(instant_of)
     }
 
     /// Which sidecore it is going to.
@@ -162,8 +175,8 @@ impl Queue {
     }
 
     /// It is wanted back: see [`Life::ask`].
-    pub(crate) fn ask(&mut self, finishes: bool, now: Instant) -> Asked {
-        self.life.ask(finishes, now)
+    pub(crate) fn ask(&mut self, finishes: bool, now: Instant) -> Asked<MoveId> {
+        self.life.ask(finishes, nanos_of(now))
     }
 
     /// It is back, at `base` of its ring. With `returns` it goes where it was, if nobody asks for another place.
@@ -172,12 +185,12 @@ impl Queue {
         base: u32,
         gate: Option<Box<Gate>>,
         returns: bool,
-    ) -> Option<Back> {
+    ) -> Option<Back<MoveId>> {
         self.gate = gate;
         let back = self.life.come_back()?;
         if back.was.owner != Owner::Link {
             self.again = returns.then_some((back.was.core, back.was.by_hand));
-            self.asked_at = back.asked_at;
+            self.asked_at = back.asked_at.map(instant_of);
             self.left = self.left.map(|left| left.at(base));
         }
         Some(back)
@@ -200,7 +213,7 @@ impl Queue {
     }
 
     /// See [`Life::moved`].
-    pub(crate) fn moved(&mut self, id: MoveId, stayed: bool) -> Option<Moved> {
+    pub(crate) fn moved(&mut self, id: MoveId, stayed: bool) -> Option<Moved<Command>> {
         self.life.moved(id, stayed)
     }
 

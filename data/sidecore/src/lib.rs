@@ -70,7 +70,7 @@ pub use net::{BRIDGES_MAX, BridgeId, BridgeKind, HostKey, HostServed, HostSpec, 
 pub use net::{Inbound, Lanes, Outbound, PAIRS_MAX, PortSpec, Redirect, Relocation, relocation};
 pub use served::{NicQueue, QueueKey, RoleSpec, Served, ServedSpec, Service};
 pub use sidecore::{Progress, Sidecore, SidecoreSpec};
-pub use thread::{instant_of, launch};
+pub use thread::{instant_of, launch, nanos_of};
 
 #[cfg(test)]
 mod tests;

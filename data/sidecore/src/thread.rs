@@ -21,6 +21,11 @@ pub fn instant_of(at: Nanos) -> Instant {
     *START.get_or_init(zero) + Duration::from_nanos(at.0)
 }
 
+/// The same of a moment; that of a moment before the beginning is 0.
+pub fn nanos_of(at: Instant) -> Nanos {
+    Nanos(at.saturating_duration_since(*START.get_or_init(zero)).as_nanos() as u64)
+}
+
 /// Starts a sidecore on a thread of its own, which calls `begin` before all else.
 ///
 /// # Errors

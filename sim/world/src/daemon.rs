@@ -5,8 +5,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use backend::net::{HostPort, Simulated};
+use control::queue::{Asked, Life, Move, Moved, Owner, Place};
 use random::Random;
-use schedule::Policy;
+use schedule::{Nanos, Policy};
 use sidecore::{
     BridgeKind, Command, Event, HostKey, HostServed, HostSpec, MoveId, PortSpec, QueueKey,
     handover, link, relocation,
@@ -14,7 +15,7 @@ use sidecore::{
 use switch::{Limits, PortId, Rules, Spoof, Vlan};
 
 use crate::core::Core;
-use crate::device::{At, BRIDGE, Device, Kind};
+use crate::device::{self, BRIDGE, Device, Kind};
 use crate::lan::mac;
 use crate::trace::Trace;
 use crate::uplink::{ELSEWHERE, Uplink};
@@ -77,11 +78,10 @@ impl Daemon {
         let cores = self.cores.len();
         let Some(device) = self.devices.get_mut(&number) else { return Ok(()) };
         let index = self.random.below(device.queues.len() as u64) as usize;
-        let (At::Core(from), to) = (&device.queues[index], self.random.below(cores as u64)) else {
-            return Ok(());
-        };
-        let (from, to) = (*from, to as usize);
-        if from == to {
+        let to = self.random.below(cores as u64) as usize;
+        let queue = &device.queues[index];
+        let is_underway = queue.moving().is_some() || queue.leaving_since().is_some();
+        if is_underway || queue.place().is_none_or(|place| place.core == to) {
             return Ok(());
         }
         let Kind::Disk { disk, .. } = &device.kind else { return self.relocate(number, to) };
@@ -89,18 +89,20 @@ impl Daemon {
         let id = MoveId(self.moves);
         let (arrival, departure) = handover(id, &self.cores[to].handle, disk.backend());
         self.cores[to].send(Command::Prepare(arrival))?;
-        device.queues[index] = At::Moving { from, to, id, departure: Some(departure) };
-        Ok(())
+        match device.queues[index].prepare(Move { id, to, by_hand: false }, departure) {
+            true => Ok(()),
+            false => Err("a queue that is served in peace cannot be moved".to_string()),
+        }
     }
 
     /// A NIC goes as a whole: every core is told.
     fn relocate(&mut self, number: u32, to: usize) -> Result<(), String> {
         let cores = self.cores.len() as u16;
         let Some(device) = self.devices.get_mut(&number) else { return Ok(()) };
-        if device.queues.iter().any(|at| matches!(at, At::Leaving | At::Finishing(_))) {
+        if device.queues.iter().any(|queue| queue.leaving_since().is_some()) {
             return Ok(());
         }
-        let queues = device.queues.iter().filter(|at| matches!(at, At::Core(_))).count();
+        let queues = device.queues.iter().filter(|queue| queue.place().is_some()).count();
         self.moves += 1;
         let id = MoveId(self.moves);
         let Some(nic) = device.as_nic().filter(|nic| nic.moving.is_none() && nic.home != to) else {
@@ -211,7 +213,8 @@ impl Daemon {
         }
         let finishes = !self.upgrading && device.resizing.is_none() && device.stops().is_some();
         for index in &wanted {
-            call_back(&mut self.cores, number, *index, finishes, &mut device.queues[*index])?;
+            let queue = &mut device.queues[*index];
+            call_back(&mut self.cores, (number, *index), queue, (finishes, now_ns))?;
         }
         if !wanted.iter().all(|index| device.is_back(*index)) {
             return Ok(());
@@ -233,9 +236,17 @@ impl Daemon {
             Ok(None) => {}
             Err(why) => said.push(Said::Refused(number, why)),
         }
-        if self.upgrading {
-            return Ok(());
-        }
+        if self.upgrading { Ok(()) } else { self.start_queues(number, now_ns, said) }
+    }
+
+    /// Gives the sidecores what is to be served and is not.
+    fn start_queues(
+        &mut self,
+        number: u32,
+        now_ns: u64,
+        said: &mut Vec<Said>,
+    ) -> Result<(), String> {
+        let Some(device) = self.devices.get_mut(&number) else { return Ok(()) };
         for index in 0..device.queues.len() {
             match device.make(index) {
                 Ok(None) => {}
@@ -246,7 +257,10 @@ impl Daemon {
                     let base = served.queue().base();
                     self.trace.note(now_ns, "attach", [place, core as u64, base.into()]);
                     self.cores[core].send(Command::Attach(served))?;
-                    device.queues[index] = At::Core(core);
+                    let place = Place { core, owner: Owner::Connection(0), by_hand: false };
+                    if !device.queues[index].attach(place) {
+                        return Err(format!("queue {index} of device {number} is attached twice"));
+                    }
                 }
                 Err(why) => {
                     if let Some(link) = &mut device.link {
@@ -280,7 +294,9 @@ impl Daemon {
                 if let Some(device) = self.devices.get_mut(&device) {
                     device.gates.resize_with(device.queues.len(), || None);
                     device.gates[usize::from(queue)] = gate;
-                    device.queues[usize::from(queue)] = At::Control;
+                    if device.queues[usize::from(queue)].come_back().is_none() {
+                        return Err(format!("queue {queue} came back, and nobody had it"));
+                    }
                     if let Some(link) = device.link.as_mut().filter(|_| left == 0) {
                         link.session.stopped_at(queue, base);
                     }
@@ -294,8 +310,8 @@ impl Daemon {
                 }
             }
             Event::Prepared(id) => self.prepared(id)?,
-            Event::Moved(id) => self.settled(id, true, now_ns),
-            Event::Stayed(id, _) => self.settled(id, false, now_ns),
+            Event::Moved(id) => self.settled(id, true, now_ns)?,
+            Event::Stayed(id, _) => self.settled(id, false, now_ns)?,
             Event::Refused(served, refusal) => {
                 drop(served.into_spec());
                 return Err(format!("core {core} refuses a queue: {refusal}"));
@@ -307,20 +323,17 @@ impl Daemon {
 
     fn prepared(&mut self, wanted: MoveId) -> Result<(), String> {
         for device in self.devices.values_mut() {
-            for (index, at) in device.queues.iter_mut().enumerate() {
-                if let At::Moving { from, id, departure, .. } = at
-                    && *id == wanted
-                    && let Some(departure) = departure.take()
-                {
+            for (index, queue) in device.queues.iter_mut().enumerate() {
+                if let Some((core, departure)) = queue.prepared(wanted) {
                     let key = QueueKey { device: device.number, queue: index as u16 };
-                    return self.cores[*from].send(Command::Move(key, departure));
+                    return self.cores[core].send(Command::Move(key, departure));
                 }
             }
         }
         Ok(())
     }
 
-    fn settled(&mut self, wanted: MoveId, moved: bool, now_ns: u64) {
+    fn settled(&mut self, wanted: MoveId, moved: bool, now_ns: u64) -> Result<(), String> {
         for device in self.devices.values_mut() {
             let Some(nic) = device.as_nic() else { continue };
             if let Some((id, to)) = nic.moving
@@ -335,54 +348,35 @@ impl Daemon {
                 nic.moving = None;
                 if moved {
                     nic.home = to;
-                    for at in device.queues.iter_mut().filter(|at| matches!(at, At::Core(_))) {
-                        *at = At::Core(to);
-                    }
+                    device.queues.iter_mut().for_each(|queue| queue.rehome(to));
                 }
             }
         }
-        for at in self.devices.values_mut().flat_map(|device| device.queues.iter_mut()) {
-            if let At::Moving { from, to, id, .. } = at
-                && *id == wanted
-            {
-                let core = if moved { *to } else { *from };
-                self.trace.note(now_ns, "moved", [wanted.0, moved.into(), core as u64]);
-                *at = At::Core(core);
+        for queue in self.devices.values_mut().flat_map(|device| device.queues.iter_mut()) {
+            let Some(Moved { to, held, .. }) = queue.moved(wanted, !moved) else { continue };
+            self.trace.note(now_ns, "moved", [wanted.0, moved.into(), to as u64]);
+            for command in held {
+                self.cores[to].send(command)?;
             }
         }
+        Ok(())
     }
 }
 
 /// Asks for a queue, wherever it is; `finishes` with nothing left in its record.
 fn call_back(
     cores: &mut [Core],
-    device: u32,
-    index: usize,
-    finishes: bool,
-    at: &mut At,
+    (device, index): (u32, usize),
+    queue: &mut Life<device::Daemon>,
+    (finishes, now_ns): (bool, u64),
 ) -> Result<(), String> {
     let key = QueueKey { device, queue: index as u16 };
-    match at {
-        At::Core(core) if finishes => {
-            let core = *core;
-            cores[core].send(Command::Finish(key))?;
-            *at = At::Finishing(core);
-        }
-        At::Finishing(_) if finishes => {}
-        At::Core(core) | At::Finishing(core) => {
-            cores[*core].send(Command::Detach(key))?;
-            *at = At::Leaving;
-        }
-        // Not sent yet: dropped, it calls the move off.
-        At::Moving { from, departure: departure @ Some(_), .. } => {
-            *departure = None;
-            let from = *from;
-            *at = At::Core(from);
-            call_back(cores, device, index, finishes, at)?;
-        }
-        At::Control | At::Leaving | At::Moving { .. } => {}
+    let Asked::Tell(_) = queue.ask(finishes, Nanos(now_ns)) else { return Ok(()) };
+    let command = if finishes { Command::Finish(key) } else { Command::Detach(key) };
+    match queue.tell(command) {
+        Some((core, command)) => cores[core].send(command),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Sidecores that know the switch and each other.

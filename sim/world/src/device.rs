@@ -7,14 +7,16 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use backend::Disk;
+use control::Passes;
+use control::queue::Life;
 use device::blk::{self, Blk};
 use device::features;
 use device::net::{self, Net};
 use guest_memory::GuestMap;
 use schedule::{Gate, Limited, Meters, Policy, Rate};
 use sidecore::{
-    BridgeId, Departure, MoveId, NicQueue, PortCounters, QueueCounters, QueueKey, RoleSpec, Served,
-    ServedSpec,
+    BridgeId, Command, Departure, MoveId, NicQueue, PortCounters, QueueCounters, QueueKey,
+    RoleSpec, Served, ServedSpec,
 };
 use switch::PortId;
 use vhost_user::{DeviceClass, DeviceFacts, Framer, Message, RingFacts, Scope, Session};
@@ -26,22 +28,14 @@ use crate::lent::{Lent, Personality, Record};
 /// The one switch of a daemon.
 pub(crate) const BRIDGE: BridgeId = BridgeId(0);
 
-/// Where a queue is.
+/// What passes through control here.
 #[derive(Debug)]
-pub(crate) enum At {
-    Control,
-    Core(usize),
-    /// On its way back from this core, when nothing is left of it.
-    Finishing(usize),
-    /// On its way back.
-    Leaving,
-    /// On its way from one to the other; the departure until it was sent.
-    Moving {
-        from: usize,
-        to: usize,
-        id: MoveId,
-        departure: Option<Box<Departure>>,
-    },
+pub(crate) struct Daemon;
+
+impl Passes for Daemon {
+    type MoveId = MoveId;
+    type Departure = Box<Departure>;
+    type Command = Command;
 }
 
 #[derive(Debug)]
@@ -80,7 +74,7 @@ pub(crate) struct Device {
     pub(crate) number: u32,
     pub(crate) kind: Kind,
     pub(crate) link: Option<Link>,
-    pub(crate) queues: Vec<At>,
+    pub(crate) queues: Vec<Life<Daemon>>,
     pub(crate) resizing: Option<u64>,
     policy: Policy,
     /// For so long its calls may wait.
@@ -174,7 +168,7 @@ impl Device {
 
     /// With so many queues, none of them with a sidecore, and no front-end.
     fn new(number: u32, kind: Kind, queues: u16, policy: Policy, moderate_ns: u32) -> Device {
-        let queues = (0..queues).map(|_| At::Control).collect();
+        let queues = (0..queues).map(|_| Life::default()).collect();
         Device {
             number,
             kind,
@@ -246,7 +240,7 @@ impl Device {
     }
 
     pub(crate) fn is_back(&self, index: usize) -> bool {
-        matches!(self.queues[index], At::Control)
+        self.queues[index].place().is_none()
     }
 
     /// The ring that has to start before the message that waits may stop it (`manager::device`, the same).

@@ -11,10 +11,11 @@ use crate::tidy::code::has_word;
 use crate::tidy::source::Source;
 
 /// Package, and its folder.
-const PURE: [(&str, &str); 6] = [
+const PURE: [(&str, &str); 7] = [
     ("schedule", "data/schedule"),
     ("frame", "data/frame"),
     ("switch", "data/switch"),
+    ("control", "control/core"),
     ("vhost_user", "control/vhost_user"),
     ("config", "control/config"),
     ("cpus", "host/cpus"),

@@ -3,7 +3,6 @@
 
 use super::{Fault, World};
 use crate::daemon::Daemon;
-use crate::device::At;
 use crate::machine::{SECTORS_GROWN, Stage};
 use crate::uplink::ELSEWHERE;
 
@@ -210,7 +209,7 @@ impl World {
             let asleep = daemon.cores.iter().filter(|core| core.sleeps()).count();
             let moving = daemon.devices.values().flat_map(|device| &device.queues);
             let moving = moving
-                .filter(|at| matches!(at, At::Leaving | At::Finishing(_) | At::Moving { .. }))
+                .filter(|queue| queue.moving().is_some() || queue.leaving_since().is_some())
                 .count();
             text.push_str(&format!(
                 " {asleep} of {} cores sleep, {moving} queues are on their way;",

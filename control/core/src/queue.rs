@@ -1,6 +1,6 @@
 //! A queue's life: which sidecore has it, for whom, and where it is going.
 //!
-//! Pure: what is to be said to sidecores is given back. Not here: what a queue is besides (`queue`).
+//! What is to be said to sidecores is given back. Not here: how a queue is made, and what its ring is.
 //!
 //! | | attach | ask, finish | prepare | prepared | moved | back |
 //! |---|---|---|---|---|---|---|
@@ -10,13 +10,13 @@
 //! | handing | - | handing, and then leaving | - | - | served, or leaving | idle |
 //! | leaving | - | leaving; `ask` after `finish` is said too | - | - | - | idle |
 
-use std::time::Instant;
+use schedule::Nanos;
 
-use sidecore::{Command, MoveId};
+use crate::Passes;
 
 /// Who had a queue served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Owner {
+pub enum Owner {
     /// A front-end, by the number of its connection.
     Connection(u32),
     /// A link, which serves the disk to another machine.
@@ -25,187 +25,204 @@ pub(crate) enum Owner {
 
 /// Where a queue is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) core: usize,
-    pub(crate) owner: Owner,
+pub struct Place {
+    /// The sidecore that has it.
+    pub core: usize,
+    /// For whom.
+    pub owner: Owner,
     /// An operator brought it there, and there it stays.
-    pub(crate) by_hand: bool,
+    pub by_hand: bool,
 }
 
 /// A move to another sidecore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Move {
-    pub(crate) id: MoveId,
-    pub(crate) to: usize,
+pub struct Move<I> {
+    /// Which one.
+    pub id: I,
+    /// The sidecore that it goes to.
+    pub to: usize,
     /// An operator's wish: there it stays.
-    pub(crate) by_hand: bool,
+    pub by_hand: bool,
 }
 
 /// Its sidecore was asked for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Leave {
-    since: Instant,
+struct Leave {
+    since: Nanos,
     /// What was left in its record is taken first; until it is asked for without that.
     finishes: bool,
 }
 
-/// What a queue is to its sidecores. `D` is what the old one is given to let it go.
-pub(crate) enum Life<D> {
+/// What a queue is to its sidecores.
+#[derive(Debug)]
+pub struct Life<P: Passes>(State<P>);
+
+#[derive(Debug)]
+enum State<P: Passes> {
     /// No sidecore has it.
     Idle,
     Served(Place),
     /// The new sidecore prepares itself; the old one was told nothing, so it can be called off.
-    Preparing(Place, Move, D),
+    Preparing(Place, Move<P::MoveId>, P::Departure),
     /// The old sidecore was told. Who has it is not known until the answer, and what is to be said of the
     /// queue is kept: at most one command of a kind.
-    Handing(Place, Move, Option<Leave>, Vec<Command>),
+    Handing(Place, Move<P::MoveId>, Option<Leave>, Vec<P::Command>),
     Leaving(Place, Leave),
 }
 
 /// What is to be done about a queue that was asked for.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub enum Asked<I> {
     /// It is asked for already, or nobody has it.
     Nothing,
     /// Its sidecore is told; and a move is called off.
-    Tell(Option<MoveId>),
+    Tell(Option<I>),
 }
 
 /// A queue that came back.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Back {
-    pub(crate) was: Place,
+pub struct Back<I> {
+    /// Where it was served.
+    pub was: Place,
     /// When it was asked for.
-    pub(crate) asked_at: Option<Instant>,
+    pub asked_at: Option<Nanos>,
     /// A move that does not come about.
-    pub(crate) called_off: Option<MoveId>,
+    pub called_off: Option<I>,
 }
 
 /// A move that is over.
 #[derive(Debug)]
-pub(crate) struct Moved {
-    pub(crate) from: usize,
-    pub(crate) to: usize,
+pub struct Moved<C> {
+    /// The sidecore that had it.
+    pub from: usize,
+    /// The one that has it.
+    pub to: usize,
     /// What is to be said now.
-    pub(crate) held: Vec<Command>,
+    pub held: Vec<C>,
 }
 
-impl<D> Life<D> {
+impl<P: Passes> Default for Life<P> {
+    fn default() -> Life<P> {
+        Life(State::Idle)
+    }
+}
+
+impl<P: Passes> Life<P> {
     /// Where it is served, as far as is known.
-    pub(crate) fn place(&self) -> Option<Place> {
-        match self {
-            Life::Idle => None,
-            Life::Served(at)
-            | Life::Preparing(at, ..)
-            | Life::Handing(at, ..)
-            | Life::Leaving(at, _) => Some(*at),
+    pub fn place(&self) -> Option<Place> {
+        match &self.0 {
+            State::Idle => None,
+            State::Served(at)
+            | State::Preparing(at, ..)
+            | State::Handing(at, ..)
+            | State::Leaving(at, _) => Some(*at),
         }
     }
 
     fn place_mut(&mut self) -> Option<&mut Place> {
-        match self {
-            Life::Idle => None,
-            Life::Served(at)
-            | Life::Preparing(at, ..)
-            | Life::Handing(at, ..)
-            | Life::Leaving(at, _) => Some(at),
+        match &mut self.0 {
+            State::Idle => None,
+            State::Served(at)
+            | State::Preparing(at, ..)
+            | State::Handing(at, ..)
+            | State::Leaving(at, _) => Some(at),
         }
     }
 
     /// Where it is going.
-    pub(crate) fn moving(&self) -> Option<Move> {
-        match self {
-            Life::Preparing(_, it, _) | Life::Handing(_, it, ..) => Some(*it),
+    pub fn moving(&self) -> Option<Move<P::MoveId>> {
+        match &self.0 {
+            State::Preparing(_, it, _) | State::Handing(_, it, ..) => Some(*it),
             _ => None,
         }
     }
 
     /// Since when it is asked for.
-    pub(crate) fn leaving_since(&self) -> Option<Instant> {
-        match self {
-            Life::Leaving(_, leave) | Life::Handing(_, _, Some(leave), _) => Some(leave.since),
+    pub fn leaving_since(&self) -> Option<Nanos> {
+        match &self.0 {
+            State::Leaving(_, leave) | State::Handing(_, _, Some(leave), _) => Some(leave.since),
             _ => None,
         }
     }
 
     /// A sidecore is given it. False: one has it.
     #[must_use]
-    pub(crate) fn attach(&mut self, place: Place) -> bool {
-        let is_idle = matches!(self, Life::Idle);
+    pub fn attach(&mut self, place: Place) -> bool {
+        let is_idle = matches!(self.0, State::Idle);
         if is_idle {
-            *self = Life::Served(place);
+            self.0 = State::Served(place);
         }
         is_idle
     }
 
     /// It is wanted back; `finishes`, with nothing left that an earlier process had taken. Whoever waits for that
     /// may go on to ask without it.
-    pub(crate) fn ask(&mut self, finishes: bool, now: Instant) -> Asked {
+    pub fn ask(&mut self, finishes: bool, now: Nanos) -> Asked<P::MoveId> {
         let leave = Leave { since: now, finishes };
-        match self {
-            Life::Leaving(_, begun) | Life::Handing(_, _, Some(begun), _) => {
+        match &mut self.0 {
+            State::Leaving(_, begun) | State::Handing(_, _, Some(begun), _) => {
                 if !begun.finishes || finishes {
                     return Asked::Nothing;
                 }
                 begun.finishes = false;
                 Asked::Tell(None)
             }
-            Life::Handing(_, _, none, _) => {
+            State::Handing(_, _, none, _) => {
                 *none = Some(leave);
                 Asked::Tell(None)
             }
-            Life::Idle => Asked::Nothing,
-            Life::Served(at) => {
-                *self = Life::Leaving(*at, leave);
+            State::Idle => Asked::Nothing,
+            State::Served(at) => {
+                self.0 = State::Leaving(*at, leave);
                 Asked::Tell(None)
             }
-            Life::Preparing(at, Move { id, .. }, _) => {
+            State::Preparing(at, Move { id, .. }, _) => {
                 let id = *id;
-                *self = Life::Leaving(*at, leave);
+                self.0 = State::Leaving(*at, leave);
                 Asked::Tell(Some(id))
             }
         }
     }
 
     /// Its sidecore gave it back, asked or not.
-    pub(crate) fn come_back(&mut self) -> Option<Back> {
+    pub fn come_back(&mut self) -> Option<Back<P::MoveId>> {
         let (was, asked_at) = (self.place()?, self.leaving_since());
         let called_off = self.moving().map(|moving| moving.id);
-        *self = Life::Idle;
+        self.0 = State::Idle;
         Some(Back { was, asked_at, called_off })
     }
 
     /// Its new sidecore is to prepare itself. False: it is not served in peace.
     #[must_use]
-    pub(crate) fn prepare(&mut self, to: Move, departure: D) -> bool {
-        let Life::Served(at) = *self else { return false };
-        *self = Life::Preparing(at, to, departure);
+    pub fn prepare(&mut self, to: Move<P::MoveId>, departure: P::Departure) -> bool {
+        let State::Served(at) = self.0 else { return false };
+        self.0 = State::Preparing(at, to, departure);
         true
     }
 
     /// The new sidecore is ready: who has it, and what that one is given. `None`: it was called off.
-    pub(crate) fn prepared(&mut self, id: MoveId) -> Option<(usize, D)> {
-        let Life::Preparing(at, to, _) = *self else { return None };
+    pub fn prepared(&mut self, id: P::MoveId) -> Option<(usize, P::Departure)> {
+        let State::Preparing(at, to, _) = self.0 else { return None };
         if to.id != id {
             return None;
         }
-        match std::mem::replace(self, Life::Handing(at, to, None, Vec::new())) {
-            Life::Preparing(_, _, departure) => Some((at.core, departure)),
+        match std::mem::replace(&mut self.0, State::Handing(at, to, None, Vec::new())) {
+            State::Preparing(_, _, departure) => Some((at.core, departure)),
             _ => None,
         }
     }
 
     /// The move is over: it is at its new sidecore, or it `stayed`. `None`: there is no such move.
-    pub(crate) fn moved(&mut self, id: MoveId, stayed: bool) -> Option<Moved> {
+    pub fn moved(&mut self, id: P::MoveId, stayed: bool) -> Option<Moved<P::Command>> {
         let is_it = self.moving().is_some_and(|moving| moving.id == id);
-        if !is_it || matches!(self, Life::Preparing(..)) && !stayed {
+        if !is_it || matches!(self.0, State::Preparing(..)) && !stayed {
             return None;
         }
-        let (mut at, to, leave, held) = match std::mem::replace(self, Life::Idle) {
-            Life::Preparing(at, to, _) => (at, to, None, Vec::new()),
-            Life::Handing(at, to, leave, held) => (at, to, leave, held),
+        let (mut at, to, leave, held) = match std::mem::replace(&mut self.0, State::Idle) {
+            State::Preparing(at, to, _) => (at, to, None, Vec::new()),
+            State::Handing(at, to, leave, held) => (at, to, leave, held),
             other => {
-                *self = other;
+                self.0 = other;
                 return None;
             }
         };
@@ -213,39 +230,39 @@ impl<D> Life<D> {
         if !stayed {
             at = Place { core: to.to, by_hand: at.by_hand | to.by_hand, ..at };
         }
-        *self = match leave {
-            Some(leave) => Life::Leaving(at, leave),
-            None => Life::Served(at),
+        self.0 = match leave {
+            Some(leave) => State::Leaving(at, leave),
+            None => State::Served(at),
         };
         Some(Moved { from, to: at.core, held })
     }
 
     /// Something is to be said of it: to whom, now; or it is kept. A newer command takes the place of one of its
     /// kind that waits, so that front-ends cannot use up our descriptors.
-    pub(crate) fn tell(&mut self, command: Command) -> Option<(usize, Command)> {
-        match self {
-            Life::Idle => None,
-            Life::Handing(.., held) => {
+    pub fn tell(&mut self, command: P::Command) -> Option<(usize, P::Command)> {
+        match &mut self.0 {
+            State::Idle => None,
+            State::Handing(.., held) => {
                 let kind = std::mem::discriminant(&command);
                 held.retain(|held| std::mem::discriminant(held) != kind);
                 held.push(command);
                 None
             }
-            Life::Served(at) | Life::Preparing(at, ..) | Life::Leaving(at, _) => {
+            State::Served(at) | State::Preparing(at, ..) | State::Leaving(at, _) => {
                 Some((at.core, command))
             }
         }
     }
 
     /// It has moved with all others of its NIC.
-    pub(crate) fn rehome(&mut self, core: usize) {
+    pub fn rehome(&mut self, core: usize) {
         if let Some(place) = self.place_mut() {
             place.core = core;
         }
     }
 
     /// An operator wants it where it is. False: it is elsewhere.
-    pub(crate) fn stays_at(&mut self, core: usize) -> bool {
+    pub fn stays_at(&mut self, core: usize) -> bool {
         match self.place_mut().filter(|place| place.core == core) {
             Some(place) => {
                 place.by_hand = true;
@@ -256,11 +273,11 @@ impl<D> Life<D> {
     }
 
     /// No operator wants it anywhere.
-    pub(crate) fn let_go(&mut self) {
+    pub fn let_go(&mut self) {
         if let Some(place) = self.place_mut() {
             place.by_hand = false;
         }
-        if let Life::Preparing(_, to, _) | Life::Handing(_, to, ..) = self {
+        if let State::Preparing(_, to, _) | State::Handing(_, to, ..) = &mut self.0 {
             to.by_hand = false;
         }
     }

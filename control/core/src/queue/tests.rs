@@ -1,57 +1,72 @@
 //! The table of states and events of a queue's life: what each does, also those that are refused or late.
 
-use sidecore::QueueKey;
-
 use super::*;
-use crate::clock::now;
 
-const KEY: QueueKey = QueueKey { device: 1, queue: 0 };
+/// What passes through in these tests.
+#[derive(Debug)]
+struct Tokens;
+
+/// What may be said of a queue.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Command {
+    SetCall(u8),
+    Detach,
+}
+
+impl Passes for Tokens {
+    type MoveId = u64;
+    type Departure = Departure;
+    type Command = Command;
+}
+
+const NOW: Nanos = Nanos(1_000);
 const HERE: Place = Place { core: 0, owner: Owner::Connection(7), by_hand: false };
-const THERE: Move = Move { id: MoveId(5), to: 1, by_hand: false };
+const THERE: Move<u64> = Move { id: 5, to: 1, by_hand: false };
 /// A move that was called off before, or never was.
-const OTHER: MoveId = MoveId(4);
+const OTHER: u64 = 4;
 
 /// What the old sidecore is given.
 #[derive(Debug, PartialEq)]
 struct Departure(u8);
 
 /// Each state, by name.
-fn states(at: Instant) -> Vec<(&'static str, Life<Departure>)> {
+fn states(at: Nanos) -> Vec<(&'static str, Life<Tokens>)> {
     let leave = |finishes| Leave { since: at, finishes };
-    vec![
-        ("idle", Life::Idle),
-        ("served", Life::Served(HERE)),
-        ("preparing", Life::Preparing(HERE, THERE, Departure(3))),
-        ("handing", Life::Handing(HERE, THERE, None, Vec::new())),
-        ("handing and leaving", Life::Handing(HERE, THERE, Some(leave(false)), Vec::new())),
-        ("handing and finishing", Life::Handing(HERE, THERE, Some(leave(true)), Vec::new())),
-        ("leaving", Life::Leaving(HERE, leave(false))),
-        ("finishing", Life::Leaving(HERE, leave(true))),
-    ]
+    let states = vec![
+        ("idle", State::Idle),
+        ("served", State::Served(HERE)),
+        ("preparing", State::Preparing(HERE, THERE, Departure(3))),
+        ("handing", State::Handing(HERE, THERE, None, Vec::new())),
+        ("handing and leaving", State::Handing(HERE, THERE, Some(leave(false)), Vec::new())),
+        ("handing and finishing", State::Handing(HERE, THERE, Some(leave(true)), Vec::new())),
+        ("leaving", State::Leaving(HERE, leave(false))),
+        ("finishing", State::Leaving(HERE, leave(true))),
+    ];
+    states.into_iter().map(|(name, state)| (name, Life(state))).collect()
 }
 
-fn name(life: &Life<Departure>) -> &'static str {
-    match life {
-        Life::Idle => "idle",
-        Life::Served(_) => "served",
-        Life::Preparing(..) => "preparing",
-        Life::Handing(_, _, None, _) => "handing",
-        Life::Handing(_, _, Some(leave), _) if leave.finishes => "handing and finishing",
-        Life::Handing(..) => "handing and leaving",
-        Life::Leaving(_, leave) if leave.finishes => "finishing",
-        Life::Leaving(..) => "leaving",
+fn name(life: &Life<Tokens>) -> &'static str {
+    match &life.0 {
+        State::Idle => "idle",
+        State::Served(_) => "served",
+        State::Preparing(..) => "preparing",
+        State::Handing(_, _, None, _) => "handing",
+        State::Handing(_, _, Some(leave), _) if leave.finishes => "handing and finishing",
+        State::Handing(..) => "handing and leaving",
+        State::Leaving(_, leave) if leave.finishes => "finishing",
+        State::Leaving(..) => "leaving",
     }
 }
 
 /// What an event makes of each state: its name after it, and what it gave, as text.
 fn table<T: std::fmt::Debug>(
-    event: impl Fn(&mut Life<Departure>) -> T,
+    event: impl Fn(&mut Life<Tokens>) -> T,
 ) -> Vec<(&'static str, &'static str, String)> {
-    let of = |(before, mut life): (&'static str, Life<Departure>)| {
+    let of = |(before, mut life): (&'static str, Life<Tokens>)| {
         let gave = event(&mut life);
         (before, name(&life), format!("{gave:?}"))
     };
-    states(now()).into_iter().map(of).collect()
+    states(NOW).into_iter().map(of).collect()
 }
 
 fn rows<'a>(
@@ -66,19 +81,19 @@ fn a_queue_is_attached_once() {
     let found = table(|life| life.attach(place));
     let again = |name| (name, name, "false");
     let mut wanted = vec![("idle", "served", "true")];
-    wanted.extend(states(now()).iter().skip(1).map(|(name, _)| again(*name)));
+    wanted.extend(states(NOW).iter().skip(1).map(|(name, _)| again(*name)));
     assert_eq!(rows(&found), wanted);
 }
 
 #[test]
 fn it_is_asked_for_once_and_once_more_without_what_is_left() {
-    let found = table(|life| life.ask(false, now()));
+    let found = table(|life| life.ask(false, NOW));
     assert_eq!(
         rows(&found),
         [
             ("idle", "idle", "Nothing"),
             ("served", "leaving", "Tell(None)"),
-            ("preparing", "leaving", "Tell(Some(MoveId(5)))"),
+            ("preparing", "leaving", "Tell(Some(5))"),
             ("handing", "handing and leaving", "Tell(None)"),
             ("handing and leaving", "handing and leaving", "Nothing"),
             ("handing and finishing", "handing and leaving", "Tell(None)"),
@@ -86,13 +101,13 @@ fn it_is_asked_for_once_and_once_more_without_what_is_left() {
             ("finishing", "leaving", "Tell(None)"),
         ]
     );
-    let found = table(|life| life.ask(true, now()));
+    let found = table(|life| life.ask(true, NOW));
     assert_eq!(
         rows(&found),
         [
             ("idle", "idle", "Nothing"),
             ("served", "finishing", "Tell(None)"),
-            ("preparing", "finishing", "Tell(Some(MoveId(5)))"),
+            ("preparing", "finishing", "Tell(Some(5))"),
             ("handing", "handing and finishing", "Tell(None)"),
             ("handing and leaving", "handing and leaving", "Nothing"),
             ("handing and finishing", "handing and finishing", "Nothing"),
@@ -104,8 +119,8 @@ fn it_is_asked_for_once_and_once_more_without_what_is_left() {
 
 #[test]
 fn the_first_time_that_it_is_asked_for_counts() {
-    let (first, later) = (now(), now() + std::time::Duration::from_secs(1));
-    let mut life: Life<Departure> = Life::Served(HERE);
+    let (first, later) = (NOW, Nanos(2_000));
+    let mut life: Life<Tokens> = Life(State::Served(HERE));
     assert_eq!(life.ask(true, first), Asked::Tell(None));
     assert_eq!(life.ask(false, later), Asked::Tell(None));
     assert_eq!(life.leaving_since(), Some(first));
@@ -136,7 +151,7 @@ fn the_old_sidecore_is_told_once_and_of_this_move_alone() {
 #[test]
 fn a_move_ends_where_the_queue_is() {
     let ends = |stayed| {
-        move |life: &mut Life<Departure>| {
+        move |life: &mut Life<Tokens>| {
             let moved = life.moved(THERE.id, stayed);
             let core = life.place().map(|place| place.core);
             (moved.map(|moved| (moved.from, moved.to)), core)
@@ -167,7 +182,7 @@ fn a_move_ends_where_the_queue_is() {
 
 #[test]
 fn it_comes_back_whatever_is_under_way() {
-    for (before, mut life) in states(now()) {
+    for (before, mut life) in states(NOW) {
         let (was, moving, since) = (life.place(), life.moving(), life.leaving_since());
         let back = life.come_back();
         assert_eq!(name(&life), "idle", "{before}");
@@ -182,23 +197,22 @@ fn it_comes_back_whatever_is_under_way() {
 
 #[test]
 fn what_is_said_while_nobody_knows_who_has_it_is_kept_the_last_of_a_kind() {
-    let found = table(|life| life.tell(Command::Detach(KEY)).map(|(core, _)| core));
+    let found = table(|life| life.tell(Command::Detach).map(|(core, _)| core));
     let said: Vec<&str> = found.iter().map(|(_, _, gave)| gave.as_str()).collect();
     let (here, kept) = ("Some(0)", "None");
     assert_eq!(said, ["None", here, here, kept, kept, kept, here, here]);
-    let mut life: Life<Departure> = Life::Handing(HERE, THERE, None, Vec::new());
-    for command in [Command::SetCall(KEY, None), Command::Detach(KEY), Command::SetCall(KEY, None)]
-    {
+    let mut life: Life<Tokens> = Life(State::Handing(HERE, THERE, None, Vec::new()));
+    for command in [Command::SetCall(1), Command::Detach, Command::SetCall(2)] {
         assert!(life.tell(command).is_none());
     }
     let held = life.moved(THERE.id, false).expect("it was moving").held;
-    assert!(matches!(held[..], [Command::Detach(_), Command::SetCall(..)]), "{held:?}");
+    assert_eq!(held, [Command::Detach, Command::SetCall(2)]);
 }
 
 #[test]
 fn an_operators_wish_holds_until_he_lets_go() {
     let by_hand = Move { by_hand: true, ..THERE };
-    let mut life: Life<Departure> = Life::Served(HERE);
+    let mut life: Life<Tokens> = Life(State::Served(HERE));
     assert!(life.prepare(by_hand, Departure(1)) && life.prepared(by_hand.id).is_some());
     assert!(life.moved(by_hand.id, false).is_some());
     assert_eq!(life.place(), Some(Place { core: 1, by_hand: true, ..HERE }));
@@ -206,7 +220,7 @@ fn an_operators_wish_holds_until_he_lets_go() {
     life.let_go();
     assert_eq!(life.place(), Some(Place { core: 1, ..HERE }));
     // Let go of on its way: it arrives, and does not stay.
-    let mut life = Life::Preparing(HERE, by_hand, Departure(1));
+    let mut life: Life<Tokens> = Life(State::Preparing(HERE, by_hand, Departure(1)));
     life.let_go();
     assert!(life.prepared(by_hand.id).is_some() && life.moved(by_hand.id, false).is_some());
     assert_eq!(life.place(), Some(Place { core: 1, ..HERE }));

@@ -1,0 +1,24 @@
+//! What control decides: the lives of what it owns, as functions of events and of the time that it is told.
+//!
+//! The daemon's shell (`manager`) and the simulator (`sim/world`) drive the same lives (decision 0025). Not here:
+//! descriptors, threads, clocks, files, sockets, guest memory; what passes through is the caller's
+//! ([`Passes`]).
+//!
+//! | module | |
+//! |---|---|
+//! | [`queue`] | which sidecore has a queue, for whom, and where it is going |
+#![forbid(unsafe_code)]
+
+pub mod queue;
+
+use std::fmt::Debug;
+
+/// What passes through control, which does not look into it.
+pub trait Passes {
+    /// Names a move; never used again.
+    type MoveId: Copy + Eq + Debug;
+    /// What the old sidecore is given to let a queue go. Dropped, it calls the move off.
+    type Departure: Debug;
+    /// What is said of a queue to the sidecore that has it: an enum, whose variants are its kinds.
+    type Command: Debug;
+}
