@@ -51,9 +51,6 @@ enum Bench {
     Pass(pass::Options),
     /// Whether run state is what the kernel accounts for, what it costs, and what a guest has of it.
     Runstate(runstate::Options),
-    /// A guest of `bench runstate`.
-    #[command(hide = true)]
-    Sleeper(runstate::Sleeper),
     /// Who is served next, and what idling costs: mixed loads, idle queues, many queues.
     Schedule(schedule::Options),
 }
@@ -70,7 +67,6 @@ fn main() -> ExitCode {
         Bench::Pass(options) => pass::run(options),
         Bench::Runstate(options) => runstate::run(options),
         Bench::Schedule(options) => schedule::run(options),
-        Bench::Sleeper(sleeper) => runstate::be(sleeper),
     };
     match result.and_then(|rows| print(&rows, cli.json)) {
         Ok(()) => ExitCode::SUCCESS,

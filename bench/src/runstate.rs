@@ -1,13 +1,11 @@
 //! `bench runstate`: whether run state is what the kernel's own accounting says, and what it costs.
 //!
-//! Three things, each of the program as the daemon loads it, and, in `sleeping`, what guests have of being left alone
-//! while they sleep: threads that work, wait and sleep at random are
+//! Three things, each of the program as the daemon loads it: threads that work, wait and sleep at random are
 //! compared with `/proc/PID/schedstat` (how often each was given a processor, and for how long it had one);
 //! two that wake each other in turn say what the program adds to a switch, as the kernel measures it; and a loop of
 //! looks says what one takes. What a guest has of redirection is in `contended`.
 
 mod contended;
-mod sleeping;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -43,8 +41,6 @@ const SLICE_NS: u64 = 4096;
 const SLICES_MIN: u64 = 20;
 /// Looks of one round.
 const LOOKS: u64 = 2_000_000;
-
-pub(crate) use sleeping::{Sleeper, be};
 
 /// What to measure.
 #[derive(Debug, clap::Args)]
@@ -96,8 +92,6 @@ fn numbers(options: &Options) -> Result<Vec<Row>> {
     rows.push(row("switch.others_ns", &others));
     rows.push(row("switch.measuring_ns", &measuring));
     rows.push(row("look_ns", &looks));
-    drop(tracker);
-    rows.extend(sleeping::measure(options.quick)?);
     Ok(rows)
 }
 
@@ -198,7 +192,7 @@ fn compare(
 ) -> Result<Compared> {
     let mut workers = Vec::new();
     for tid in told.iter().take(THREADS) {
-        let slot = roster.bind(tid, None, now_ns()).map_err(|_| anyhow!("no room in the index"))?;
+        let slot = roster.bind(tid, now_ns()).map_err(|_| anyhow!("no room in the index"))?;
         workers.push(Worker { tid, slot, before: None });
     }
     let mut compared = Compared::default();
@@ -210,7 +204,7 @@ fn compare(
         sample(tracker.table(), worker, &mut compared)?;
         pause(BETWEEN);
     }
-    workers.iter().for_each(|worker| roster.unbind(worker.tid, worker.slot, now_ns()));
+    workers.iter().for_each(|worker| roster.unbind(worker.tid, now_ns()));
     let got = compared.samples;
     ensure!(got >= samples, "only {got} of {samples} samples could be compared");
     Ok(compared)
@@ -278,13 +272,9 @@ fn switch_ns(tracker: &Tracker, mut roster: Option<&mut Roster>, turns: u64) -> 
     });
     let threads: Vec<u32> = tids.iter().take(2).collect();
     ensure!(threads.len() == 2, "a thread did not start");
-    let mut slots = Vec::new();
     if let Some(roster) = roster.as_mut() {
-        let vm = roster.add_vm(now_ns()).ok();
         for tid in &threads {
-            let slot =
-                roster.bind(*tid, vm, now_ns()).map_err(|_| anyhow!("no room in the index"))?;
-            slots.push((*tid, slot));
+            roster.bind(*tid, now_ns()).map_err(|_| anyhow!("no room in the index"))?;
         }
     }
     let measuring = tracker.measure()?;
@@ -295,7 +285,7 @@ fn switch_ns(tracker: &Tracker, mut roster: Option<&mut Roster>, turns: u64) -> 
     let after = tracker.cost()?;
     drop(measuring);
     if let Some(roster) = roster {
-        slots.into_iter().for_each(|(tid, slot)| roster.unbind(tid, slot, now_ns()));
+        threads.iter().for_each(|tid| roster.unbind(*tid, now_ns()));
     }
     done.into_iter().collect::<Result<()>>()?;
     let runs = after.runs - before.runs;
@@ -319,7 +309,7 @@ fn pin() -> Result<()> {
 /// One look at what a thread does.
 fn look_ns(table: &Table, roster: &mut Roster) -> Result<f64> {
     let tid = own_tid();
-    let slot = roster.bind(tid, None, now_ns()).map_err(|_| anyhow!("no room in the index"))?;
+    let slot = roster.bind(tid, now_ns()).map_err(|_| anyhow!("no room in the index"))?;
     let start = now_ns();
     let mut runs = 0_u64;
     for _ in 0..LOOKS {
@@ -327,6 +317,6 @@ fn look_ns(table: &Table, roster: &mut Roster) -> Result<f64> {
     }
     let took = now_ns() - start;
     std::hint::black_box(runs);
-    roster.unbind(tid, slot, now_ns());
+    roster.unbind(tid, now_ns());
     Ok(took as f64 / LOOKS as f64)
 }

@@ -15,7 +15,7 @@
 
 mod between;
 mod client;
-pub(crate) mod counters;
+mod counters;
 mod daemon;
 mod idle;
 pub(crate) mod lane;

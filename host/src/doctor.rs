@@ -295,13 +295,13 @@ fn ebpf(files: &Files) -> Check {
     // CAP_SYS_ADMIN is bit 21, CAP_PERFMON 38, CAP_BPF 39 (include/uapi/linux/capability.h).
     let has = |bit: u32| net::capabilities(files) & 1 << bit != 0;
     let may = has(21) || (has(38) && has(39));
-    let lost = "which vCPU runs cannot be seen, so `redirect` and `skip_sleeping` do nothing; everything else works";
+    let lost = "which vCPU runs cannot be seen, so `redirect` does nothing; everything else works";
     match (btf, may) {
         (true, true) => check(
             name,
             State::Ok,
             "BTF, and the right to load programs",
-            "`redirect` and `skip_sleeping` can be had by a daemon with these rights",
+            "`redirect` can be had by a daemon with these rights",
             "",
         ),
         (true, false) => check(

@@ -14,28 +14,25 @@ const WAIT: Duration = Duration::from_secs(90);
 
 /// Numbers of one sidecore since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-pub(crate) struct Counters {
+pub(super) struct Counters {
     /// Trips of its loop.
-    pub(crate) passes: u64,
+    pub(super) passes: u64,
     /// Time in trips that found work, nanoseconds.
-    pub(crate) busy_ns: u64,
+    pub(super) busy_ns: u64,
     /// Queues it serves.
-    pub(crate) queues: u16,
-    /// Looks at queues of guests without a processor that it spared.
-    #[serde(default)]
-    pub(crate) looks_spared: u64,
+    pub(super) queues: u16,
     /// Queues that came from other sidecores, and that were to go and did not.
     #[serde(default)]
-    pub(crate) moves_in: u64,
+    pub(super) moves_in: u64,
     #[serde(default)]
-    pub(crate) moves_stayed: u64,
+    pub(super) moves_stayed: u64,
     /// How long nobody looked at a queue that came, nanoseconds.
     #[serde(default)]
-    pub(crate) move_pause_p50_ns: u64,
+    pub(super) move_pause_p50_ns: u64,
     #[serde(default)]
-    pub(crate) move_pause_p99_ns: u64,
+    pub(super) move_pause_p99_ns: u64,
     #[serde(default)]
-    pub(crate) move_pause_max_ns: u64,
+    pub(super) move_pause_max_ns: u64,
 }
 
 #[derive(Deserialize)]
@@ -47,7 +44,7 @@ struct List {
 ///
 /// # Errors
 /// No answer within ten seconds, or another than that.
-pub(crate) fn ask(api: &Path) -> Result<Vec<Counters>> {
+pub(super) fn ask(api: &Path) -> Result<Vec<Counters>> {
     let mut stream = UnixStream::connect(api).context("connecting to the daemon's API")?;
     stream.set_read_timeout(Some(WAIT))?;
     stream.set_write_timeout(Some(WAIT))?;

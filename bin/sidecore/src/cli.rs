@@ -199,7 +199,6 @@ POLL that of passes which found none: the cpu was taken for looking at empty que
 leave of 100% it slept. busy_percent and poll_percent of --json are about the time between the
 daemon's own last two looks; the looks at empty queues in passes that found work are polling
 there, so busy_percent is lower where many are polled. ASLEEP counts sleeps that have ended.
-With `skip_sleeping`, DORMANT are queues that are not polled since their guests have no cpu.
 LOST, from 5% on, is the time in which others had the cpu of a sidecore that would have run.
 It and what follows QUEUES are totals since the daemon started. AVOIDED are requests and
 frames that needed no kick: those taken from rings, less the kicks. IN, OUT and STAYED count

@@ -10,7 +10,6 @@ use config::{Size, Target};
 use crate::cli::{AddArgs, DiskCommand, PrintArgs};
 use crate::client::{Client, path_of};
 use crate::failure::Failure;
-use crate::nic::vcpus_text;
 use crate::output::Output;
 use crate::table::{self, Align, Limits, Table, latency, said};
 use crate::vmm;
@@ -254,7 +253,6 @@ fn disk_text(disk: &DiskView) -> String {
         facts.push(("placed", text));
     }
     facts.extend([("share", disk.share.to_string()), ("policy", policy(disk))]);
-    facts.extend(disk.vcpus_unknown.clone().map(|why| ("vcpus", format!("not known: {why}"))));
     facts.extend(disk.latency_target_us.map(|target_us| {
         ("target", format!("{target_us} us, missed by {} requests", disk.counters.missed))
     }));
@@ -280,10 +278,6 @@ fn disk_text(disk: &DiskView) -> String {
     let mut text = table::facts(&facts);
     text.push('\n');
     text.push_str(&queues_text(disk));
-    if !disk.vcpus.is_empty() {
-        text.push('\n');
-        text.push_str(&vcpus_text(&disk.vcpus));
-    }
     text
 }
 

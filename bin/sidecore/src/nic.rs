@@ -291,7 +291,7 @@ fn redirect(state: &RunStateView) -> String {
 }
 
 /// A guest's vCPUs.
-pub(crate) fn vcpus_text(vcpus: &[VcpuView]) -> String {
+fn vcpus_text(vcpus: &[VcpuView]) -> String {
     let mut table = Table::new(&[
         ("VCPU", Align::Right),
         ("THREAD", Align::Right),

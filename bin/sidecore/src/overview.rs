@@ -117,10 +117,6 @@ fn sidecores_text(before: &SidecoreList, now: &SidecoreList) -> String {
     if has_nodes {
         columns.push(("NODE", Align::Right));
     }
-    let has_dormant = now.sidecores.iter().any(|core| core.looks_spared > 0);
-    if has_dormant {
-        columns.push(("DORMANT", Align::Right));
-    }
     let has_lost = now.sidecores.iter().any(|core| core.lost_percent >= LOST_SHOWN);
     if has_lost {
         columns.push(("LOST", Align::Right));
@@ -149,18 +145,13 @@ fn sidecores_text(before: &SidecoreList, now: &SidecoreList) -> String {
         if has_nodes {
             row.push(core.node.map_or("-".to_string(), |node| node.to_string()));
         }
-        if has_dormant {
-            row.push(core.dormant.to_string());
-        }
         if has_lost {
             row.push(format!("{}%", core.lost_percent));
         }
         table.row(row);
     }
-    let lost = "\nLOST: others had its cpu; keep them off it (`show` of a disk or NIC says which guests do)\n";
-    let lost = if has_lost { lost } else { "" };
-    let skips = now.skip_sleeping.iter().map(|how| format!("\nskip_sleeping: {how}\n"));
-    table.text() + lost + &skips.collect::<String>()
+    let lost = "\nLOST: others had its cpu; keep them off it (`nic show` says which guests do)\n";
+    table.text() + if has_lost { lost } else { "" }
 }
 
 /// A part of the time between two looks, in percent, or `-` where there was only one. Sleep is counted when
@@ -251,8 +242,7 @@ mod tests {
         };
         let state = SidecoreState::Parked;
         let asleep = SidecoreView { index: 1, state, ..SidecoreView::default() };
-        let list =
-            |core| SidecoreList { sidecores: vec![core, asleep.clone()], skip_sleeping: None };
+        let list = |core| SidecoreList { sidecores: vec![core, asleep.clone()] };
         assert_eq!(
             sidecores_text(&list(before), &list(now)),
             "\
@@ -262,14 +252,10 @@ SIDECORE  CPU  STATE   BUSY  POLL  QUEUES  REQUESTS  KICKS  AVOIDED  SLEEPS  ASL
 "
         );
         let of_node = |node| SidecoreView { node, ..SidecoreView::default() };
-        let both = SidecoreList {
-            sidecores: vec![of_node(Some(1)), of_node(Some(0))],
-            skip_sleeping: Some("in force".to_string()),
-        };
+        let both = SidecoreList { sidecores: vec![of_node(Some(1)), of_node(Some(0))] };
         let text = sidecores_text(&both, &both);
         let last = |line: &str| line.split(' ').next_back().map(str::to_string);
         let column: Vec<String> = text.lines().filter_map(last).collect();
-        assert_eq!(column, ["NODE", "1", "0", "", "force"]);
-        assert!(text.ends_with("\n\nskip_sleeping: in force\n"), "{text}");
+        assert_eq!(column, ["NODE", "1", "0"]);
     }
 }

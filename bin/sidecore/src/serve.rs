@@ -105,9 +105,7 @@ fn run_state() -> Option<Result<Tracker, Unavailable>> {
     let random = rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty());
     let started = Tracker::start(u32::from_ne_bytes(seed));
     if let Err(why) = &started {
-        tracing::warn!(
-            "which vCPUs run cannot be seen, so neither `redirect` nor `skip_sleeping` does anything: {why}"
-        );
+        tracing::warn!("which vCPUs run cannot be seen, so `redirect` does nothing: {why}");
     }
     random.is_ok().then_some(started)
 }

@@ -261,7 +261,6 @@ fn restart_needed(running: &Plan, wanted: &Plan) -> Vec<String> {
         ("sidecores.min", min),
         ("sidecores.max", max),
         ("sidecores.urgency", old.urgency != new.urgency),
-        ("sidecores.skip_sleeping", old.skip_sleeping != new.skip_sleeping),
     ];
     let differing = fields.into_iter().filter(|(_, differs)| *differs);
     differing.map(|(name, _)| name.to_string()).collect()
@@ -393,7 +392,7 @@ fn in_place(old: &DiskPlan, new: &DiskPlan) -> Vec<Change> {
     let how = |disk: &DiskPlan| (disk.share, disk.policy, disk.limit, disk.group.clone());
     let when =
         |disk: &DiskPlan| (disk.latency_target_us, disk.moderate_us, disk.on_full, disk.on_error);
-    if how(old) != how(new) || when(old) != when(new) || old.qmp != new.qmp {
+    if how(old) != how(new) || when(old) != when(new) {
         let id = new.id.clone();
         let (share, policy, limit, group) = how(new);
         let (latency_target_us, moderate_us, on_full, on_error) = when(new);

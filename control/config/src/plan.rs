@@ -76,8 +76,6 @@ pub struct SidecoresPlan {
     pub policies: Policies,
     /// Whether queues that ask little may interrupt others.
     pub urgency: Urgency,
-    /// Queues of guests that have no processor are not polled.
-    pub skip_sleeping: bool,
 }
 
 /// Reads a configuration file's text into a plan.
@@ -286,8 +284,8 @@ fn resolve_sidecores(
         mistakes.push(Mistake::new(at.key("cpus"), "this host shows no cpu to use", right));
         return None;
     }
-    let SidecoresSpec { urgency, skip_sleeping, .. } = *spec;
-    Some(SidecoresPlan { cpus, candidates, max, min: min.max(1), policies, urgency, skip_sleeping })
+    let urgency = spec.urgency;
+    Some(SidecoresPlan { cpus, candidates, max, min: min.max(1), policies, urgency })
 }
 
 #[cfg(test)]

@@ -123,15 +123,15 @@ fn names_users(devices: &Devices) -> bool {
         .any(|(owner, group, mode)| owner.is_some() || group.is_some() || mode.is_some())
 }
 
-/// Whether something has a burst that waits for a limit, a NIC says whether its calls wait or where its frames go, or one of
-/// them has QMP: a program that does not know these refuses them.
+/// Whether something has a burst that waits for a limit, or a NIC says whether its calls wait, where its frames go, or where
+/// its guest's QMP is: a program that does not know these refuses them.
 fn has_news(devices: &Devices) -> bool {
     let Devices { disks, nics, groups, .. } = devices;
     let of_nic = |nic: &NicSpec| {
         let of_vcpus = nic.redirect.is_some() || nic.vcpus.is_some() || nic.qmp.is_some();
         nic.moderate_us.is_some() || of_vcpus
     };
-    if nics.iter().any(of_nic) || disks.iter().any(|disk| disk.qmp.is_some()) {
+    if nics.iter().any(of_nic) {
         return true;
     }
     let disks = disks
@@ -162,6 +162,10 @@ pub fn read(text: &str) -> Result<Devices, SavedError> {
     }
     if value["disks"].is_null() {
         return damaged("`disks` is not a list");
+    }
+    // Disks had it as NICs have, for an option that is deleted: it does nothing.
+    for disk in value["disks"].as_array_mut().into_iter().flatten() {
+        disk.as_object_mut().and_then(|fields| fields.remove("qmp"));
     }
     Ok(Devices {
         disks: list(&mut value, "disks", "disk", DISKS_MAX)?,
@@ -226,8 +230,8 @@ mod tests {
         let moves = Devices { disks: vec![moves], ..Devices::default() };
         let fails = DiskSpec { block_size: Some(4096), ..DiskSpec::new("f") };
         let fails = Devices { disks: vec![fails], ..Devices::default() };
-        let asks = DiskSpec { qmp: Some("/q".into()), ..DiskSpec::new("q") };
-        let asks = Devices { disks: vec![asks], ..Devices::default() };
+        let asks = NicSpec { qmp: Some("/q".into()), ..NicSpec::new("q") };
+        let asks = Devices { nics: vec![asks], ..Devices::default() };
         let owned = |nic| NicSpec { socket_owner: Some("u".into()), ..nic };
         let owned = Devices { nics: vec![owned(NicSpec::new("n"))], ..Devices::default() };
         let told = DiskSpec { format: Some(Format::Raw), ..disk() };
@@ -264,6 +268,13 @@ mod tests {
         let again: Value = serde_json::from_str(&write(&expected)).unwrap();
         let (version, fields) = (&again["version"], again.as_object().unwrap().len());
         assert_eq!((version, fields), (&1.into(), 3));
+    }
+
+    #[test]
+    fn a_disk_whose_guest_had_qmp_is_one_without() {
+        let text = r#"{"format":"sidecore-state","version":4,"disks":[
+            {"id":"a","path":"/a.img","readonly":true,"qmp":"/q"}]}"#;
+        assert_eq!(read(text).unwrap().disks, [disk()]);
     }
 
     #[test]

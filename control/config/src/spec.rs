@@ -190,12 +190,6 @@ pub struct SidecoresSpec {
     pub elvis: ElvisSpec,
     /// Whether queues that ask little are served in the middle of other queues' turns.
     pub urgency: Urgency,
-    /// Queues of a guest none of whose vCPUs has a processor are not polled until one has: nobody can put anything
-    /// into them, and whoever is awake is looked at more often, above all with `policy = "poll"` (by `adaptive` queues of
-    /// guests that sleep soon wait for a kick, and are not looked at either). By a program in the kernel that sees the guests'
-    /// threads switched (`sidecore doctor` says whether it can be had); for guests whose VMM names its vCPU threads,
-    /// as QEMU does with `-name NAME,debug-threads=on`.
-    pub skip_sleeping: bool,
 }
 
 impl Default for SidecoresSpec {
@@ -208,7 +202,6 @@ impl Default for SidecoresSpec {
             es2: Es2Spec::default(),
             elvis: ElvisSpec::default(),
             urgency: Urgency::default(),
-            skip_sleeping: false,
         }
     }
 }
@@ -378,13 +371,6 @@ pub struct DiskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "GROUP"))]
     pub group: Option<String>,
-    /// Unix socket of the VMM's QMP, of which the daemon asks which threads are the guest's vCPUs, where it goes by
-    /// these (`redirect`, `skip_sleeping`). QEMU serves one client at a time there, so give it one for this
-    /// alone: `-qmp unix:SOCKET,server=on,wait=off`. In the file, relative to the file's folder. Default: they
-    /// are known by their names.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "cli", arg(long, value_name = "SOCKET"))]
-    pub qmp: Option<String>,
     /// Serve guests whose memory is not sealed against shrinking. Such a front-end can make the
     /// daemon's accesses fail by truncating its memory; leave it off unless a VMM needs it.
     #[serde(default)]

@@ -103,9 +103,8 @@ impl Manager {
 
     fn view(&self, id: &str, queues: bool) -> Option<config::api::DiskView> {
         if let Some(device) = self.number_of(id).and_then(|number| self.devices.get(&number)) {
-            let view =
-                device.kind.disk().map(|parts| views::disk(device, parts, (queues, self.now)));
-            return view.map(|view| if queues { self.with_vcpus(view, device) } else { view });
+            let now = self.now;
+            return device.kind.disk().map(|parts| views::disk(device, parts, (queues, now)));
         }
         let shut = self.shut.iter().find(|shut| shut.plan.id() == id)?;
         shut.plan.disk().map(|plan| views::shut(shut, plan))
@@ -126,7 +125,6 @@ impl Manager {
             |(index, core)| views::sidecore(index as u16, core, &self.balance, &self.guests.rivals);
         Answer::Sidecores(SidecoreList {
             sidecores: self.cores.all.iter().enumerate().map(view).collect(),
-            skip_sleeping: self.skips_sleeping(),
         })
     }
 

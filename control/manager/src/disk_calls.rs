@@ -310,11 +310,7 @@ impl Manager {
             disk.plan.clone_from(&plan);
             disk.unresized = None;
             disk.disk.set_waits(waits_of(&plan));
-            let facts = Facts::from(&plan);
-            if facts.qmp != device.facts.qmp {
-                device.follow.look_again(self.now);
-            }
-            device.facts = facts;
+            device.facts = Facts::from(&plan);
         }
         if let Some(shut) = self.shut_device(&plan.id) {
             shut.plan = DevicePlan::Disk(plan.clone());

@@ -1,5 +1,4 @@
-//! The vCPUs of guests: found by control, followed by the kernel's program, told to the ports of their NICs and to
-//! their queues.
+//! The vCPUs of guests with NICs: found by control, followed by the kernel's program, told to the NICs' ports.
 //!
 //! A guest is the process at the other end of the runner's socket. It is looked at when it comes, soon again
 //! while it starts, and then rarely: vCPUs come and go. Its vCPUs are what its VMM says (`qmp`), if a device names where
@@ -13,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use config::Plan;
 use config::spec;
-use runstate::{Slot, Table, Vm};
+use runstate::Slot;
 use rustix::net::sockopt::socket_peercred;
-use sidecore::{Command, Lanes, PAIRS_MAX, QueueKey, Redirect, VmLine};
+use sidecore::{Lanes, PAIRS_MAX, Redirect};
 use tracing::{info, warn};
 use vcpu_tracker::vcpus::{Process, VCPUS_MAX, Vcpu};
 use vcpu_tracker::{Roster, Tracker, Unavailable};
@@ -40,13 +39,12 @@ const SCANS_PER_TURN: usize = 8;
 const NOT_WANTED: &str = "which vCPUs run is not seen, since nobody asked for it when this daemon began: \
     `sidecore upgrade`, or a restart";
 
-/// Whether sidecores, a NIC of the file, or one that was made by command, go by which vCPUs run. To be asked while
+/// Whether a NIC of the file, or one that was made by command, goes by which vCPUs run. To be asked while
 /// rights to see that are there: nothing is put into the scheduler's way for nobody.
 pub fn wants_run_state(plan: &Plan) -> bool {
     let goes_by = |redirect: spec::Redirect| redirect != spec::Redirect::Off;
     let kept = || StateFile::of_a_look(&plan.daemon.state_dir).read().unwrap_or_default();
-    plan.sidecores.skip_sleeping
-        || plan.nics.iter().any(|nic| goes_by(nic.redirect))
+    plan.nics.iter().any(|nic| goes_by(nic.redirect))
         || kept().nics.iter().any(|nic| goes_by(nic.redirect.unwrap_or_default()))
 }
 
@@ -67,8 +65,6 @@ pub(crate) struct Guests {
 #[derive(Default)]
 struct Guest {
     vcpus: BTreeMap<Vcpu, Slot>,
-    /// Where they are counted.
-    vm: Option<Vm>,
     /// Devices whose front-end it is, and what each took for its vCPUs last: one may go by names, another by what the
     /// VMM says, and none takes slots from under the other. Each list is in order.
     devices: BTreeMap<u32, Vec<Vcpu>>,
@@ -84,16 +80,6 @@ pub(crate) struct Follow {
     pause: Duration,
     pub(crate) problem: Option<String>,
     pub(crate) vcpus: Vec<(Vcpu, Slot)>,
-    /// All of them are counted there.
-    vm: Option<Vm>,
-    table: Option<Arc<Table>>,
-}
-
-/// The vCPUs of a process, as they were found.
-#[derive(Default)]
-struct Found {
-    vcpus: Vec<(Vcpu, Slot)>,
-    vm: Option<Vm>,
 }
 
 impl Follow {
@@ -129,32 +115,29 @@ impl Guests {
         self.guests.values().filter_map(move |guest| Some((first(guest)?, &guest.vcpus)))
     }
 
-    /// A device's guest is that process, whose vCPUs now are `looked`: each with its slot if there is one.
-    fn follow(&mut self, process: Process, number: u32, looked: &[Vcpu], now_ns: u64) -> Found {
-        let Some(roster) = &mut self.roster else { return Found::default() };
+    /// A device's guest is that process, whose vCPUs now are `looked`. Gives those that have slots, with them.
+    fn follow(
+        &mut self,
+        process: Process,
+        number: u32,
+        looked: &[Vcpu],
+        now_ns: u64,
+    ) -> Vec<(Vcpu, Slot)> {
+        let Some(roster) = &mut self.roster else { return Vec::new() };
         let guest = self.guests.entry(process).or_default();
         guest.devices.insert(number, looked.to_vec());
         let gone = guest.take_gone();
         unbind(roster, &self.guests, &gone, now_ns);
-        if looked.is_empty() {
-            return Found::default();
-        }
         let guest = self.guests.entry(process).or_default();
-        roster.settle(now_ns);
-        guest.vm = guest.vm.or_else(|| roster.add_vm(now_ns).ok());
         for vcpu in looked {
             // Devices that go by different words of one VMM have no more slots together than one.
             let has_room = guest.vcpus.len() < VCPUS_MAX || guest.vcpus.contains_key(vcpu);
-            if has_room && let Ok(slot) = roster.bind(vcpu.tid, guest.vm, now_ns) {
+            if has_room && let Ok(slot) = roster.bind(vcpu.tid, now_ns) {
                 guest.vcpus.insert(*vcpu, slot);
             }
         }
-        // One that is not counted could run unseen.
-        let has_all = |vm: &Vm| looked.iter().all(|vcpu| roster.is_of(vcpu.tid, *vm));
-        let are_all = (1..VCPUS_MAX).contains(&looked.len());
-        let vm = guest.vm.filter(|vm| are_all && has_all(vm));
         let slot = |vcpu: &Vcpu| Some((*vcpu, *guest.vcpus.get(vcpu)?));
-        Found { vcpus: looked.iter().filter_map(slot).collect(), vm }
+        looked.iter().filter_map(slot).collect()
     }
 
     /// A device has that process's guest no more.
@@ -165,18 +148,18 @@ impl Guests {
         let is_over = guest.devices.is_empty();
         let Some(roster) = &mut self.roster else { return };
         unbind(roster, &self.guests, &gone, now_ns);
-        if is_over && let Some(guest) = self.guests.remove(&process) {
-            guest.vm.into_iter().for_each(|vm| roster.remove_vm(vm, now_ns));
+        if is_over {
+            self.guests.remove(&process);
         }
     }
 }
 
 impl Guest {
     /// Takes those out that no device takes for its vCPUs any more.
-    fn take_gone(&mut self) -> Vec<(Vcpu, Slot)> {
+    fn take_gone(&mut self) -> Vec<Vcpu> {
         let Guest { vcpus, devices, .. } = self;
         let is_there = |vcpu: &Vcpu| devices.values().any(|its| its.binary_search(vcpu).is_ok());
-        vcpus.extract_if(.., |vcpu, _| !is_there(vcpu)).collect()
+        vcpus.extract_if(.., |vcpu, _| !is_there(vcpu)).map(|(vcpu, _)| vcpu).collect()
     }
 }
 
@@ -208,34 +191,25 @@ fn look(root: &Path, process: Process, qmp: Option<(&str, &Said)>) -> (Vec<Vcpu>
     }
 }
 
-/// These threads are followed no longer, but for those whose slots another guest has: where no VM has a line, a number that
-/// is its vCPU's by now keeps its slot.
-fn unbind(
-    roster: &mut Roster,
-    guests: &BTreeMap<Process, Guest>,
-    gone: &[(Vcpu, Slot)],
-    now_ns: u64,
-) {
-    for (Vcpu { tid, .. }, slot) in gone {
-        let has =
-            |guest: &Guest| guest.vcpus.iter().any(|(vcpu, its)| (vcpu.tid, its) == (*tid, slot));
+/// These threads are followed no longer, but for those whose numbers are another guest's vCPUs by now.
+fn unbind(roster: &mut Roster, guests: &BTreeMap<Process, Guest>, gone: &[Vcpu], now_ns: u64) {
+    for Vcpu { tid, .. } in gone {
+        let has = |guest: &Guest| guest.vcpus.keys().any(|vcpu| vcpu.tid == *tid);
         if !guests.values().any(has) {
-            roster.unbind(*tid, *slot, now_ns);
+            roster.unbind(*tid, now_ns);
         }
     }
 }
 
 impl Device {
+    /// Where its VMM says which threads are vCPUs.
+    pub(crate) fn qmp(&self) -> Option<&str> {
+        self.kind.nic()?.plan.qmp.as_deref()
+    }
+
     /// When the vCPUs of its guest are looked at again.
     pub(crate) fn scans_at(&self) -> Option<Instant> {
         self.follow.scan_at
-    }
-
-    /// Where the vCPUs of its guest are counted, all of them, if its queues go by it.
-    pub(crate) fn vm_line(&self) -> Option<VmLine> {
-        let Follow { link, vm, table, .. } = &*self.follow;
-        let (vm, table) = ((*vm)?, table.clone()?);
-        (*link == self.runner).then_some(VmLine { table, vm })
     }
 }
 
@@ -245,11 +219,9 @@ impl Manager {
         if self.guests.roster.is_none() {
             return;
         }
-        let skips = self.plan.sidecores.skip_sleeping;
         let is_due = |device: &&Device| {
             let follow = &device.follow;
-            let is_followed = skips || device.kind.nic().is_some();
-            is_followed
+            device.kind.nic().is_some()
                 && (follow.link != device.runner || follow.scan_at.is_some_and(|at| at <= now))
         };
         let due = self.devices.values().filter(is_due);
@@ -297,12 +269,12 @@ impl Manager {
         let follow =
             Follow { link: runner, scan_at: Some(now + pause), pause, ..Follow::default() };
         match process {
-            Ok(process) if device.facts.qmp.is_some() && is_new => {
+            Ok(process) if device.qmp().is_some() && is_new => {
                 // What frames went by was another front-end's.
                 self.followed(number, Follow { process: Some(process), ..follow });
                 self.ask_vmm(number);
             }
-            Ok(process) if device.facts.qmp.is_some() => {
+            Ok(process) if device.qmp().is_some() => {
                 // Until its VMM has answered, it is as it was.
                 let process = Some(process);
                 let before = &mut *device.follow;
@@ -328,7 +300,7 @@ impl Manager {
         if before.process.is_none() || before.link != device.runner {
             return;
         }
-        if device.facts.qmp.as_deref() != Some(path) {
+        if device.qmp() != Some(path) {
             return device.follow.look_again(self.now);
         }
         let Follow { link, process, scan_at, pause, .. } = **before;
@@ -348,35 +320,20 @@ impl Manager {
         if let Some(process) = follow.process {
             // Of a process that is gone nobody is followed any more, though its descriptor may live on.
             let (looked, problem) = look(Path::new("/"), process, qmp);
-            let found = self.guests.follow(process, number, &looked, machine_ns(self.now));
-            // Of a guest some of whose vCPUs are nobody's it is not known that none of them runs.
-            let is_part = |said: &Said| said.as_ref().is_ok_and(|said| looked.len() < said.len());
-            let vm = found.vm.filter(|_| !qmp.is_some_and(|(_, said)| is_part(said)));
-            (follow.vcpus, follow.vm, follow.problem) = (found.vcpus, vm, problem);
+            follow.vcpus = self.guests.follow(process, number, &looked, machine_ns(self.now));
+            follow.problem = problem;
         }
         self.followed(number, follow);
     }
 
-    /// That is what a device knows of its guest from now on: its sidecores are told.
-    fn followed(&mut self, number: u32, mut follow: Follow) {
+    /// That is what a device knows of its guest from now on: its port is told.
+    fn followed(&mut self, number: u32, follow: Follow) {
         let Some(device) = self.devices.get_mut(&number) else { return };
-        if self.plan.sidecores.skip_sleeping {
-            follow.table = self.guests.roster.as_ref().map(|roster| Arc::clone(roster.table()));
-        }
         let count = follow.vcpus.len();
         if follow.vcpus != device.follow.vcpus && count > 0 && device.may_log(self.now) {
             info!(device = device.facts.id, vcpus = count, "its guest's vCPUs are followed");
         }
-        let before = device.vm_line().map(|line| line.vm);
         *device.follow = follow;
-        let line = device.vm_line();
-        if line.as_ref().map(|line| line.vm) != before {
-            let queues: Vec<(u16, QueueKey)> =
-                device.attached().into_iter().map(|index| (index, device.key(index))).collect();
-            for (index, key) in queues {
-                self.tell(number, index, Command::SetVm(key, line.clone()));
-            }
-        }
         self.set_lanes(number);
     }
 
@@ -439,11 +396,10 @@ mod tests {
         let root = tempfile::tempdir().expect("a folder");
         let mut roster = Roster::simulated(Arc::new(Table::simulated()));
         let vcpu = Vcpu { index: 0, tid: 50 };
-        let slot = roster.bind(vcpu.tid, None, 0).expect("room");
+        let slot = roster.bind(vcpu.tid, 0).expect("room");
         let (old, new) = (process(root.path(), 1), process(root.path(), 2));
         let guest = |device| Guest {
             vcpus: BTreeMap::from([(vcpu, slot)]),
-            vm: None,
             devices: BTreeMap::from([(device, vec![vcpu])]),
         };
         let guests = BTreeMap::from([(old, guest(1)), (new, guest(2))]);
@@ -466,16 +422,14 @@ mod tests {
             let vcpu = |index| Vcpu { index, tid: 1000 + u32::from(first + index) };
             (0..200).map(vcpu).collect()
         };
-        let found = guests.follow(vmm, 1, &said(0), 0).vcpus;
-        assert!(guests.follow(vmm, 2, &[], 0).vcpus.is_empty());
-        assert_eq!(guests.follow(vmm, 1, &said(0), 0).vcpus, found, "each has its slot still");
+        let found = guests.follow(vmm, 1, &said(0), 0);
+        assert!(guests.follow(vmm, 2, &[], 0).is_empty());
+        assert_eq!(guests.follow(vmm, 1, &said(0), 0), found, "each has its slot still");
         guests.follow(vmm, 2, &said(200), 0);
         let followed = |guests: &Guests| guests.roster.as_ref().map(Roster::len);
         assert!(followed(&guests) <= Some(VCPUS_MAX), "{:?}", followed(&guests));
         guests.leave(vmm, 1, 0);
-        assert!(
-            guests.follow(vmm, 2, &said(200), 0).vcpus.iter().all(|(vcpu, _)| vcpu.tid >= 1200)
-        );
+        assert!(guests.follow(vmm, 2, &said(200), 0).iter().all(|(vcpu, _)| vcpu.tid >= 1200));
         guests.leave(vmm, 2, 0);
         assert_eq!(followed(&guests), Some(0));
     }

@@ -29,8 +29,6 @@ pub(crate) struct Facts {
     pub(crate) moderate_us: Option<u32>,
     pub(crate) limit: LimitPlan,
     pub(crate) group: Option<String>,
-    /// Where its VMM says which threads are vCPUs.
-    pub(crate) qmp: Option<String>,
     pub(crate) allow_unsealed_memory: bool,
     /// Seconds that a front-end waits for its queues.
     pub(crate) drain_timeout_s: u32,
@@ -117,7 +115,6 @@ impl From<&DiskPlan> for Facts {
             moderate_us: plan.moderate_us,
             limit: plan.limit,
             group: plan.group.clone(),
-            qmp: plan.qmp.clone(),
             allow_unsealed_memory: plan.allow_unsealed_memory,
             drain_timeout_s: plan.drain_timeout_s,
             rings: plan.queues,
@@ -139,7 +136,6 @@ impl From<&NicPlan> for Facts {
             moderate_us: plan.moderate_us,
             limit: plan.limit,
             group: plan.group.clone(),
-            qmp: plan.qmp.clone(),
             allow_unsealed_memory: plan.allow_unsealed_memory,
             // Its queues wait for no disk.
             drain_timeout_s: DRAIN_TIMEOUT_DEFAULT_S,

@@ -394,8 +394,7 @@ impl Manager {
             return;
         }
         match device.make_queue(index, self.now) {
-            Ok(Some((link, mut served))) => {
-                served.set_vm(device.vm_line());
+            Ok(Some((link, served))) => {
                 let is_nic = device.kind.nic().is_some();
                 let home = match &device.kind {
                     Kind::Nic(nic) => Some(nic.plug.map(|plug| plug.place.home)),

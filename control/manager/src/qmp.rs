@@ -208,7 +208,7 @@ impl Manager {
     fn begin_inquiry(&mut self, number: u32) {
         // One that is gone, or is to be known by names, is looked at again in any case.
         let Some(device) = self.devices.get(&number) else { return };
-        let Some(path) = device.facts.qmp.clone() else { return };
+        let Some(path) = device.qmp().map(str::to_string) else { return };
         // Whoever fills that with descriptors is not listened to.
         let is_behind = device.closer.is_full() || self.is_short_while_closing(device);
         let inquiries = &mut self.guests.inquiries;

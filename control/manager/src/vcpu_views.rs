@@ -2,7 +2,7 @@
 //!
 //! Not how they are found (`guest_vcpus`). Called by `views` and `net_views`.
 
-use config::api::{DiskView, RunStateView, VcpuState, VcpuView};
+use config::api::{RunStateView, VcpuState, VcpuView};
 use config::spec;
 use runstate::{Activity, Slot, State};
 use vcpu_tracker::vcpus::Vcpu;
@@ -16,15 +16,6 @@ use crate::nic::NicParts;
 const ONE_QUEUE: &str = "its guest has one receive queue, and there is no other one for its frames: `queues` of 2 or more";
 
 impl Manager {
-    /// Whether queues of guests that sleep are not polled, if that was asked for.
-    pub(crate) fn skips_sleeping(&self) -> Option<String> {
-        let in_force = || "in force".to_string();
-        self.plan
-            .sidecores
-            .skip_sleeping
-            .then(|| self.guests.why_not.clone().unwrap_or_else(in_force))
-    }
-
     /// The vCPUs of a device's guest that are followed.
     pub(crate) fn vcpu_views(&self, device: &Device) -> Vec<VcpuView> {
         let now_ns = machine_ns(self.now);
@@ -58,15 +49,6 @@ impl Manager {
             slice_us: state.slice_ns / 1000,
             on_sidecore: on.filter(|_| state.activity != Activity::Unknown).map(|at| at as u16),
         }
-    }
-
-    /// A disk with its guest's vCPUs, if its queues go by what these do.
-    pub(crate) fn with_vcpus(&self, view: DiskView, device: &Device) -> DiskView {
-        if !self.plan.sidecores.skip_sleeping || device.runner.is_none() {
-            return view;
-        }
-        let why_not = device.follow.problem.clone().or_else(|| self.guests.why_not.clone());
-        DiskView { vcpus: self.vcpu_views(device), vcpus_unknown: why_not, ..view }
     }
 
     /// What is shown of a NIC's guest; with each vCPU or without. `None` where nothing would be.

@@ -92,8 +92,6 @@ pub(crate) fn sidecore(
         // Nobody looks while nothing is served.
         lost_percent: if counters.queues == 0 { 0 } else { percent(rivals.lost(index.into())) },
         queues: counters.queues as u16,
-        dormant: counters.dormant as u16,
-        looks_spared: counters.unpolled,
         passes: counters.passes,
         busy_ns: counters.busy_ns,
         idle_ns: counters.idle_ns,
@@ -159,8 +157,6 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
         on_full: plan.source.path().map(|_| plan.on_full),
         on_error: plan.source.path().map(|_| plan.on_error),
         served_as: None,
-        vcpus: Vec::new(),
-        vcpus_unknown: None,
         faults: FaultsView::default(),
         refusals: 0,
         counters: CountersView::default(),

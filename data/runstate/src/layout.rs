@@ -10,12 +10,8 @@ pub const WAYS: usize = 8;
 pub const SLOT_WORDS: usize = 8;
 /// Where slots begin, in words.
 pub const SLOTS_AT: usize = BUCKETS * WAYS;
-/// VMs that are counted for at most.
-pub const VMS_MAX: u16 = 1024;
-/// Where their lines begin, in words, each as long as a slot.
-pub const VMS_AT: usize = SLOTS_AT + SLOTS_MAX as usize * SLOT_WORDS;
 /// Words of the whole table.
-pub const WORDS: usize = VMS_AT + VMS_MAX as usize * SLOT_WORDS;
+pub const WORDS: usize = SLOTS_AT + SLOTS_MAX as usize * SLOT_WORDS;
 /// Word of a slot: odd while the slot is being written.
 pub const SEQUENCE: usize = 0;
 /// Word of a slot: what its thread does ([`RUNS`], [`WAITS`], [`SLEEPS`]; 0: nothing is known) in the low byte, the cpu in
@@ -31,8 +27,6 @@ pub const OFF: usize = 4;
 pub const LAST_OFF: usize = 5;
 /// Word of a slot: how often it was given a processor.
 pub const SWITCHES: usize = 6;
-/// Word of a slot: the VM that its thread is counted for, from 1; 0: none. Written before the slot is used.
-pub const OF_VM: usize = 7;
 
 /// Of [`STATE`]: the thread has a processor.
 pub const RUNS: u64 = 1;
@@ -49,6 +43,3 @@ pub const SLICE_SHIFT: u32 = 12;
 pub const SLICE_MAX: u64 = 0x7f_ffff;
 /// The bits of a slice in [`STATE`].
 pub const SLICE_BITS: u64 = SLICE_MAX << SLICE_AT;
-
-/// What is added to a VM's word when a vCPU of it is given a processor; one that loses it takes 1 away.
-pub const GIVEN: u64 = 1 << 32 | 1;

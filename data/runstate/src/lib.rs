@@ -1,7 +1,6 @@
 //! Which vCPU threads run now, as sidecores read it: by plain loads of a table that a program in the kernel writes.
 //!
-//! - [`Table`]: a [`Slot`] for each thread, read without a system call, and for each [`Vm`] how many of its vCPUs
-//!   have a processor.
+//! - [`Table`]: a [`Slot`] for each thread, read without a system call.
 //! - [`layout`]: where what is in it, for whoever writes it.
 //!
 //! Not here: the program, and whom it follows (`vcpu_tracker`); what is done with it (`sidecore`, `manager`). Why it is so:
@@ -12,5 +11,5 @@ pub mod layout;
 mod mapping;
 mod table;
 
-pub use layout::{SLOTS_MAX, VMS_MAX};
-pub use table::{Activity, Pulse, Slot, State, Table, Turn, Vm, counts};
+pub use layout::SLOTS_MAX;
+pub use table::{Activity, Slot, State, Table, Turn};

@@ -1,10 +1,9 @@
 //! The table that the kernel's program writes, and how it is read.
 //!
 //! An index from thread numbers to slots (written by control, read by the program), then
-//! the slots (written by the program, read here), then a line for each VM. A slot has one writer at a time: the
+//! the slots (written by the program, read here). A slot has one writer at a time: the
 //! processor that switches its thread out or in, under the lock of its run queue. It makes the sequence word odd,
-//! writes, and makes it even; a reader that sees it odd or changed looks again, a few times. A VM's line is one
-//! word, which is only added to: how many of its vCPUs have a processor, and how often one was given one.
+//! writes, and makes it even; a reader that sees it odd or changed looks again, a few times.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -22,10 +21,6 @@ const LOOKS_MAX: u32 = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(u16);
 
-/// The place of one VM in the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Vm(u16);
-
 impl Slot {
     /// The one of that number; of one that no thread has nothing is known.
     pub fn numbered(number: u16) -> Slot {
@@ -34,34 +29,6 @@ impl Slot {
 
     /// Its number, below [`SLOTS_MAX`].
     pub fn number(self) -> u16 {
-        self.0
-    }
-}
-
-impl Vm {
-    /// The one of that number; of one that is no VM's it is said that a vCPU runs.
-    pub fn numbered(number: u16) -> Vm {
-        Vm(number)
-    }
-
-    /// Its number, below [`VMS_MAX`].
-    pub fn number(self) -> u16 {
-        self.0
-    }
-}
-
-/// What a VM's vCPUs did, as one word. Two that are the same: between them none was given a processor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pulse(u64);
-
-impl Pulse {
-    /// How many of its vCPUs have a processor; one that was not switched since it was first followed counts.
-    pub fn running(self) -> u32 {
-        self.0 as u32
-    }
-
-    /// The word itself.
-    pub fn word(self) -> u64 {
         self.0
     }
 }
@@ -190,19 +157,6 @@ impl Table {
         (words[SINCE].load(Ordering::Relaxed), words[LAST_OFF].load(Ordering::Relaxed))
     }
 
-    /// The word of a VM.
-    #[inline]
-    pub fn vm(&self, vm: Vm) -> Option<&AtomicU64> {
-        self.words().get(VMS_AT + usize::from(vm.0) * SLOT_WORDS)
-    }
-
-    /// What the vCPUs of a VM did so far: one load. Whatever one of them wrote before it lost its processor is
-    /// seen by who sees that it has none. Of a number that no VM has, one runs for ever.
-    #[inline]
-    pub fn pulse(&self, vm: Vm) -> Pulse {
-        Pulse(self.vm(vm).map_or(1, |word| word.load(Ordering::Acquire)))
-    }
-
     /// All of a slot, as it was at one moment. `None` when it was being written all the while.
     pub fn read(&self, slot: Slot) -> Option<State> {
         let words = self.slot(slot)?;
@@ -229,11 +183,6 @@ impl Table {
         }
         None
     }
-}
-
-/// Whether a thread whose state word that is counts as one that has a processor.
-pub fn counts(state: u64) -> bool {
-    matches!(activity_of(state), Activity::Unknown | Activity::Runs)
 }
 
 #[inline]
@@ -264,19 +213,6 @@ impl Table {
         Slot(number % SLOTS_MAX)
     }
 
-    /// A VM of such a table, of whose vCPUs none has a processor.
-    pub fn simulated_vm(number: u16) -> Vm {
-        Vm(number % VMS_MAX)
-    }
-
-    /// What the program adds when a vCPU of `vm` is given a processor, or loses it.
-    pub fn simulate_vm(&self, vm: Vm, is_given: bool) {
-        let step = if is_given { GIVEN } else { u64::MAX };
-        if let Some(word) = self.vm(vm) {
-            word.fetch_add(step, Ordering::AcqRel);
-        }
-    }
-
     /// What the program writes when the thread of `slot` begins to do that, on `cpu`, at `now_ns`.
     pub fn simulate(&self, slot: Slot, activity: Activity, cpu: u32, now_ns: u64) {
         let Some(words) = self.slot(slot) else { return };
@@ -284,8 +220,6 @@ impl Table {
         let store = |word: usize, value: u64| words[word].store(value, Ordering::Relaxed);
         store(SEQUENCE, load(SEQUENCE) + 1);
         fence(Ordering::Release);
-        let of_vm = load(OF_VM).checked_sub(1).map(|vm| Vm(vm as u16));
-        let counted = counts(load(STATE));
         let (was, took) = (activity_of(load(STATE)), now_ns.saturating_sub(load(SINCE)));
         let kind = match activity {
             Activity::Unknown => 0,
@@ -309,10 +243,6 @@ impl Table {
             (Activity::Runs, Activity::Waits) => (took >> SLICE_SHIFT).min(SLICE_MAX) << SLICE_AT,
             _ => load(STATE) & SLICE_BITS,
         };
-        let counts = counts(kind);
-        if let Some(vm) = of_vm.filter(|_| counts != counted) {
-            self.simulate_vm(vm, counts);
-        }
         store(STATE, u64::from(cpu) << 32 | slice | kind);
         store(SINCE, now_ns);
         words[SEQUENCE].store(load(SEQUENCE) + 1, Ordering::Release);

@@ -82,7 +82,7 @@ pub struct Visited {
 impl Visited {
     /// Whether the queue had anything to do, or has.
     #[inline]
-    pub fn found_work(self) -> bool {
+    pub(crate) fn found_work(self) -> bool {
         self.requests > 0 || self.more || self.held || self.later
     }
 

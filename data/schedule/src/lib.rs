@@ -9,7 +9,6 @@
 //!
 //! ```text
 //!   begin(now)                       a pass starts
-//!   wake(word_of)                    dormant queues whose guests' vCPUs have run since are polled again
 //!   while let Some(visit) = next()   a queue and a budget
 //!       visited(queue, what_was_done)
 //!   while let Some(queue) = to_arm() enable its kicks, look at the ring again, then
@@ -17,9 +16,6 @@
 //!   between the pieces of a visit: advance, watched, may_interrupt, interrupted
 //!   at any time: kicked, completed, add, remove, set, set_target
 //! ```
-//!
-//! A visit that found nothing, of a queue none of whose guest's vCPUs has a processor, is followed by
-//! [`Schedule::sleep`]: it is dormant, in no line, until `wake` finds that one was given a processor.
 //!
 //! A visit of a queue whose limit ([`Gate`]) has nothing for it is answered by
 //! [`Schedule::wait_until`] instead of `visited`: it is out of the lines until then.
@@ -30,7 +26,7 @@
 //!
 //! # What is promised
 //!
-//! - A pass visits each polled queue at most once, an armed or dormant queue never.
+//! - A pass visits each polled queue at most once, an armed queue never.
 //! - Between two visits of a queue every other queue is visited at most once; so a non-empty queue
 //!   waits for at most `queues - 1` visits, each within the limits. The one exception is a queue
 //!   that took more than its share of a pass: it repays, and has a visit in every [`REPAY_PASSES_MAX`] passes.
@@ -40,8 +36,6 @@
 //!   all such interruptions together take 9% of the time at most.
 //! - A queue that misses its latency target may be served so too, for what its last turn left of its share:
 //!   between two visits of a queue such another has one visit and at most what that left of one before.
-//! - A dormant queue is visited in the pass that begins after a vCPU of its guest was given a processor, and
-//!   otherwise in one of so many passes as there are dormant queues.
 //! - A kick of an armed queue leads to a visit in this pass or the next.
 //! - A queue of [`Policy::Adaptive`] costs, in looks and kicks, at most twice what the better of
 //!   [`Policy::Poll`] and [`Policy::Notify`] would have cost it, whatever its guest does, but for one

@@ -4,8 +4,6 @@
 //! polled queues, the one visited longest ago first. They are taken in turn. After a visit a queue
 //! stands at the end of the poll line, so a queue already visited at its head ends the pass.
 
-use std::collections::VecDeque;
-
 use crate::aim::Aim;
 use crate::budget::{Budget, KICK_NS_MAX, Limits, Visited};
 use crate::lines::Lines;
@@ -15,10 +13,7 @@ use crate::share::Account;
 use crate::urgency::{Habit, Urgency};
 use crate::waits::Waits;
 
-mod dormant;
 mod interruptions;
-
-use dormant::Dormant;
 
 /// Lines of the first table.
 const POLL: usize = 0;
@@ -39,7 +34,7 @@ pub struct Visit {
 const CROWD_NS: u64 = 5_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+enum State {
     /// Not here.
     Absent,
     /// Its kicks are on; it is visited after a kick.
@@ -48,8 +43,6 @@ pub(crate) enum State {
     Polled,
     /// It is visited after a moment, which is in `waits`; its kicks are off.
     Limited,
-    /// It is visited when a vCPU of its guest has a processor again; its kicks are off.
-    Dormant,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -99,8 +92,6 @@ pub struct Schedule {
     polled: usize,
     /// Of the polled, those that wait for a completion.
     waiting: usize,
-    /// The one that was looked at longest ago first.
-    dormant: VecDeque<Dormant>,
 }
 
 impl Schedule {
@@ -139,7 +130,6 @@ impl Schedule {
             queues: 0,
             polled: 0,
             waiting: 0,
-            dormant: VecDeque::with_capacity(usize::from(queues_max)),
         }
     }
 
@@ -174,12 +164,8 @@ impl Schedule {
         match entry.state {
             State::Absent => return,
             State::Armed | State::Limited => {}
-            State::Dormant => self.forget_dormant(queue),
             State::Polled => self.polled -= 1,
         }
-        let Some(entry) = self.entries.get_mut(usize::from(queue)) else {
-            return;
-        };
         entry.state = State::Absent;
         self.waiting -= usize::from(std::mem::take(&mut entry.waits));
         self.queues -= 1;
@@ -206,15 +192,11 @@ impl Schedule {
         self.waiting -= usize::from(std::mem::take(&mut entry.waits));
         // Its last visit decided by the policy of then.
         self.idle.leave(queue);
-        match entry.state {
-            State::Limited => self.waits.remove(queue),
-            State::Dormant => self.forget_dormant(queue),
-            State::Absent | State::Armed | State::Polled => {
-                return policy == Policy::Poll && self.kicked(queue, now);
-            }
+        if entry.state == State::Limited {
+            self.waits.remove(queue);
+            self.poll_again(queue, now);
         }
-        self.poll_again(queue, now);
-        false
+        policy == Policy::Poll && self.kicked(queue, now)
     }
 
     /// Instead of [`Schedule::visited`]: `queue` may take nothing before `moment`. It is out of the
@@ -250,12 +232,6 @@ impl Schedule {
         let Some(entry) = self.entries.get_mut(usize::from(queue)) else {
             return false;
         };
-        if entry.state == State::Dormant {
-            // Nobody was asked to kick, and somebody who is not followed did.
-            self.forget_dormant(queue);
-            self.rouse(queue);
-            return false;
-        }
         if entry.state != State::Armed {
             return false;
         }
@@ -297,7 +273,7 @@ impl Schedule {
         };
         match entry.state {
             State::Absent => false,
-            State::Armed | State::Dormant => self.kicked(queue, now),
+            State::Armed => self.kicked(queue, now),
             State::Limited => {
                 self.waits.remove(queue);
                 self.poll_again(queue, now);
@@ -417,10 +393,7 @@ impl Schedule {
     /// looks at the ring again, and says [`Schedule::armed`] or [`Schedule::found`]; until then, or
     /// if it says neither, the queue is polled as before.
     pub fn to_arm(&mut self) -> Option<u16> {
-        let Some(queue) = self.idle.first(IDLE) else {
-            let is_over = self.polled == self.waiting && !self.dormant.is_empty();
-            return if is_over { self.arm_dormant() } else { None };
-        };
+        let queue = self.idle.first(IDLE)?;
         self.idle.leave(queue);
         Some(queue)
     }
@@ -481,7 +454,7 @@ impl Schedule {
     /// followed by a pass.
     #[inline]
     pub fn may_rest(&self) -> bool {
-        self.polled == self.waiting && self.dormant.is_empty()
+        self.polled == self.waiting
     }
 
     /// Who has its turn next, as far as can be said now.

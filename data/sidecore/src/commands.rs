@@ -41,7 +41,6 @@ impl Sidecore {
                 Command::Relocate(relocation) => self.relocate(relocation, now),
                 Command::SetCall(key, call) => self.set_call(key, call),
                 Command::SetService(key, service) => self.set_service(key, service, now),
-                Command::SetVm(key, line) => self.set_vm(key, line, now),
                 Command::SetBridge(bridge, kind) => self.net.set_bridge(bridge, kind.as_ref()),
                 Command::SetPort(bridge, port, spec) => {
                     self.net.set_port(bridge, port, spec, &self.places);
@@ -111,7 +110,6 @@ impl Sidecore {
             ring.queue.disarm();
         }
         place.tenant = Tenant::Queue(served);
-        self.follow_vm(queue);
         self.count_queues();
         self.examine(queue);
     }

@@ -165,10 +165,6 @@ counters! {
         kick_ns,
         /// Queues attached.
         queues,
-        /// Of those, the ones that are not polled since their guests have no processor.
-        dormant,
-        /// Looks at such queues that were spared: how many there were, in each pass.
-        unpolled,
         /// Submissions to the kernel that failed outright; their requests were tried again.
         io_errors,
         /// Requests and frames taken from rings.

@@ -14,7 +14,6 @@ use virtqueue::Violation;
 
 use crate::bell::Bell;
 use crate::counters::{SidecoreCounters, SidecoreSnapshot};
-use crate::dormant::VmLine;
 use crate::knock::Knock;
 use crate::link::{FromLink, Link, LinkKey, ToLink};
 use crate::moves::{Arrival, Departure, MoveId, Stay};
@@ -52,8 +51,6 @@ pub enum Command {
     /// Serve this queue so from now on; no need to detach. It keeps its credit, its place in line and
     /// whether it waits for a kick, unless it is to be polled always. Nothing is answered.
     SetService(QueueKey, Service),
-    /// The queue is this VM's, or (`None`) nobody's that is known: it is polled whatever runs. Nothing is answered.
-    SetVm(QueueKey, Option<VmLine>),
     /// There is such a bridge from now on, or, with `None`, no longer. Said to every sidecore, before
     /// its ports and after them. A bridge that is there stays as it is.
     SetBridge(BridgeId, Option<BridgeKind>),

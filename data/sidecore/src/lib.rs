@@ -27,7 +27,6 @@ mod bell;
 mod commands;
 mod counters;
 mod done;
-mod dormant;
 mod fetch;
 mod frames;
 mod inbox;
@@ -60,7 +59,6 @@ pub use counters::{
 };
 pub use counters::{DropsSnapshot, PortCounters, PortSnapshot};
 pub use counters::{QueueCounters, QueueSnapshot, SidecoreCounters, SidecoreSnapshot};
-pub use dormant::VmLine;
 pub use inbox::{Command, Event, Handle, Refusal, link};
 pub use latency::LatencySnapshot;
 pub use link::{Address, ClientLink, FromLink, Link, LinkKey, ToLink};

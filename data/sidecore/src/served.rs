@@ -12,7 +12,6 @@ use switch::PortId;
 use virtqueue::{Queue, Violation};
 
 use crate::counters::QueueCounters;
-use crate::dormant::Owner;
 use crate::large::Large;
 use crate::moderation::Moderation;
 use crate::net::BridgeId;
@@ -129,7 +128,6 @@ pub(crate) struct Ring {
     pub(crate) target_ns: Option<u64>,
     pub(crate) moderation: Moderation,
     pub(crate) gate: Option<Box<Gate>>,
-    pub(crate) owner: Owner,
     pub(crate) counters: Arc<QueueCounters>,
     /// Completions were written and not shown.
     pub(crate) unshown: bool,
@@ -320,7 +318,6 @@ impl Served {
             target_ns,
             moderation: Moderation::new(moderate_ns),
             gate,
-            owner: Owner::default(),
             counters,
             unshown,
             is_watched: false,
@@ -510,7 +507,7 @@ impl Ring {
     }
 
     /// When it is polled. Without kicks to wait for, only polling finds anything.
-    pub(crate) fn policy_here(&self) -> Policy {
+    fn policy_here(&self) -> Policy {
         if self.is_watched { self.policy } else { Policy::Poll }
     }
 

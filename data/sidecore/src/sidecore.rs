@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use backend::Io;
 use rtrb::{Consumer, Producer, RingBuffer};
-use runstate::Table;
 use rustix::thread::CpuSet;
 use schedule::{Clock, LOOK_INTERVAL_NS, Limits, Nanos, Schedule};
 use virtqueue::Chain;
@@ -119,8 +118,6 @@ pub struct Sidecore {
     pub(crate) knock: Arc<Knock>,
     pub(crate) kick_ns: u64,
     pub(crate) sampling: Sampling,
-    /// What the vCPUs of guests do, once a queue goes by it.
-    pub(crate) run_state: Option<Arc<Table>>,
     pub(crate) counters: Arc<SidecoreCounters>,
 }
 
@@ -190,7 +187,6 @@ impl Sidecore {
             knock,
             kick_ns: limits.kick_ns.into(),
             sampling: Sampling::new(spec.index),
-            run_state: None,
             counters,
         };
         Ok((sidecore, handle))
@@ -219,7 +215,6 @@ impl Sidecore {
         self.go_on_relocating(now);
         progress.linked = self.receive_links(now);
         self.schedule.begin(now);
-        self.wake_dormant();
         let is_sample = self.sampling.begin();
         while let Some(visit) = self.schedule.next() {
             self.look_ahead();
@@ -234,7 +229,6 @@ impl Sidecore {
         self.enter();
         progress.reaped = self.reap(now);
         self.arm_idle();
-        self.count_dormant();
         self.hand_over(now);
         self.let_go(now);
         progress.linked += self.send_links(now);

@@ -4,7 +4,6 @@
 mod bed;
 mod calling;
 mod commands;
-mod dormant;
 mod file;
 mod large;
 mod limits;

@@ -103,9 +103,6 @@ impl Sidecore {
             if missed > 0 {
                 self.count_missed(queue, missed);
             }
-            if !total.found_work() {
-                self.found_empty(queue);
-            }
         }
         if let Some(until) = until {
             self.schedule.wait_until(queue, until);

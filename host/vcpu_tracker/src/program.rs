@@ -5,9 +5,8 @@
 //! most have no slot, and that is all. Not here: how it is loaded (`sys`, `tracker`).
 
 use runstate::layout::{
-    BUCKETS, GIVEN, LAST_OFF, OF_VM, OFF, ON, RUNS, SEQUENCE, SINCE, SLEEPS, SLICE_AT, SLICE_BITS,
-    SLICE_MAX, SLICE_SHIFT, SLOT_WORDS, SLOTS_AT, SLOTS_MAX, STATE, SWITCHES, VMS_AT, VMS_MAX,
-    WAITS, WAYS,
+    BUCKETS, LAST_OFF, OFF, ON, RUNS, SEQUENCE, SINCE, SLEEPS, SLICE_AT, SLICE_BITS, SLICE_MAX,
+    SLICE_SHIFT, SLOT_WORDS, SLOTS_AT, SLOTS_MAX, STATE, SWITCHES, WAITS, WAYS,
 };
 
 /// `struct bpf_insn`: destination register in the lower half of `registers`, source in the upper.
@@ -85,7 +84,7 @@ pub(crate) fn assemble(facts: Facts) -> Vec<Instruction> {
     let done = code.find(OLD_AT, facts);
     code.clocks();
     code.begin();
-    code.switch_out(facts);
+    code.switch_out();
     code.end();
     code.land(done);
     let done = code.find(NEW_AT, facts);
@@ -94,7 +93,7 @@ pub(crate) fn assemble(facts: Facts) -> Vec<Instruction> {
     code.clocks();
     code.land(vec![is_read]);
     code.begin();
-    code.switch_in(facts);
+    code.switch_in();
     code.end();
     code.land(done);
     code.op(SET, 0, 0, 0, 0);
@@ -210,35 +209,10 @@ impl Code {
         self.op(ATOMIC_U64, 9, 1, 8 * SEQUENCE as i16, FETCH_ADD);
     }
 
-    /// The VM of the slot, if it has one, is told: one vCPU more has a processor, or one less. By r0, r1, r5.
-    fn tell_vm(&mut self, facts: Facts, is_given: bool) {
-        self.load(1, OF_VM);
-        let mut none = vec![self.op(JUMP_IF_NUMBER, 1, 0, 0, 0)];
-        none.push(self.op(JUMP_IF_ABOVE, 1, 0, 0, i32::from(VMS_MAX)));
-        self.op(SHIFT_LEFT, 1, 0, 0, (8 * SLOT_WORDS).ilog2() as i32);
-        self.address(5, facts.map);
-        self.op(ADD, 5, 1, 0, 0);
-        // They are counted from 1.
-        self.op(ADD_NUMBER, 5, 0, 0, 8 * (VMS_AT - SLOT_WORDS) as i32);
-        if is_given {
-            self.op(LOAD_ADDRESS, 0, 0, 0, GIVEN as i32);
-            self.op(0, 0, 0, 0, (GIVEN >> 32) as i32);
-        } else {
-            self.op(SET, 0, 0, 0, -1);
-        }
-        self.op(ATOMIC_U64, 5, 0, 0, FETCH_ADD);
-        self.land(none);
-    }
-
-    fn switch_out(&mut self, facts: Facts) {
-        let runs = self.op(JUMP_IF_NUMBER, 4, 0, 0, RUNS as i32);
-        let unknown = self.op(JUMP_IF_NUMBER, 4, 0, 0, 0);
-        let not_running = self.op(JUMP, 0, 0, 0, 0);
-        self.land(vec![runs]);
+    fn switch_out(&mut self) {
+        let other = self.op(JUMP_UNLESS_NUMBER, 4, 0, 0, RUNS as i32);
         self.count(ON);
-        self.land(vec![unknown]);
-        self.tell_vm(facts, false);
-        self.land(vec![not_running]);
+        self.land(vec![other]);
         // What it was when it was switched out: 0 would run on.
         self.op(LOAD_U64, 1, 6, OLD_STATE_AT, 0);
         self.op(MOVE_U32, 1, 1, 0, 0);
@@ -262,12 +236,11 @@ impl Code {
         self.op(OR, 2, 5, 0, 0);
     }
 
-    fn switch_in(&mut self, facts: Facts) {
+    fn switch_in(&mut self) {
         let unknown = self.op(JUMP_IF_NUMBER, 4, 0, 0, 0);
         let running = self.op(JUMP_IF_NUMBER, 4, 0, 0, RUNS as i32);
         self.count(OFF);
         self.store(LAST_OFF, 3);
-        self.tell_vm(facts, true);
         self.land(vec![unknown, running]);
         self.load(1, SWITCHES);
         self.op(ADD_NUMBER, 1, 0, 0, 1);
@@ -284,7 +257,7 @@ mod tests {
     #[test]
     fn every_jump_lands_inside() {
         let code = assemble(Facts { map: 3, pid_at: 100, seed: 12_345 });
-        assert!(code.len() < 192, "{} instructions", code.len());
+        assert!(code.len() < 160, "{} instructions", code.len());
         for (at, one) in code.iter().enumerate() {
             let is_jump = matches!(
                 one.code,

@@ -180,7 +180,7 @@ mod tests {
         };
         let mut roster = tracker.roster();
         let tid = gettid().as_raw_nonzero().get() as u32;
-        let slot = roster.bind(tid, None, 0).expect("room");
+        let slot = roster.bind(tid, 0).expect("room");
         let table = tracker.table();
         (0..4).for_each(|_| std::thread::sleep(Duration::from_millis(2)));
         // The last time is that of the sleep, unless others were given the processor between the sleep and the look.
@@ -194,7 +194,7 @@ mod tests {
         assert!(state.switches >= 5, "{state:?}");
         // The first switch only begins a time.
         assert!(state.off_ns >= 4 * 2_000_000, "{state:?}");
-        roster.unbind(tid, slot, 0);
+        roster.unbind(tid, 0);
         let before = table.read(slot).expect("whole");
         std::thread::sleep(Duration::from_millis(2));
         assert_eq!(table.read(slot), Some(before), "who is not followed is not written");

@@ -1,4 +1,4 @@
-//! A guest whose vCPU uses its sidecore's processor is seen and reported: in `sidecores`, in `show`, and once in the log
+//! A guest whose vCPU uses its sidecore's processor is seen and reported: in `sidecores`, in `nic show`, and once in the log
 //! (docs/decisions/0016-runstate.md). What placement makes of it is tested in `schedule`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,11 +7,14 @@ use anyhow::{Context, Result, ensure};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use testing::daemon::{Daemon, await_that};
 use testing::frontend::FrontendSpec;
+use testing::net_frontend::NicSpec;
 use testing::timing;
 use tests::sight::sees_vcpus;
 use tests::single::Single;
 
-const DISK: &str = "[[disk]]\nid = \"d\"\nbackend = \"memory\"\nsize = \"16M\"\n";
+/// Its NIC has its vCPUs followed.
+const DEVICES: &str = "[[disk]]\nid = \"d\"\nbackend = \"memory\"\nsize = \"16M\"\n[[nic]]\nid = \"n\"\nnull = \"drop\"\n\
+                       queues = 2\nredirect = \"auto\"\n";
 const SAID: &str = "its guest runs on a sidecore's processor";
 
 /// How often the log says it.
@@ -28,6 +31,7 @@ fn guest(daemon: &Daemon, cpu: usize, is_over: &AtomicBool) -> Result<()> {
     let spec = FrontendSpec::linux();
     let mut disk = daemon.frontend("d", &spec)?;
     let single = Single::new(&mut disk)?;
+    let _nic = daemon.nic("n", NicSpec::default())?;
     single.exercise(disk.queue(0), 0)?;
     while !is_over.load(Ordering::Relaxed) {
         std::hint::spin_loop();
@@ -40,9 +44,7 @@ fn a_guest_on_a_sidecores_processor_is_reported() -> Result<()> {
     if !sees_vcpus()? {
         return Ok(());
     }
-    let mut daemon = Daemon::with("rivals", DISK)
-        .sidecores("skip_sleeping = true\npolicy = \"poll\"\n")
-        .start()?;
+    let mut daemon = Daemon::with("rivals", DEVICES).sidecores("policy = \"poll\"\n").start()?;
     let sidecore =
         |daemon: &Daemon| Ok::<_, anyhow::Error>(daemon.ask("sidecores")?["sidecores"][0].clone());
     let before = sidecore(&daemon)?;
@@ -56,12 +58,12 @@ fn a_guest_on_a_sidecores_processor_is_reported() -> Result<()> {
             let lost = sidecore(daemon)?["lost_percent"].as_u64();
             Ok(lost >= Some(if timing::are_judged() { 10 } else { 1 }) && said(daemon)? > 0)
         });
-        let shown = daemon.ask("show d");
+        let shown = daemon.ask("nic show n");
         is_over.store(true, Ordering::Relaxed);
         guest.join().map_err(|_| anyhow::anyhow!("the guest panicked"))??;
         seen?;
         let shown = shown?;
-        ensure!(shown["vcpus"][0]["on_sidecore"] == 0, "{shown}");
+        ensure!(shown["run_state"]["vcpus"][0]["on_sidecore"] == 0, "{shown}");
         Ok::<_, anyhow::Error>(())
     })?;
     await_that("it to be over", || Ok(sidecore(&daemon)?["lost_percent"] == 0))?;

@@ -1,25 +1,21 @@
 //! A daemon that is asked to go by which vCPUs run: where it may not see which do, it says so once, and all else is as
-//! it was; where it may, it leaves queues of guests that sleep alone, and nobody misses a request
-//! (docs/decisions/0016-runstate.md). What it decides is tested in `sidecore`, `schedule` and `runstate`.
+//! it was; where it may, it follows them (docs/decisions/0016-runstate.md). What it decides is tested in `sidecore` and
+//! `runstate`.
 
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use testing::daemon::sidecore_binary;
-use testing::daemon::{Daemon, await_that, pause};
-use testing::frontend::{Frontend, FrontendSpec};
+use testing::daemon::{Daemon, await_that, sidecore_binary};
 use testing::lacking::left_out;
 use testing::net_frontend::{Nic, NicSpec};
 use tests::crowd::nic;
 use tests::sight::sees_vcpus;
-use tests::single::Single;
 use tests::traffic::{self, LONGEST};
 
 const FRAMES: u64 = 200;
 /// What loads programs for tracepoints.
 const RIGHTS: &str = "-bpf,-perfmon,-sys_admin";
-const SAID: &str = "which vCPUs run cannot be seen, so neither `redirect` nor `skip_sleeping` does anything: no right to load an eBPF program: run as \
+const SAID: &str = "which vCPUs run cannot be seen, so `redirect` does nothing: no right to load an eBPF program: run as \
                     root, or with AmbientCapabilities=CAP_BPF CAP_PERFMON";
 
 /// Two NICs that want it, of the two pairs that it takes.
@@ -87,97 +83,40 @@ fn without_the_right_to_see_it_everything_else_works() -> Result<()> {
     daemon.is_alive()
 }
 
-/// Disks of one guest.
-const DISKS: usize = 4;
-/// Requests to each of them, each after a sleep.
-const TURNS: u64 = 100;
-
-/// A daemon that polls all disks for ever, but those of guests that sleep.
-fn skips(name: &str) -> Result<Daemon> {
-    let disks: String = (0..DISKS)
-        .map(|number| {
-            format!("[[disk]]\nid = \"d{number}\"\nbackend = \"memory\"\nsize = \"16M\"\n")
-        })
-        .collect();
-    Daemon::with(name, &disks).sidecores("policy = \"poll\"\nskip_sleeping = true\n").start()
-}
-
-fn guest(daemon: &Daemon) -> Result<Vec<(Frontend, Single)>> {
-    let spec = FrontendSpec::linux();
-    let connect = |number: usize| {
-        let mut disk = daemon.frontend(&format!("d{number}"), &spec)?;
-        let single = Single::new(&mut disk)?;
-        Ok((disk, single))
-    };
-    (0..DISKS).map(connect).collect()
-}
-
-/// The test's own thread is the guest's only vCPU, by its name.
+/// A guest whose threads have no names of vCPUs is told why its vCPUs are not known; one with such a thread has that
+/// followed, by the daemon that takes over too.
 #[test]
-fn queues_of_a_guest_that_sleeps_are_left_alone_and_each_request_is_answered() -> Result<()> {
+fn a_thread_with_a_vcpus_name_is_followed() -> Result<()> {
     if !sees_vcpus()? {
         return Ok(());
     }
-    whose_vcpus_are_not_known_is_polled_and_it_is_said_why()?;
-    let mut daemon = skips("sleeping")?;
-    let vcpu = std::thread::Builder::new().name("CPU 0/TCG".to_string());
-    let sidecore =
-        |daemon: &Daemon| Ok::<_, anyhow::Error>(daemon.ask("sidecores")?["sidecores"][0].clone());
-    std::thread::scope(|scope| {
-        let daemon = &daemon;
-        let guest = vcpu.spawn_scoped(scope, move || -> Result<()> {
-            let mut disks = guest(daemon)?;
-            await_that("its disks to be dormant", || {
-                // One is looked at: it is polled alone.
-                Ok(sidecore(daemon)?["dormant"]
-                    .as_u64()
-                    .is_some_and(|count| count + 1 >= DISKS as u64))
-            })?;
-            for block in 0..TURNS {
-                for (disk, single) in &mut disks {
-                    pause(Duration::from_millis(1));
-                    single.exercise(disk.queue(0), block)?;
-                }
-            }
-            let shown = daemon.ask("show d0")?;
-            let vcpu = &shown["vcpus"][0];
-            ensure!(vcpu["index"] == 0 && vcpu["state"] != "unknown", "{shown}");
-            Ok(())
-        })?;
-        guest.join().map_err(|_| anyhow::anyhow!("the guest panicked"))?
+    let mut daemon = Daemon::with("run-state-names", &config()).start()?;
+    let nameless = daemon.nic("one", NicSpec::default())?;
+    await_that("the lack of names to be said", || {
+        let state = daemon.ask("nic show one")?["run_state"].clone();
+        Ok(state["problem"].as_str().is_some_and(|why| why.contains("debug-threads=on")))
     })?;
-    let seen = sidecore(&daemon)?;
-    ensure!(seen["looks_spared"].as_u64() > Some(0), "{seen}");
-    // And in a process that takes over.
+    drop(nameless);
+    is_followed(&daemon)?;
     daemon.upgrade()?;
-    let vcpu = std::thread::Builder::new().name("CPU 0/TCG".to_string());
-    std::thread::scope(|scope| {
-        let daemon = &daemon;
-        let guest = vcpu.spawn_scoped(scope, move || -> Result<()> {
-            let _disks = guest(daemon)?;
-            await_that("its disks to be dormant", || {
-                Ok(sidecore(daemon)?["dormant"]
-                    .as_u64()
-                    .is_some_and(|count| count + 1 >= DISKS as u64))
-            })
-        })?;
-        guest.join().map_err(|_| anyhow::anyhow!("the guest panicked"))?
-    })?;
+    is_followed(&daemon)?;
     daemon.is_alive()
 }
 
-/// Not a test of its own: in the same process another one has a thread with a vCPU's name.
-fn whose_vcpus_are_not_known_is_polled_and_it_is_said_why() -> Result<()> {
-    let mut daemon = skips("nameless")?;
-    let mut disks = guest(&daemon)?;
-    for (disk, single) in &mut disks {
-        single.exercise(disk.queue(0), 1)?;
-    }
-    await_that("its process to be looked at", || {
-        let shown = daemon.ask("show d0")?;
-        Ok(shown["vcpus_unknown"].as_str().is_some_and(|why| why.contains("debug-threads=on")))
-    })?;
-    let seen = daemon.ask("sidecores")?["sidecores"][0].clone();
-    ensure!(seen["dormant"] == 0 && seen["looks_spared"] == 0, "{seen}");
-    daemon.is_alive()
+/// A thread of the test is the guest's only vCPU.
+fn is_followed(daemon: &Daemon) -> Result<()> {
+    let vcpu = std::thread::Builder::new().name("CPU 0/TCG".to_string());
+    std::thread::scope(|scope| {
+        let guest = vcpu.spawn_scoped(scope, move || -> Result<()> {
+            let tid = rustix::thread::gettid().as_raw_nonzero().get();
+            let _nic = daemon.nic("two", NicSpec::default())?;
+            await_that("its vCPU to be seen switched", || {
+                let state = daemon.ask("nic show two")?["run_state"].clone();
+                let vcpu = &state["vcpus"][0];
+                let is_seen = vcpu["index"] == 0 && vcpu["thread"] == tid;
+                Ok(is_seen && vcpu["state"] != "unknown" && state["problem"].is_null())
+            })
+        })?;
+        guest.join().map_err(|_| anyhow::anyhow!("the guest panicked"))?
+    })
 }

@@ -11,33 +11,32 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use testing::daemon::{Config, Daemon, await_that, pause};
-use testing::frontend::{Frontend, FrontendSpec};
+use testing::daemon::{Config, Daemon, await_that};
+use testing::net_frontend::{Nic, NicSpec};
 use testing::scratch::Scratch;
+use tests::crowd::nic;
 use tests::sight::sees_vcpus;
-use tests::single::Single;
 
-/// Disks of one guest.
-const DISKS: usize = 3;
+/// NICs of one guest.
+const NICS: u16 = 2;
 
-/// A daemon that polls all disks for ever, but those of guests that sleep. Each disk has `line` too.
+/// A daemon whose NICs go by what vCPUs do. Each has `line` too.
 fn config(name: &str, line: &str) -> Config {
-    let disk = |number: usize| {
-        format!("[[disk]]\nid = \"d{number}\"\nbackend = \"memory\"\nsize = \"16M\"\n{line}")
+    let nic = |number: u16| {
+        let lines = nic(&format!("n{number}"), number);
+        lines + "queues = 2\nredirect = \"always\"\n" + line
     };
-    let disks: String = (0..DISKS).map(disk).collect();
-    let sidecores = "cpus = \"0\"\nmin = 1\npolicy = \"poll\"\nskip_sleeping = true";
-    Daemon::with(name, &disks).sidecores(sidecores)
+    let nics: String = (0..NICS).map(nic).collect();
+    Daemon::with(name, &format!("[[switch]]\nid = \"lan\"\n{nics}"))
 }
 
-fn guest(daemon: &Daemon) -> Result<Vec<(Frontend, Single)>> {
-    let spec = FrontendSpec::linux();
-    let connect = |number: usize| {
-        let mut disk = daemon.frontend(&format!("d{number}"), &spec)?;
-        let single = Single::new(&mut disk)?;
-        Ok((disk, single))
-    };
-    (0..DISKS).map(connect).collect()
+fn guest(daemon: &Daemon) -> Result<Vec<Nic>> {
+    (0..NICS).map(|number| daemon.nic(&format!("n{number}"), NicSpec::default())).collect()
+}
+
+/// What is known of the vCPUs of one of them.
+fn told(daemon: &Daemon, id: &str) -> Result<serde_json::Value> {
+    Ok(daemon.ask(&format!("nic show {id}"))?["run_state"].clone())
 }
 
 /// A QMP that answers as QEMU does, and says that its vCPU 0 is thread `tid`; until it is dropped.
@@ -116,44 +115,35 @@ fn vcpus_are_those_that_the_vmm_says() -> Result<()> {
     // With folders named, the socket is in none that the daemon may open files in.
     let images = Scratch::new(&std::env::temp_dir(), "images")?;
     let daemon_lines = format!("image_folders = [{:?}]\n", images.path());
-    let disk = format!("qmp = {path:?}\n");
-    let mut daemon = config("qmp", &disk).daemon(&daemon_lines).start()?;
-    let told = |daemon: &Daemon| daemon.ask("show d0");
+    let line = format!("qmp = {path:?}\n");
+    let mut daemon = config("qmp", &line).daemon(&daemon_lines).start()?;
     std::thread::scope(|scope| {
         let (daemon, path) = (&daemon, &path);
         let guest = scope.spawn(move || -> Result<()> {
             let tid = rustix::thread::gettid().as_raw_nonzero().get();
-            let mut disks = guest(daemon)?;
+            let _nics = guest(daemon)?;
             // Nobody is there yet: names are looked at, of which there is none.
             await_that("the lack of a socket to be said", || {
-                let why = told(daemon)?["vcpus_unknown"].to_string();
+                let why = told(daemon, "n0")?["problem"].to_string();
                 Ok(why.contains("there is no such socket") && why.contains("debug-threads=on"))
             })?;
             let qmp = Qmp::listen(path, tid)?;
             await_that("another process's thread not to be believed", || {
-                let shown = told(daemon)?;
+                let shown = told(daemon, "n0")?;
                 let vcpus = shown["vcpus"].as_array().map_or(0, Vec::len);
-                let why = shown["vcpus_unknown"].to_string();
+                let why = shown["problem"].to_string();
                 Ok(vcpus == 1 && why.contains("of 2 vCPUs") && why.contains("1 are"))
             })?;
-            let dormant = daemon.ask("sidecores")?["sidecores"][0]["dormant"].clone();
-            ensure!(dormant == 0, "{dormant} of a guest that is not known whole");
             qmp.says_other.store(false, Ordering::Release);
-            await_that("the VMM to be asked again", || {
-                let shown = told(daemon)?;
-                let vcpus = shown["vcpus"].as_array().map_or(0, Vec::len);
-                let is_told = vcpus == 1 && shown["vcpus"][0]["thread"] == tid;
-                Ok(is_told && shown["vcpus_unknown"].is_null())
-            })?;
-            ensure!(qmp.answered.load(Ordering::Acquire) > 0);
-            await_that("its disks to be dormant", || {
-                let core = daemon.ask("sidecores")?["sidecores"][0].clone();
-                Ok(core["dormant"].as_u64().is_some_and(|count| count + 1 >= DISKS as u64))
-            })?;
-            for (disk, single) in &mut disks {
-                pause(Duration::from_millis(1));
-                single.exercise(disk.queue(0), 1)?;
+            for number in 0..NICS {
+                await_that("the VMM to be asked again", || {
+                    let shown = told(daemon, &format!("n{number}"))?;
+                    let vcpus = shown["vcpus"].as_array().map_or(0, Vec::len);
+                    let is_told = vcpus == 1 && shown["vcpus"][0]["thread"] == tid;
+                    Ok(is_told && shown["problem"].is_null())
+                })?;
             }
+            ensure!(qmp.answered.load(Ordering::Acquire) > 0);
             Ok(())
         });
         guest.join().map_err(|_| anyhow::anyhow!("the guest panicked"))?
@@ -176,11 +166,11 @@ fn a_vmm_that_does_not_answer_is_known_by_its_threads_names() -> Result<()> {
         std::thread::scope(|scope| {
             let daemon = &daemon;
             let guest = vcpu.spawn_scoped(scope, move || -> Result<()> {
-                let _disks = guest(daemon)?;
+                let _nics = guest(daemon)?;
                 let tid = rustix::thread::gettid().as_raw_nonzero().get();
                 await_that("names to be gone by", || {
-                    let shown = daemon.ask("show d0")?;
-                    let why = shown["vcpus_unknown"].to_string();
+                    let shown = told(daemon, "n0")?;
+                    let why = shown["problem"].to_string();
                     let is_said = why.contains(said) && why.contains("names of threads");
                     let vcpus = shown["vcpus"].as_array().cloned().unwrap_or_default();
                     Ok(is_said && vcpus.iter().any(|vcpu| vcpu["thread"] == tid))

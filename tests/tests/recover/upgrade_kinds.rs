@@ -388,7 +388,7 @@ fn every_kind() -> Result<()> {
     );
     let text = everything([block.path(), &read], ports, &address_of("e3")?);
     let config = Daemon::with("upgrade-kinds", &text).daemon(&folders);
-    let mut daemon = config.sidecores("cpus = \"0-1\"\nmin = 2\nskip_sleeping = true").start()?;
+    let mut daemon = config.sidecores("cpus = \"0-1\"\nmin = 2").start()?;
     let text = peer(lends, uses, &address_of("e0")?);
     let mut other = Daemon::with("upgrade-kinds-peer", &text).cpus("1").start()?;
     // The bridge drops what is longer than the MTU of its way out; the NIC's own tap has that of the NIC.

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{HeldView, VcpuView};
+use super::HeldView;
 use crate::spec::{BackendKind, Cache, Format, Mode, OnFailure, Policy, SocketMode, SocketRights};
 
 /// Every disk.
@@ -147,13 +147,6 @@ pub struct DiskView {
     /// Its queues that are or were set up; absent in a list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queues: Vec<QueueView>,
-    /// Its guest's vCPUs, with `skip_sleeping`, by their numbers; absent in a list, and while they are not known.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub vcpus: Vec<VcpuView>,
-    /// Why its queues are polled though `skip_sleeping` is said, or why the guest's VMM does not say by `qmp` which
-    /// vCPUs it has, so that they are known by their names: what is lacking, and what to do.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vcpus_unknown: Option<String>,
 }
 
 impl DiskView {

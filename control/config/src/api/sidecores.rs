@@ -8,9 +8,6 @@ use serde::{Deserialize, Serialize};
 pub struct SidecoreList {
     /// The sidecores, by number.
     pub sidecores: Vec<SidecoreView>,
-    /// With `skip_sleeping`: `in force`, or why it is not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub skip_sleeping: Option<String>,
 }
 
 /// Whether a sidecore is in use.
@@ -65,9 +62,6 @@ pub struct SidecoreView {
     pub lost_percent: u32,
     /// Queues it serves.
     pub queues: u16,
-    /// Of them, those that are not polled since their guests have no processor, by `skip_sleeping`.
-    #[serde(default)]
-    pub dormant: u16,
     /// Trips of its loop.
     pub passes: u64,
     /// Time in trips that found work, in nanoseconds.
@@ -84,9 +78,6 @@ pub struct SidecoreView {
     /// How often a queue was served in the middle of another's visit, by `urgency`.
     #[serde(default)]
     pub interruptions: u64,
-    /// Looks at such queues that it spared.
-    #[serde(default)]
-    pub looks_spared: u64,
     /// Requests and frames it took from rings.
     #[serde(default)]
     pub requests: u64,

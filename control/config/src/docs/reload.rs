@@ -164,14 +164,13 @@ mod tests {
             "es2.quota_disk = 7",
             "elvis.rate_in = 20000",
             "urgency = \"off\"",
-            "skip_sleeping = true",
         ];
         let base = "disk=[{ id = \"a\", path = \"/a\" }]\n[sidecores]\ncpus = \"0-1\"\n";
         check::<SidecoresSpec>("[sidecores]", base, &lines, &[]);
     }
 
     /// Lines that disks and NICs have alike.
-    const ALIKE: [&str; 16] = [
+    const ALIKE: [&str; 15] = [
         "id = \"b\"",
         "socket = \"/s\"",
         "mode = \"connect\"",
@@ -186,7 +185,6 @@ mod tests {
         "limit_bytes = \"2M\"",
         "limit_burst_ms = 9",
         "group = \"g\"",
-        "qmp = \"/q\"",
         "allow_unsealed_memory = true",
     ];
 
@@ -223,6 +221,7 @@ mod tests {
             "spoof = \"deny\"",
             "redirect = \"off\"",
             "vcpus = [0]",
+            "qmp = \"/q\"",
             "mtu = 9000",
             "guest_offloads = false",
             "link = \"down\"",

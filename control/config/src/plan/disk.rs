@@ -121,8 +121,6 @@ pub struct DiskPlan {
     pub limit: LimitPlan,
     /// The group whose limit holds for it too.
     pub group: Option<String>,
-    /// Where its VMM says which threads are vCPUs: an absolute path of at most [`SOCKET_PATH_MAX`] bytes.
-    pub qmp: Option<String>,
     /// Its image may lie in a folder of another user, who owns it.
     pub user_folder: bool,
     /// Memory that is not sealed against shrinking is accepted.
@@ -215,7 +213,6 @@ pub(super) fn resolve(
     let (written, run_dir) = (spec.socket.as_deref(), &defaults.daemon.run_dir);
     let socket = names::resolve_socket((&spec.id, written), run_dir, folder, at, &mut found);
     let rights = Written::from(spec).resolve(defaults.daemon, at, &mut found);
-    let qmp = names::resolve_qmp(spec.qmp.as_deref(), folder, at, &mut found);
     check_numbers(spec, at, &mut found);
     let limit = LimitSpec::from(spec).resolve(&origin, at, &mut found);
     check_group(("disk", spec.group.as_deref()), defaults.groups, &origin, at, &mut found);
@@ -240,7 +237,6 @@ pub(super) fn resolve(
         moderate_us: spec.moderate_us,
         limit,
         group: spec.group.clone(),
-        qmp,
         // Which is in one of these, or refused.
         user_folder: spec.allow_user_folder || !defaults.daemon.image_folders.is_empty(),
         allow_unsealed_memory: spec.allow_unsealed_memory,

@@ -36,7 +36,6 @@ fn an_empty_file_is_a_daemon_with_one_sidecore_and_no_disk() {
             min: 1,
             policies: Policies::default(),
             urgency: Urgency::Watch,
-            skip_sleeping: false,
         }
     );
     assert_eq!(plan.disks, []);
@@ -223,7 +222,6 @@ fn the_name_of_a_folder_is_none_of_a_file() {
         ("disk[1].path", "path = \"i.img/\""),
         ("disk[1].path", "path = \"/i.img/.\""),
         ("disk[1].socket", "path = \"i\"\nsocket = \"a/\""),
-        ("disk[1].qmp", "path = \"i\"\nqmp = \"a/\""),
     ] {
         let said = lines(&format!("[[disk]]\nid = \"a\"\n{text}\n"));
         let is_it =

@@ -363,7 +363,7 @@ pub struct NicSpec {
         value_parser = crate::number::of::<u16>("vcpus", 0..=65_535)))]
     pub vcpus: Option<Vec<u16>>,
     /// Unix socket of the VMM's QMP, of which the daemon asks which threads are the guest's vCPUs, where it goes by
-    /// these (`redirect`, `skip_sleeping`). QEMU serves one client at a time there, so give it one for this
+    /// these (`redirect`). QEMU serves one client at a time there, so give it one for this
     /// alone: `-qmp unix:SOCKET,server=on,wait=off`. In the file, relative to the file's folder. Default: they
     /// are known by their names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
