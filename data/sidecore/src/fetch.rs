@@ -1,27 +1,15 @@
 //! Ring to requests, within a visit's budget; what a back-end answers at once is completed here.
 
 use backend::{Io, Progress, Started};
-use device::blk::{Parsed, Reply, Work};
-use request::{Op, Request, Status};
+use device::blk::{Parsed, Work};
+use request::{Op, Status};
 use schedule::{Budget, Nanos, Piece, Visited};
 use virtqueue::{Chain, Ticket};
 
 use crate::done::Done;
+use crate::finish::Tally;
 use crate::served::{DiskRole, Ring};
 use crate::slots::Owed;
-
-/// What a visit did, counted in registers and added to the shared counters once.
-#[derive(Default)]
-pub(crate) struct Tally {
-    ended: u64,
-    reads: u64,
-    writes: u64,
-    flushes: u64,
-    discards: u64,
-    read_bytes: u64,
-    written_bytes: u64,
-    pub(crate) errors: u64,
-}
 
 /// How the next chain was received.
 enum Taken {
@@ -69,7 +57,7 @@ impl DiskRole {
                 }
                 // It stalled, or there was no room: a visit that does nothing must not go on.
                 visited.held = visited.requests == 0;
-                return Done::new(visited, tally.ended);
+                return Done::new(visited, tally.ended());
             }
         }
         while visited.requests < budget.requests && visited.bytes < budget.bytes {
@@ -103,7 +91,7 @@ impl DiskRole {
             }
         }
         tally.add_to(ring);
-        Done::new(visited, tally.ended)
+        Done::new(visited, tally.ended())
     }
 
     #[inline(always)]
@@ -244,35 +232,6 @@ impl DiskRole {
         };
         Taken::Bytes(bytes + walk_bytes(chain))
     }
-
-    /// Status to the guest, chain back to the ring. A queue whose health is lost gives the chain up
-    /// and says nothing: what was copied may have been another page, and the guest's memory may be
-    /// somebody else's.
-    #[inline(always)]
-    pub(crate) fn finish(
-        &mut self,
-        ring: &mut Ring,
-        ticket: Ticket,
-        reply: Reply,
-        status: Status,
-        tally: &mut Tally,
-    ) {
-        if ring.health.is_lost() {
-            return give_up(ring, ticket, tally);
-        }
-        let written = self.blk.answer(&ring.memory, reply, status);
-        ring.queue.complete(ticket, written);
-        ring.unshown = true;
-        tally.ended += 1;
-        tally.errors += u64::from(status != Status::Ok);
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn give_up(ring: &mut Ring, ticket: Ticket, tally: &mut Tally) {
-    ring.queue.abandon(ticket);
-    tally.errors += 1;
 }
 
 /// What walking the chain cost, in bytes of a visit's budget: finding and checking a descriptor, and
@@ -300,51 +259,3 @@ const WALK_BYTES: u64 = 512;
 /// The tag of a request that no completion will ever name.
 pub(crate) const NO_TAG: request::Tag =
     request::Tag { queue: u16::MAX, slot: u16::MAX, generation: u32::MAX };
-
-impl Tally {
-    #[inline(always)]
-    fn count(&mut self, request: &Request<'_>) {
-        match request.op {
-            Op::Read => {
-                self.reads += 1;
-                self.read_bytes += request.len;
-            }
-            Op::Write { .. } => {
-                self.writes += 1;
-                self.written_bytes += request.len;
-            }
-            Op::Flush => self.flushes += 1,
-            Op::Discard | Op::WriteZeroes { .. } => self.discards += 1,
-        }
-    }
-
-    /// Takes a `count` back: the request stays in the ring and will be counted when it is taken.
-    #[cold]
-    fn uncount(&mut self, request: &Request<'_>) {
-        match request.op {
-            Op::Read => {
-                self.reads -= 1;
-                self.read_bytes -= request.len;
-            }
-            Op::Write { .. } => {
-                self.writes -= 1;
-                self.written_bytes -= request.len;
-            }
-            Op::Flush => self.flushes -= 1,
-            Op::Discard | Op::WriteZeroes { .. } => self.discards -= 1,
-        }
-    }
-
-    pub(crate) fn add_to(&self, ring: &Ring) {
-        let counters = &ring.counters;
-        counters.requests.add(self.ended);
-        counters.reads.add(self.reads);
-        counters.writes.add(self.writes);
-        counters.flushes.add(self.flushes);
-        counters.discards.add(self.discards);
-        counters.read_bytes.add(self.read_bytes);
-        counters.written_bytes.add(self.written_bytes);
-        counters.errors.add(self.errors);
-        counters.in_flight.set(ring.queue.in_flight().into());
-    }
-}

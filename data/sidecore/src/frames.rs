@@ -31,7 +31,7 @@ impl Sidecore {
                         self.net
                             .transmit_limited(places, ring, role, chain, budget, now)
                             .unwrap_or_else(|until| {
-                                self.limited_until = Some(until);
+                                self.visiting.limit(until);
                                 // No parcel is kept for who can take none.
                                 self.net.desk.roads.forget(queue);
                                 Visited::default()
@@ -48,7 +48,7 @@ impl Sidecore {
             Tenant::Host(host) => match self.net.rests_until(host, now) {
                 None => self.net.receive(&mut self.places, host, budget, now),
                 Some(until) => {
-                    self.limited_until = Some(until);
+                    self.visiting.limit(until);
                     Visited::default()
                 }
             },
@@ -67,7 +67,7 @@ impl Sidecore {
         self.settle_frames();
         if let Some(served) = served_at(&mut self.places, queue) {
             if served.ring.publish_sent(&mut self.alarm, now) {
-                self.put_off.push(queue);
+                self.calls.wait(queue);
             }
         } else {
             self.mute_host(queue, visited.held);

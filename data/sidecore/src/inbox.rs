@@ -3,12 +3,14 @@
 //! Two single-producer rings of fixed size, and an eventfd each to wake the other side. A full
 //! ring gives back what did not fit; nothing is dropped.
 
+use std::collections::VecDeque;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use rtrb::{Consumer, Producer};
+use rtrb::{Consumer, Producer, RingBuffer};
 use switch::PortId;
 use virtqueue::Violation;
 
@@ -21,7 +23,11 @@ use crate::net::parcel::road;
 use crate::net::{
     BridgeId, BridgeKind, HostKey, HostServed, Inbound, MacTable, Outbound, PortSpec, Relocation,
 };
+use crate::rest::eventfd;
 use crate::served::{QueueKey, Served, Service};
+
+/// Commands that wait at most.
+pub(crate) const INBOX_SIZE: usize = 1024;
 
 /// What control asks of a sidecore.
 #[derive(Debug)]
@@ -142,7 +148,7 @@ pub enum Refusal {
     #[error(
         "its sidecore got no io_uring: {0} (is sysctl kernel.io_uring_disabled 0, LimitMEMLOCK large enough, and memory free?)"
     )]
-    Kernel(std::io::Error),
+    Kernel(io::Error),
     /// Its disk is at an IOhost, and the link to that is not here.
     #[error("its link is not with its sidecore: this is a defect of the daemon")]
     NoLink,
@@ -150,9 +156,9 @@ pub enum Refusal {
 
 impl Refusal {
     /// Why a back-end did not get what it needs.
-    pub(crate) fn of(error: std::io::Error) -> Refusal {
+    pub(crate) fn of(error: io::Error) -> Refusal {
         match error.kind() {
-            std::io::ErrorKind::NotConnected => Refusal::NoLink,
+            io::ErrorKind::NotConnected => Refusal::NoLink,
             _ => Refusal::Kernel(error),
         }
     }
@@ -240,6 +246,86 @@ impl Handle {
         let _ = thread.join();
         queues
     }
+}
+
+/// The sidecore's end of what it is asked.
+pub(crate) struct Inbox {
+    commands: Consumer<Command>,
+    fd: Arc<OwnedFd>,
+}
+
+impl Inbox {
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<Command> {
+        self.commands.pop().ok()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.commands.is_empty()
+    }
+
+    /// Its eventfd was readable.
+    pub(crate) fn reset(&self) {
+        reset(&self.fd);
+    }
+}
+
+/// The sidecore's end of what it tells.
+pub(crate) struct Outbox {
+    events: Producer<Event>,
+    /// Events that did not fit; sent before any other.
+    unsent: VecDeque<Event>,
+    fd: Arc<OwnedFd>,
+}
+
+impl Outbox {
+    pub(crate) fn send(&mut self, event: Event) {
+        match self.events.push(event) {
+            Ok(()) => wake(&self.fd),
+            Err(rtrb::PushError::Full(event)) => self.unsent.push_back(event),
+        }
+    }
+
+    /// Sends what did not fit before, as far as it does now.
+    pub(crate) fn send_unsent(&mut self) {
+        while let Some(event) = self.unsent.pop_front() {
+            if let Err(rtrb::PushError::Full(event)) = self.events.push(event) {
+                self.unsent.push_front(event);
+                break;
+            }
+            wake(&self.fd);
+        }
+    }
+
+    /// Whether all was sent.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.unsent.is_empty()
+    }
+}
+
+/// The two ends of a sidecore of so many queues, which counts there.
+pub(crate) fn ends(
+    queues_max: usize,
+    counters: &Arc<SidecoreCounters>,
+) -> io::Result<(Inbox, Outbox, Handle)> {
+    let (commands_in, commands) = RingBuffer::new(INBOX_SIZE);
+    // A queue can fail and be detached, and both may wait.
+    let (events, events_out) = RingBuffer::new(2 * queues_max + INBOX_SIZE);
+    let (command_fd, event_fd) = (Arc::new(eventfd()?), Arc::new(eventfd()?));
+    let inbox = Inbox { commands, fd: Arc::clone(&command_fd) };
+    let unsent = VecDeque::with_capacity(queues_max);
+    let outbox = Outbox { events, unsent, fd: Arc::clone(&event_fd) };
+    let handle = Handle {
+        bell: Bell::new(&command_fd),
+        knock: Arc::new(Knock::default()),
+        commands: commands_in,
+        events: events_out,
+        command_fd,
+        event_fd,
+        counters: Arc::clone(counters),
+        thread: None,
+    };
+    Ok((inbox, outbox, handle))
 }
 
 /// A road from one sidecore to another, number `index`: the first command is for the first of them, the

@@ -3,8 +3,8 @@
 //! Control now and then wakes a sidecore that sleeps, as a guest does, and stamps when; the sidecore
 //! subtracts. Not what the price decides (`schedule`).
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use schedule::Nanos;
@@ -35,8 +35,7 @@ pub(crate) struct Knock {
 }
 
 impl Knock {
-    /// Told once: the zero of the sidecore's clock.
-    pub(crate) fn begin(&self, start: Instant) {
+    fn begin(&self, start: Instant) {
         let _ = self.start.set(start);
     }
 
@@ -49,7 +48,7 @@ impl Knock {
     }
 
     /// By the sidecore, after each sleep: how long this waking took, if it was one by a stamp.
-    pub(crate) fn took(&self, now: Nanos) -> Option<u64> {
+    fn took(&self, now: Nanos) -> Option<u64> {
         let at = self.at.load(Ordering::Relaxed);
         if at == 0 {
             return None;
@@ -60,15 +59,39 @@ impl Knock {
     }
 }
 
+/// What a kick costs this sidecore, as far as its wakings have told.
+#[derive(Debug)]
+pub(crate) struct KickCost {
+    knock: Arc<Knock>,
+    ns: u64,
+}
+
+impl KickCost {
+    /// So much until the first waking by `knock`.
+    pub(crate) fn new(knock: Arc<Knock>, usual_ns: u32) -> KickCost {
+        KickCost { knock, ns: usual_ns.into() }
+    }
+
+    /// Told once: the zero of the sidecore's clock.
+    pub(crate) fn begin(&self, start: Instant) {
+        self.knock.begin(start);
+    }
+
+    /// After a sleep that ended at `now`: another price, nanoseconds, if it was ended to learn that.
+    pub(crate) fn learn(&mut self, now: Nanos) -> Option<u64> {
+        self.ns = price(self.ns, self.knock.took(now)?);
+        Some(self.ns)
+    }
+}
+
 /// The price of a kick after a waking that took so long, nanoseconds: moved towards it by a quarter.
-pub(crate) fn price(old_ns: u64, woke_ns: u64) -> u64 {
+fn price(old_ns: u64, woke_ns: u64) -> u64 {
     let kick_ns = (woke_ns * WAKING_WEIGHT + GUEST_NS).clamp(KICK_NS_MIN, KICK_NS_MAX);
     (old_ns * (WEIGHT - 1) + kick_ns) / WEIGHT
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
 
     use super::*;

@@ -13,8 +13,11 @@ use schedule::{Budget, Nanos, Visited};
 use virtqueue::{CHAIN_SPANS_MAX, Chain, Ticket};
 
 use crate::done::Done;
-use crate::fetch::{NO_TAG, Tally};
+use crate::fetch::NO_TAG;
+use crate::finish::Tally;
+use crate::places::disk_at;
 use crate::served::{DiskRole, Ring};
+use crate::sidecore::Sidecore;
 
 /// Bytes that are copied in one go at most: 256 KiB, some 25 us. A multiple of every page and block size, so
 /// that slices end where whole pages do.
@@ -268,6 +271,31 @@ impl DiskRole {
             self.finish(ring, ticket, reply, status, tally);
         }
         slice
+    }
+}
+
+impl Sidecore {
+    /// The next part of a request waits for a turn of this queue, or one that stalled does.
+    #[cold]
+    pub(crate) fn poll_begun(&mut self, queue: u16, now: Nanos) {
+        if self.schedule.has_begun(queue, now)
+            && let Some((ring, _)) = disk_at(&mut self.places, queue)
+            && !ring.health.is_lost()
+        {
+            ring.queue.disarm();
+        }
+        if self.schedule.watches_others(queue) {
+            self.rest_from_copies(queue, now);
+        }
+    }
+
+    /// A queue whose next copy is not due is visited when it is. Those that ask little do not wait for looks at it.
+    #[cold]
+    pub(crate) fn rest_from_copies(&mut self, queue: u16, now: Nanos) {
+        let Some((_, disk)) = disk_at(&mut self.places, queue) else { return };
+        if let Some(until) = disk.large.next_look(now) {
+            self.schedule.wait_until(queue, until);
+        }
     }
 }
 

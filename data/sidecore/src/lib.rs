@@ -1,18 +1,6 @@
 //! The walk: one loop that serves the queues of many guests, on a core of its own.
 //!
-//! ```text
-//!    guest writes the ring
-//!         |
-//!   pick -| schedule    which queue next, for how many requests and bytes
-//!  fetch -| virtqueue   peek the chain;  device: parse it into a request
-//!         | admit?      a slot is free, the back-end has room  (no: leave it in the ring)
-//!         | virtqueue   advance; take a ticket
-//! submit -| backend     null | memory | file
-//!   reap -| backend     completions, each by its tag
-//!         | device      status -> guest;  virtqueue: complete
-//! publish | virtqueue   used index in steps of 16, at most one call a visit
-//!   rest -| spin | arm kicks and look again | sleep until kick, completion, or inbox
-//! ```
+//! ARCHITECTURE.md draws it ("The walk"); [`Sidecore::pass`] is one trip, of the steps that are drawn there.
 //!
 //! [`Sidecore`] owns its queues: each [`Served`] is moved in by [`Command::Attach`] and moved out
 //! by [`Event::Detached`]. Nothing is shared with control but the two rings of a [`Handle`], the
@@ -23,16 +11,20 @@
 //! Not here: where queues and their memory come from (`manager`), and what a policy is (`schedule`).
 mod ahead;
 mod alarm;
+mod answered;
 mod bell;
 mod commands;
 mod counters;
 mod done;
 mod fetch;
+mod finish;
 mod frames;
+mod hear;
 mod inbox;
 mod knock;
 mod large;
 mod latency;
+mod leaving;
 mod limited;
 mod link;
 mod moderation;

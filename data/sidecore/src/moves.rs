@@ -251,7 +251,7 @@ impl Sidecore {
         self.put(queue, epoch, served, now);
         self.counters.moves_in.add(1);
         self.moves.landed.push((id, since, 1));
-        if self.stopping {
+        if self.leaving.is_stopping() {
             self.detach(key, now);
         }
     }
@@ -279,7 +279,7 @@ impl Sidecore {
     }
 
     /// Hands over what is drained; what was not in time stays.
-    pub(crate) fn hand_over(&mut self, now: Nanos) {
+    pub(crate) fn depart_drained(&mut self, now: Nanos) {
         let mut at = 0;
         while let Some(&Going { queue, until, .. }) = self.moves.going.get(at) {
             let drained =
@@ -307,8 +307,7 @@ impl Sidecore {
         let Some(mut served) = place.take_queue() else { return };
         served.ring.publish_last(&mut self.alarm);
         if let Some((ring, disk)) = served.disk() {
-            let unclocked = std::mem::take(&mut disk.unclocked);
-            ring.counters.latency.add(now.since(disk.unclocked_since), unclocked);
+            disk.answered.clock(&ring.counters.latency, now);
         }
         if let Some(kick) = &served.ring.kick {
             self.rest.forget(kick);

@@ -42,6 +42,7 @@ pub(crate) use transmit::Tally;
 
 use desk::Desk;
 use port::Replica;
+use schedule::Nanos;
 
 /// What a sidecore has for frames, besides its places.
 #[derive(Debug)]
@@ -51,12 +52,21 @@ pub(crate) struct Net {
     /// This sidecore's index, for what is at home here.
     here: u16,
     pub(crate) desk: Desk,
+    /// Places of host ports that leave when a frame of theirs has found room, or then.
+    parting: Vec<(u16, Nanos)>,
 }
 
 impl Net {
     /// Without bridges.
     pub(crate) fn new(here: u16, places: usize) -> Net {
-        Net { replicas: Vec::new(), here, desk: Desk::new(places) }
+        let parting = Vec::with_capacity(places);
+        Net { replicas: Vec::new(), here, desk: Desk::new(places), parting }
+    }
+
+    /// Whether a host port is to leave that still has a frame.
+    #[inline]
+    pub(crate) fn has_parting(&self) -> bool {
+        !self.parting.is_empty()
     }
 
     #[inline]

@@ -109,13 +109,61 @@ impl Ring {
     }
 }
 
+/// Queues that have something to show, or to call for.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    /// Places with completions to show at the end of this step.
+    unshown: Vec<u16>,
+    /// Places with a call that was put off.
+    waiting: Vec<u16>,
+}
+
+impl Calls {
+    /// Room for so many queues.
+    pub(crate) fn new(queues_max: usize) -> Calls {
+        let (unshown, waiting) = (Vec::with_capacity(queues_max), Vec::with_capacity(queues_max));
+        Calls { unshown, waiting }
+    }
+
+    /// The queue has completions, to be shown by [`Sidecore::show_noted`]. To be said once.
+    #[inline]
+    pub(crate) fn note_unshown(&mut self, queue: u16) {
+        self.unshown.push(queue);
+    }
+
+    /// A call of the queue waits from now on.
+    #[inline]
+    pub(crate) fn wait(&mut self, queue: u16) {
+        self.waiting.push(queue);
+    }
+
+    /// Those whose call waits, or waited when it was looked at last.
+    #[inline]
+    pub(crate) fn waiting(&self) -> &[u16] {
+        &self.waiting
+    }
+}
+
 impl Sidecore {
     /// Makes the calls that were put off and are due.
     #[inline(never)]
     pub(crate) fn call_put_off(&mut self, now: Nanos) {
         let (places, alarm) = (&mut self.places, &mut self.alarm);
-        self.put_off.retain(|queue| {
+        self.calls.waiting.retain(|queue| {
             served_at(places, *queue).is_some_and(|served| served.ring.publish_put_off(alarm, now))
         });
+    }
+
+    /// Has `publish` show what was noted; it says whether a call is put off.
+    #[inline]
+    pub(crate) fn show_noted(&mut self, publish: impl Fn(&mut Ring, &mut Alarm) -> bool) {
+        while let Some(queue) = self.calls.unshown.pop() {
+            if let Some(served) = served_at(&mut self.places, queue)
+                && publish(&mut served.ring, &mut self.alarm)
+            {
+                self.calls.waiting.push(queue);
+            }
+            self.examine(queue);
+        }
     }
 }

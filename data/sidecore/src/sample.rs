@@ -40,6 +40,12 @@ impl Sampling {
         self.left == 0 && self.draw()
     }
 
+    /// Whether looks were timed in this pass.
+    #[inline]
+    pub(crate) fn has_looks(&self) -> bool {
+        self.looks_ns > 0
+    }
+
     #[cold]
     fn draw(&mut self) -> bool {
         // xorshift: never 0, if it was not.
@@ -47,7 +53,6 @@ impl Sampling {
         self.seed ^= self.seed >> 17;
         self.seed ^= self.seed << 5;
         self.left = 1 + self.seed % INTERVAL_MAX;
-        self.looks_ns = 0;
         true
     }
 }
@@ -82,10 +87,12 @@ impl Sidecore {
         ended
     }
 
-    /// A pass that was timed has ended; it found work or none.
+    /// A pass in which looks were timed has ended; it found work or none.
+    #[cold]
     pub(crate) fn end_sample(&mut self, found_work: bool) {
+        let looks_ns = std::mem::take(&mut self.sampling.looks_ns);
         if found_work {
-            self.counters.looks_ns.add(self.sampling.looks_ns * INTERVAL);
+            self.counters.looks_ns.add(looks_ns * INTERVAL);
         }
     }
 }

@@ -11,6 +11,7 @@ use schedule::{Gate, Nanos, Policy, Schedule};
 use switch::PortId;
 use virtqueue::{Queue, Violation};
 
+use crate::answered::Answered;
 use crate::counters::QueueCounters;
 use crate::large::Large;
 use crate::moderation::Moderation;
@@ -268,10 +269,8 @@ pub(crate) struct DiskRole {
     pub(crate) stalls: Stalls,
     /// Bytes that refused requests asked for.
     pub(crate) refused_bytes: u64,
-    /// Requests that ended in the pass that took them: their latency is known at the next.
-    pub(crate) unclocked: u64,
-    /// When the first of them was taken.
-    pub(crate) unclocked_since: Nanos,
+    /// Requests that ended in the pass that took them.
+    pub(crate) answered: Answered,
     /// Where it is attached; in every tag.
     pub(crate) place: u16,
 }
@@ -293,8 +292,7 @@ impl Served {
                     large,
                     stalls,
                     refused_bytes: 0,
-                    unclocked: 0,
-                    unclocked_since: Nanos(0),
+                    answered: Answered::default(),
                     place: 0,
                 }))
             }

@@ -13,7 +13,7 @@ impl Sidecore {
     pub fn lie_down(&mut self, now: Nanos) -> bool {
         let asleep = self.falls_asleep(now);
         if !asleep {
-            self.bell.awake();
+            self.rest.bell().awake();
         }
         asleep
     }
@@ -31,7 +31,7 @@ impl Sidecore {
     /// The end of its sleep.
     pub fn wake_up(&mut self, now: Nanos) {
         self.look(false, now);
-        self.bell.awake();
+        self.rest.bell().awake();
     }
 
     /// Its process was killed: nothing more is done or said, least of all to a guest.

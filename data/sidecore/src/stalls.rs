@@ -21,7 +21,7 @@ use schedule::{Budget, Nanos, Visited};
 use virtqueue::Chain;
 
 use crate::done::Done;
-use crate::fetch::Tally;
+use crate::finish::Tally;
 use crate::inbox::Event;
 use crate::places::{Place, disk_at};
 use crate::served::{DiskRole, Ring, Served};

@@ -72,7 +72,7 @@ fn pin(spec: SidecoreSpec) -> io::Result<()> {
 fn run(sidecore: &mut Sidecore) {
     let start = *START.get_or_init(zero);
     let clock = Since(start);
-    sidecore.knock.begin(start);
+    sidecore.kick_cost.begin(start);
     let mut last = clock.now();
     while !sidecore.has_ended() {
         last = turn(sidecore, last, &clock);

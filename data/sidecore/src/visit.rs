@@ -7,7 +7,7 @@
 use schedule::{Budget, Clock, INTERRUPTION, Nanos, Piece, Visit, Visited};
 
 use crate::places::{disk_at, served_at};
-use crate::sidecore::Sidecore;
+use crate::sidecore::{Progress, Sidecore};
 
 /// How far a visit is.
 #[derive(Clone, Copy, Debug)]
@@ -20,10 +20,50 @@ struct Course {
     at: Nanos,
 }
 
+/// What visits leave to the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Visiting {
+    /// Of the watched queues, the one that was looked at first.
+    first_watched: usize,
+    /// Until when the queue that is served may take nothing.
+    limited_until: Option<Nanos>,
+}
+
+impl Visiting {
+    /// The queue that is served may take nothing until then.
+    pub(crate) fn limit(&mut self, until: Nanos) {
+        self.limited_until = Some(until);
+    }
+}
+
 impl Sidecore {
+    /// The step in which each queue has its turn that is polled; of a few passes each turn is timed. Gives the
+    /// time afterwards.
+    #[inline]
+    pub(crate) fn visit_all(
+        &mut self,
+        now: Nanos,
+        clock: &impl Clock,
+        progress: &mut Progress,
+    ) -> Nanos {
+        let mut now = now;
+        let is_sample = self.sampling.begin();
+        while let Some(visit) = self.schedule.next() {
+            self.look_ahead();
+            let begun = if is_sample { self.begin_timing(clock) } else { now };
+            let (requests, then) = self.visit(visit, begun, clock);
+            now = then;
+            if is_sample {
+                now = self.end_timing(visit.queue, begun, requests, clock);
+            }
+            progress.requests += requests;
+        }
+        now
+    }
+
     /// A turn of whatever is at that place: how many requests it had, and what time it is then.
     #[inline]
-    pub(crate) fn visit(&mut self, visit: Visit, now: Nanos, clock: &impl Clock) -> (u32, Nanos) {
+    fn visit(&mut self, visit: Visit, now: Nanos, clock: &impl Clock) -> (u32, Nanos) {
         let Visit { queue, budget } = visit;
         let is_watchful = self.schedule.watches_others(queue);
         let is_disk = disk_at(&mut self.places, queue).is_some();
@@ -68,18 +108,14 @@ impl Sidecore {
             match disk.fetch_limited(ring, io, chain, budget, piece.slice_bytes, at) {
                 Ok(done) => done,
                 Err(until) => {
-                    self.limited_until = Some(until);
+                    self.visiting.limited_until = Some(until);
                     return Visited::default();
                 }
             }
         };
         let ended = done.ended();
-        if ended > 0 {
-            if disk.unclocked == 0 {
-                disk.unclocked_since = at;
-                self.unclocked.push(queue);
-            }
-            disk.unclocked += ended;
+        if ended > 0 && disk.answered.add(ended, at) {
+            self.unclocked.push(queue);
         }
         done.visited()
     }
@@ -96,7 +132,7 @@ impl Sidecore {
             }
         }
         self.schedule.advance(at);
-        let until = self.limited_until.take();
+        let until = self.visiting.limited_until.take();
         // Nothing was found out about its ring, when it may take nothing.
         if until.is_none() || total.requests > 0 {
             let missed = self.schedule.visited(queue, total);
@@ -127,10 +163,11 @@ impl Sidecore {
     fn look_around(&mut self, queue: u16, course: &mut Course, clock: &impl Clock) {
         let watched = self.schedule.watched().len();
         // Each is the first to be looked at in turn: the time for interruptions may not be enough for all.
-        self.first_watched =
-            if self.first_watched + 1 < watched { self.first_watched + 1 } else { 0 };
+        let first = self.visiting.first_watched + 1;
+        let first = if first < watched { first } else { 0 };
+        self.visiting.first_watched = first;
         for turn in 0..watched {
-            let at = (self.first_watched + turn) % watched;
+            let at = (first + turn) % watched;
             let Some(urgent) = self.schedule.watched().get(at).copied() else { break };
             if urgent == queue {
                 continue;
@@ -155,7 +192,7 @@ impl Sidecore {
             course.at = self.interrupt(urgent, before, clock);
             course.since = course.since.after(course.at.since(before));
         }
-        if let Some(one) = self.schedule.watched().get(self.first_watched) {
+        if let Some(one) = self.schedule.watched().get(first) {
             self.keep_near(*one);
         }
     }
@@ -184,7 +221,7 @@ impl Sidecore {
             served.ring.queue.disarm();
         }
         let was_listed =
-            disk_at(&mut self.places, queue).is_some_and(|(_, disk)| disk.unclocked > 0);
+            disk_at(&mut self.places, queue).is_some_and(|(_, disk)| !disk.answered.is_empty());
         let mut visited = self.serve(queue, INTERRUPTION, Piece::WATCHFUL, at);
         // What a disk was given goes to the kernel now: the pass may take long.
         self.hand_over_io();
@@ -192,8 +229,8 @@ impl Sidecore {
             ring.publish(&mut self.alarm);
             let after = clock.now();
             // With those of an earlier visit in this pass it is left to the next.
-            if !was_listed && disk.unclocked > 0 {
-                ring.counters.latency.add(after.since(at), std::mem::take(&mut disk.unclocked));
+            if !was_listed && !disk.answered.is_empty() {
+                disk.answered.clock(&ring.counters.latency, after);
                 self.unclocked.pop();
             }
             ring.counters.visits.add(u64::from(visited.requests > 0));
@@ -215,7 +252,7 @@ impl Sidecore {
         if missed > 0 {
             self.count_missed(queue, missed);
         }
-        if let Some(until) = self.limited_until.take() {
+        if let Some(until) = self.visiting.limited_until.take() {
             self.schedule.wait_until(queue, until);
         }
         after

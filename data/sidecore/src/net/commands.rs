@@ -183,13 +183,13 @@ impl Sidecore {
         let is_it =
             |place: &Place| matches!(&place.tenant, Tenant::Host(host) if host.key() == key);
         let Some(at) = self.places.iter().position(is_it) else { return };
-        if self.parting.iter().any(|(place, _)| usize::from(*place) == at) {
+        if self.net.parting.iter().any(|(place, _)| usize::from(*place) == at) {
             return;
         }
         // Nothing more is read from it.
         self.schedule.remove(at as u16);
-        if !self.part_with(at as u16, self.stopping, now) {
-            self.parting.push((at as u16, now.after(PARTING_NS)));
+        if !self.part_with(at as u16, self.leaving.is_stopping(), now) {
+            self.net.parting.push((at as u16, now.after(PARTING_NS)));
         }
     }
 
@@ -197,9 +197,9 @@ impl Sidecore {
     #[cold]
     pub(crate) fn part_with_hosts(&mut self, now: Nanos) {
         let mut at = 0;
-        while let Some(&(place, until)) = self.parting.get(at) {
-            match self.part_with(place, now >= until || self.stopping, now) {
-                true => drop(self.parting.swap_remove(at)),
+        while let Some(&(place, until)) = self.net.parting.get(at) {
+            match self.part_with(place, now >= until || self.leaving.is_stopping(), now) {
+                true => drop(self.net.parting.swap_remove(at)),
                 false => at += 1,
             }
         }

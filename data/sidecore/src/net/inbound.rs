@@ -164,16 +164,9 @@ impl Sidecore {
             let was_shown = !ring.unshown;
             transmit.take_back(ring, lender.chain);
             if was_shown && ring.unshown {
-                self.unshown.push(lender.place);
+                self.calls.note_unshown(lender.place);
             }
         }
-        while let Some(queue) = self.unshown.pop() {
-            if let Some(served) = served_at(&mut self.places, queue)
-                && served.ring.publish_sent(&mut self.alarm, now)
-            {
-                self.put_off.push(queue);
-            }
-            self.examine(queue);
-        }
+        self.show_noted(|ring, alarm| ring.publish_sent(alarm, now));
     }
 }

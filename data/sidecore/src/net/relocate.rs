@@ -400,7 +400,7 @@ impl Sidecore {
         // A port that has gone meanwhile has nothing delivered.
         let _ = self.net.attach(&served.role, at, served.ring.gate.is_some());
         self.put(at, epoch, served, now);
-        if self.stopping {
+        if self.leaving.is_stopping() {
             self.detach(key, now);
         }
     }

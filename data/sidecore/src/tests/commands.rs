@@ -5,8 +5,8 @@ use virtqueue::{Chain, Format};
 
 use super::bed::*;
 use crate::commands::COMMANDS_PER_PASS;
+use crate::inbox::INBOX_SIZE;
 use crate::rest::eventfd;
-use crate::sidecore::INBOX_SIZE;
 use crate::{Command, Event, Refusal, Served};
 
 #[test]

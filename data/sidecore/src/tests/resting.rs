@@ -198,10 +198,10 @@ fn a_waking_by_control_says_what_a_kick_costs() {
     let mut core = Core::new(1);
     let start = crate::thread::instant();
     core.handle.knock(start);
-    core.sidecore.knock.begin(start);
+    core.sidecore.kick_cost.begin(start);
     core.handle.knock(start);
     assert!(!core.rest_would_end(), "it does not sleep, so nobody wakes it");
-    core.sidecore.bell.sleep();
+    core.sidecore.rest.bell().sleep();
     core.handle.knock(start + Duration::from_micros(30));
     assert!(core.rest_would_end());
     core.sidecore.woke(Nanos(40_000));
@@ -242,7 +242,6 @@ fn each_turn_is_counted_as_busy_idle_or_asleep() {
     let guest = Guest::new(ring(16));
     let mut core = Core::new(1);
     core.attach(&guest, guest.spec(1, &null()));
-    core.sidecore.kick_ns = 40_000;
     core.sidecore.schedule.set_kick_cost(40_000);
     core.pass();
     let clock = Steady(Cell::new(core.now.0));

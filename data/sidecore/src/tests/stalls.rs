@@ -208,7 +208,7 @@ fn a_sidecore_with_requests_that_wait_sleeps() {
     bed.core.passes(2_000);
     assert!(bed.core.sidecore.next_due().is_none_or(|due| due > bed.core.now));
     assert!(bed.core.sidecore.falls_asleep(bed.core.now), "it spins for requests that wait");
-    bed.core.sidecore.bell.awake();
+    bed.core.sidecore.rest.bell().awake();
     bed.kernel.refuse(None);
     bed.wait_ms(1_100);
     assert_eq!(bed.guest.take_ok(), 85);

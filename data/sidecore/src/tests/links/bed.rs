@@ -341,7 +341,7 @@ impl World {
         if progress.is_idle() && self.core.sidecore.falls_asleep(self.core.now) {
             self.sleep();
         }
-        self.core.sidecore.bell.awake();
+        self.core.sidecore.rest.bell().awake();
         progress
     }
 

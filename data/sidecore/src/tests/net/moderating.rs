@@ -95,7 +95,7 @@ fn no_sidecore_stays_awake_for_a_call_of_a_queue_that_is_not_polled() {
         ask(&mut nic);
         nic.send(&frame(ALL, mac(0), 60));
         // Until the kick for it.
-        assert!(lan.core.rest(), "it stays awake for {:?}", lan.core.sidecore.put_off);
+        assert!(lan.core.rest(), "it stays awake for {:?}", lan.core.sidecore.calls.waiting());
         lan.passes(1);
         assert_eq!(nic.calls().1, 1);
         assert_eq!(nic.sent(), 1);
@@ -127,9 +127,13 @@ fn a_queue_is_listed_once() {
             lan.core.sidecore.visit_frames(place, INTERRUPTION, lan.core.now);
             lan.core.now = lan.core.now.after(1_500);
         }
-        assert!(lan.core.sidecore.put_off.len() <= 1, "{:?}", lan.core.sidecore.put_off);
+        assert!(
+            lan.core.sidecore.calls.waiting().len() <= 1,
+            "{:?}",
+            lan.core.sidecore.calls.waiting()
+        );
         nic.sent();
     }
     lan.passes(4);
-    assert!(lan.core.sidecore.put_off.is_empty());
+    assert!(lan.core.sidecore.calls.waiting().is_empty());
 }

@@ -190,15 +190,15 @@ fn who_sleeps_is_rung_for_a_parcel_and_for_its_return() {
     for (sender, receiver) in [(0, 1), (1, 0)] {
         let (from, nic) = if sender == 0 { (1, &mut one) } else { (2, &mut other) };
         nic.send(&frame(mac(3 - from), mac(from), 3000));
-        two.cores.iter().for_each(|core| _ = count(&core.sidecore.command_fd));
-        two.cores[receiver].sidecore.bell.sleep();
+        two.cores.iter().for_each(|core| _ = count(&core.handle.command_fd));
+        two.cores[receiver].sidecore.rest.bell().sleep();
         assert!(two.cores[sender].rest(), "its guest's kick ends it");
         two.cores[sender].pass();
-        assert_eq!(count(&two.cores[receiver].sidecore.command_fd), 1, "rung for a parcel");
+        assert_eq!(count(&two.cores[receiver].handle.command_fd), 1, "rung for a parcel");
         assert!(!two.cores[receiver].rest(), "it looks a last time");
-        two.cores[sender].sidecore.bell.sleep();
+        two.cores[sender].sidecore.rest.bell().sleep();
         two.cores[receiver].pass();
-        assert_eq!(count(&two.cores[sender].sidecore.command_fd), 1, "rung for its return");
+        assert_eq!(count(&two.cores[sender].handle.command_fd), 1, "rung for its return");
         assert!(!two.cores[sender].rest());
         two.cores.iter_mut().for_each(Core::idle);
     }

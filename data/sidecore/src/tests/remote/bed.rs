@@ -147,7 +147,7 @@ impl World {
         } else {
             self.awake += 1;
         }
-        self.core.sidecore.bell.awake();
+        self.core.sidecore.rest.bell().awake();
         for event in self.core.events() {
             self.hear(event);
         }
