@@ -1,8 +1,9 @@
 //! A sidecore: the crate `schedule`, driven as `data/sidecore` drives it, with costs for memory.
 //!
 //! The order of the calls is that of `Sidecore::pass`, `Sidecore::visit` and `Sidecore::rest`, and only
-//! this file makes them. Every queue is a disk's, also where a load is called a stream; back-ends
-//! answer at once; commands, completions, and roads between sidecores have no part.
+//! this file makes them; why it is a copy is in docs/decisions/0012-simulator.md. Every queue is a disk's,
+//! also where a load is called a stream; back-ends answer at once; commands, completions, and roads
+//! between sidecores have no part.
 
 use schedule::{
     Budget, INTERRUPTION, LOOK_EVENTS_MAX, LOOK_INTERVAL_NS, Limits, Nanos, Piece, Policy,
