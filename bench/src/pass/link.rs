@@ -18,7 +18,7 @@ use remote::wire::{Header, Kind, News, Op, Status, Verifier};
 use schedule::{Nanos, Policy};
 use sidecore::{AttachmentCounters, AttachmentMemory, Command, Event, FromLink, Handle, HostLink};
 use sidecore::{HostLinkCounters, HostLinkSpec, Link, LinkKey, Opened, QueueCounters, QueueKey};
-use sidecore::{RoleSpec, Served, ServedSpec, Sidecore, SidecoreSpec, ToLink};
+use sidecore::{RoleSpec, Served, ServedSpec, Sidecore, SidecoreSpec, ToHost};
 use testing::load::Random;
 
 use super::{BLOCK_BYTES, DEPTH, DISK_BYTES, TURN_NS, counted_pass};
@@ -323,7 +323,7 @@ impl Linked {
             sessions: Arc::default(),
         });
         let spec = ExportSpec { device: DEVICE, clients: Vec::new(), news: NEWS, generation: 0 };
-        let export = Command::ToLink(LINK, Box::new(ToLink::Export(spec)));
+        let export = Command::ToHost(LINK, Box::new(ToHost::Export(spec)));
         for command in [Command::AttachLink(LINK, Link::Host(Box::new(link))), export] {
             ensure!(handle.send(command).is_ok(), "the sidecore takes no link");
         }
@@ -355,13 +355,13 @@ impl Linked {
                 FromLink::Hello(greeting) => {
                     let read = self.greeter.read(greeting.hello(), &|_| true, &mut bits())?;
                     let (answer, made) = read.answer(greeting.number, greeting.credit)?;
-                    self.tell(ToLink::Answer { greeting, made: Box::new(made), answer })?;
+                    self.tell(ToHost::Answer { greeting, made: Box::new(made), answer })?;
                 }
                 FromLink::Host(HostEvent::Open {
                     export, generation, slots, slot_bytes, ..
                 }) => {
                     let opened = Some(Box::new(self.open(slots, slot_bytes)?));
-                    self.tell(ToLink::Opened { export, generation, opened })?;
+                    self.tell(ToHost::Opened { export, generation, opened })?;
                 }
                 _ => {}
             }
@@ -369,8 +369,8 @@ impl Linked {
         Ok(())
     }
 
-    fn tell(&mut self, told: ToLink) -> Result<()> {
-        let sent = self.handle.send(Command::ToLink(LINK, Box::new(told)));
+    fn tell(&mut self, told: ToHost) -> Result<()> {
+        let sent = self.handle.send(Command::ToHost(LINK, Box::new(told)));
         ensure!(sent.is_ok(), "the inbox is full");
         Ok(())
     }

@@ -15,7 +15,7 @@ use config::spec::Via;
 use remote::device_of;
 use remote::handshake::{Identity, Offer, PublicKey, public_key};
 use remote::iohost::HostEvent;
-use sidecore::{Command, FromLink, Link, ToLink};
+use sidecore::{Command, FromLink, Link, ToClient};
 use tracing::{info, warn};
 
 use crate::log_rate::LogRate;
@@ -311,9 +311,9 @@ impl Manager {
         }
     }
 
-    /// Says something to a link that is open, and has one seat.
-    fn tell_link(&mut self, key: LinkKey, told: ToLink) {
-        self.tell_seat(key, 0, told);
+    /// Says something to a client's link that is open; it has one seat.
+    fn tell_client(&mut self, key: LinkKey, told: ToClient) {
+        self.command_seat(key, 0, Command::ToClient(key, Box::new(told)));
     }
 
     /// A sidecore gave a link back, which it could not take.
@@ -360,7 +360,7 @@ impl Manager {
             FromLink::Hello(greeting) => self.ask_greeter(Task::Greet(key, greeting)),
             FromLink::Spent(memory) => drop(memory),
             FromLink::Reserved { before, greeting } => self.hello_is_seated(key, before, greeting),
-            FromLink::PulledOut { device, nic } => self.is_pulled_out(key, device, nic),
+            FromLink::PulledOut { export, nic } => self.is_pulled_out(key, export, nic),
             FromLink::Host(event) => self.hear_clients(key, seat, event),
         }
     }
@@ -384,12 +384,12 @@ impl Manager {
         }
         while let Some(word) = self.remote.greeter.as_ref().and_then(Greeter::word) {
             match word {
-                Word::Hello(key, hello) => self.tell_link(key, ToLink::Hello(hello)),
+                Word::Hello(key, hello) => self.tell_client(key, ToClient::Hello(hello)),
                 Word::Client(key, peer, made) => {
                     if let Some(using) = self.remote.link(key).and_then(OneLink::using) {
                         using.established(peer);
                     }
-                    self.tell_link(key, ToLink::Establish { made, peer });
+                    self.tell_client(key, ToClient::Establish { made, peer });
                 }
                 Word::Read(key, greeting, greeted) => self.seat_client(key, greeting, greeted),
                 Word::Refused(key, from, why) => self.log_of_link(key, |link| {

@@ -2,8 +2,8 @@
 //!
 //! With thousands of queues nothing of one is in the processor's own cache any more when its turn comes, and
 //! what it needs is found only one thing after another; the same holds for a queue that is watched beside
-//! others that copy much. Not for few queues: theirs is there. Called by `sidecore` for each visit, and by
-//! `visit` between pieces.
+//! others that copy much. Not for few queues: theirs is there. Called by `visit`, for each turn and
+//! between pieces.
 
 use guest_memory::{GuestMap, prefetch_value};
 

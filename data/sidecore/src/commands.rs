@@ -43,7 +43,8 @@ impl Sidecore {
                 Command::ShowMacs(table) => self.show_macs(table, now),
                 Command::AttachLink(key, link) => self.attach_link(key, link, now),
                 Command::DetachLink(key) => self.detach_link(key),
-                Command::ToLink(key, told) => self.tell_link(key, *told, now),
+                Command::ToClient(key, told) => self.tell_client(key, *told, now),
+                Command::ToHost(key, told) => self.tell_host(key, *told, now),
                 Command::Fence => self.leaving.add_fence(),
                 Command::Stop => self.stop(now),
             }

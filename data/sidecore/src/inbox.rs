@@ -17,7 +17,7 @@ use virtqueue::Violation;
 use crate::bell::Bell;
 use crate::counters::{SidecoreCounters, SidecoreSnapshot};
 use crate::knock::Knock;
-use crate::link::{FromLink, Link, LinkKey, ToLink};
+use crate::link::{FromLink, Link, LinkKey, ToClient, ToHost};
 use crate::moves::{Arrival, Departure, MoveId, Stay};
 use crate::net::parcel::road;
 use crate::net::{
@@ -82,8 +82,10 @@ pub enum Command {
     /// Give it back, when no queue of its disks is here any more. Answered by [`Event::LinkDetached`], or not at all
     /// when there is no such one.
     DetachLink(LinkKey),
-    /// For this link.
-    ToLink(LinkKey, Box<ToLink>),
+    /// For this link of a client.
+    ToClient(LinkKey, Box<ToClient>),
+    /// For this link of an IOhost.
+    ToHost(LinkKey, Box<ToHost>),
     /// Say when nothing that other sidecores sent is left to be unpacked. Answered by
     /// [`Event::Fenced`], once for each.
     Fence,

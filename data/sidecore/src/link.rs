@@ -46,9 +46,9 @@ pub enum Link {
     Host(Box<HostLink>),
 }
 
-/// What control tells a link. An IOhost's devices have numbers from 0, in the order in which they were exported.
+/// What control tells a client's link.
 #[derive(Debug)]
-pub enum ToLink {
+pub enum ToClient {
     /// A hello to be said to the IOhost that [`FromLink::WantsSession`] named, until it answers; or the same with a
     /// cookie.
     Hello(Vec<u8>),
@@ -86,6 +86,23 @@ pub enum ToLink {
         /// Which device.
         device: u64,
     },
+    /// A device is a NIC, and this is the link's end of its port. When the port is no more, the device is given back.
+    PlugIn {
+        /// The number.
+        disk: u16,
+        /// The end.
+        nic: Box<LinkNic>,
+    },
+    /// What is plugged in comes out: its port is gone then.
+    Unplug {
+        /// The number.
+        disk: u16,
+    },
+}
+
+/// What control tells an IOhost's link. Its devices have numbers from 0, in the order in which they were exported.
+#[derive(Debug)]
+pub enum ToHost {
     /// Serve this device from now on.
     Export(ExportSpec),
     /// It has another size, or other features.
@@ -127,18 +144,18 @@ pub enum ToLink {
         /// All it needs; `None`: it could not be opened.
         opened: Option<Box<Opened>>,
     },
-    /// Instead of [`ToLink::Opened`]: not now. Its client asks again.
+    /// Instead of [`ToHost::Opened`]: not now. Its client asks again.
     Busy {
         /// Which one.
         export: u16,
     },
-    /// Another seat of the link has the device: who wants it here waits until [`ToLink::ComesFree`].
+    /// Another seat of the link has the device: who wants it here waits until [`ToHost::ComesFree`].
     Elsewhere {
         /// Which one.
         export: u16,
         /// Its generation there: older ones are refused from now on.
         generation: u64,
-        /// Instead of [`ToLink::Opened`].
+        /// Instead of [`ToHost::Opened`].
         is_answer: bool,
     },
     /// No seat has the device any more.
@@ -156,8 +173,8 @@ pub enum ToLink {
     },
     /// The link's end of a port is to go to another seat. Answered by [`FromLink::PulledOut`], if it is here.
     PullOut {
-        /// The IOhost's export.
-        device: u16,
+        /// Which one.
+        export: u16,
     },
     /// The answer to [`HostEvent::Open`] of a NIC: it needs no queue, and what is asked of it as of a disk fails.
     NicOpened {
@@ -166,20 +183,19 @@ pub enum ToLink {
         /// As long as [`HostEvent::Open`] said.
         memory: AttachmentMemory,
     },
-    /// A device is a NIC, and this is the link's end of its port. When the port is no more, a client gives the device
-    /// back.
+    /// A device is a NIC, and this is the link's end of its port.
     PlugIn {
-        /// The client's number of it, which was told with [`ToLink::Attach`]; an IOhost's export.
-        device: u16,
+        /// Which one.
+        export: u16,
         /// The end.
         nic: Box<LinkNic>,
     },
     /// What is plugged in comes out: its port is gone then.
     Unplug {
-        /// The same.
-        device: u16,
+        /// Which one.
+        export: u16,
     },
-    /// What a process before this one knew of a device ([`HostLink::save`]), right after [`ToLink::Export`]. If a client had
+    /// What a process before this one knew of a device ([`HostLink::save`]), right after [`ToHost::Export`]. If a client had
     /// it there, it is kept for that one for a while, and then [`HostEvent::LetGo`] follows.
     TakeOver {
         /// Which one.
@@ -228,7 +244,7 @@ pub enum FromLink {
     /// The link's end of a port.
     PulledOut {
         /// The IOhost's export.
-        device: u16,
+        export: u16,
         /// The end.
         nic: Box<LinkNic>,
     },
@@ -264,67 +280,53 @@ impl Sidecore {
         }
     }
 
-    pub(crate) fn tell_link(&mut self, key: LinkKey, told: ToLink, now: Nanos) {
-        if let ToLink::PlugIn { nic, .. } = &told
+    /// Says something to a client's link, if there is one of that name.
+    pub(crate) fn tell_client(&mut self, key: LinkKey, told: ToClient, now: Nanos) {
+        if let ToClient::PlugIn { nic, .. } = &told
             && self.rest.watch_link(nic.poll_fd()).is_err()
         {
             // Dropped with what was told: its port is gone, and is opened anew.
             return;
         }
-        let Some(link) = self.io.link(key) else { return self.tell_host_link(key, told, now) };
+        let Some(link) = self.io.link(key) else { return };
         let unattached = match told {
-            ToLink::Hello(hello) => {
+            ToClient::Hello(hello) => {
                 link.hello(hello, now.0);
                 None
             }
-            ToLink::Establish { made, peer } => {
+            ToClient::Establish { made, peer } => {
                 // Keys that are none are as good as no answer: the hello is said again.
                 let _ = link.establish(*made, peer, now.0);
                 None
             }
-            ToLink::Attach { disk, spec, standing } => {
+            ToClient::Attach { disk, spec, standing } => {
                 (!link.attach(disk, spec, standing)).then_some(disk)
             }
-            ToLink::Heard(disk) => {
+            ToClient::Heard(disk) => {
                 link.heard(disk);
                 None
             }
-            ToLink::Forgive(disk) => {
+            ToClient::Forgive(disk) => {
                 link.forgive(disk);
                 None
             }
-            ToLink::Accept(disk) => {
+            ToClient::Accept(disk) => {
                 link.accept(disk);
                 None
             }
-            ToLink::Release(disk) => {
+            ToClient::Release(disk) => {
                 link.release(disk);
                 None
             }
-            ToLink::Look { disk, device } => (!link.look(disk, device)).then_some(disk),
-            ToLink::PlugIn { device, nic } => {
-                link.plug_in(device, *nic);
+            ToClient::Look { disk, device } => (!link.look(disk, device)).then_some(disk),
+            ToClient::PlugIn { disk, nic } => {
+                link.plug_in(disk, *nic);
                 None
             }
-            ToLink::Unplug { device } => {
-                link.unplug(device);
+            ToClient::Unplug { disk } => {
+                link.unplug(disk);
                 None
             }
-            // What only an IOhost is told.
-            ToLink::Export(_)
-            | ToLink::Update { .. }
-            | ToLink::SetClients { .. }
-            | ToLink::Remove { .. }
-            | ToLink::Answer { .. }
-            | ToLink::Opened { .. }
-            | ToLink::Busy { .. }
-            | ToLink::Elsewhere { .. }
-            | ToLink::ComesFree { .. }
-            | ToLink::Reserve { .. }
-            | ToLink::PullOut { .. }
-            | ToLink::NicOpened { .. }
-            | ToLink::TakeOver { .. }
-            | ToLink::LetGo { .. } => None,
         };
         if let Some(disk) = unattached {
             self.send(Event::FromLink(key, Box::new(FromLink::Unattached(disk))));

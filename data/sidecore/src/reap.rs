@@ -1,4 +1,6 @@
-//! Completions of back-ends, each by its tag: status to the guest, chain back to its ring.
+//! Completions of back-ends, each by its tag: the request goes on, or ends.
+//!
+//! Not how it ends (`finish`), nor who calls the guest and when (`publish`). Called by `sidecore`.
 
 use backend::{Io, Outcome};
 use request::Tag;

@@ -5,7 +5,7 @@
 
 use backend::link::LinkKey;
 use remote::handshake::PublicKey;
-use sidecore::ToLink;
+use sidecore::ToHost;
 
 use super::greeter::Task;
 use super::serving::Export;
@@ -44,7 +44,7 @@ impl Manager {
         let Some(one) = self.export(key, export) else { return false };
         one.is_removed = true;
         let is_had = one.had.as_ref().is_some_and(|had| had.is_here);
-        self.tell_seats(key, None, || ToLink::Remove { export });
+        self.tell_seats(key, None, || ToHost::Remove { export });
         is_had
     }
 
@@ -75,7 +75,7 @@ impl Manager {
             let is_lent = !its.is_empty();
             let keys: Vec<PublicKey> = its.iter().filter_map(|one| one.key).collect();
             if is_lent {
-                let told = || ToLink::SetClients { export, clients: keys.clone() };
+                let told = || ToHost::SetClients { export, clients: keys.clone() };
                 self.tell_seats(key, None, told);
             } else {
                 self.remove_export(key, export);

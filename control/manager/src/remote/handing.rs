@@ -11,7 +11,7 @@ use backend::link::{Address, LinkKey, LinkSeats};
 use config::plan::LinkEnd;
 use remote::device_of;
 use remote::wire::News;
-use sidecore::{Command, FromLink, Link, ToLink};
+use sidecore::{Command, FromLink, Link, ToHost};
 use tracing::warn;
 
 use super::RemoteParts;
@@ -31,7 +31,7 @@ pub(super) struct Transit {
     /// Those that are here.
     home: BTreeMap<(LinkKey, usize), Link>,
     /// What they are to be told when a sidecore has them again.
-    pub(super) untold: Vec<(LinkKey, usize, ToLink)>,
+    pub(super) untold: Vec<(LinkKey, usize, Command)>,
     /// What they have said that is to be done then.
     pub(super) later: Vec<(usize, LinkKey, FromLink)>,
     /// Of a predecessor's, what each link begins with.
@@ -180,7 +180,7 @@ impl Manager {
             }
         }
         for (key, seat, told) in std::mem::take(&mut self.remote.transit.untold) {
-            self.tell_seat(key, seat, told);
+            self.command_seat(key, seat, told);
         }
     }
 
@@ -445,10 +445,10 @@ impl Manager {
             export.had = Some(Had::before(seat, words.who.as_ref().map(who_of), is_here));
             export.generation = export.generation.max(words.generation);
             let generation = export.generation;
-            self.tell_seat(key, seat, ToLink::TakeOver { export: number, saved, for_ns });
+            self.tell_seat(key, seat, ToHost::TakeOver { export: number, saved, for_ns });
             if is_here {
                 let (export, is_answer) = (number, false);
-                let told = || ToLink::Elsewhere { export, generation, is_answer };
+                let told = || ToHost::Elsewhere { export, generation, is_answer };
                 self.tell_seats(key, Some(seat), told);
             }
         }

@@ -6,7 +6,7 @@
 
 use backend::link::LinkKey;
 use remote::client::Standing;
-use sidecore::ToLink;
+use sidecore::ToClient;
 use tracing::warn;
 
 use super::using::Asked;
@@ -35,7 +35,7 @@ impl Manager {
         let Some(parts) = self.remote_parts_mut(device) else { return };
         parts.is_lost = false;
         if let (key, Some(disk)) = (parts.link, parts.number) {
-            self.tell_link(key, ToLink::Forgive(disk));
+            self.tell_client(key, ToClient::Forgive(disk));
         }
     }
 
@@ -71,7 +71,7 @@ impl Manager {
     pub(crate) fn accept_remote(&mut self, device: u32) {
         let asked = self.remote_parts(device).and_then(|parts| Some((parts.link, parts.number?)));
         if let Some((key, disk)) = asked {
-            self.tell_link(key, ToLink::Accept(disk));
+            self.tell_client(key, ToClient::Accept(disk));
         }
     }
 

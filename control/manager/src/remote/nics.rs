@@ -16,7 +16,7 @@ use remote::client::{AttachSpec, Event, Over, Refusal};
 use remote::handshake::PublicKey;
 use remote::iohost::{ExportSpec, HostEvent};
 use remote::wire::News;
-use sidecore::{AttachmentMemory, ToLink};
+use sidecore::{AttachmentMemory, ToClient, ToHost};
 use tracing::{info, warn};
 
 use super::serving::Export;
@@ -132,7 +132,7 @@ impl Manager {
         self.remote.nics.insert(number, LinkedNic { key, counters, asking });
         match (asking, export) {
             (Some(asking), _) => {
-                self.tell_link(key, ToLink::PlugIn { device: asking.number, nic });
+                self.tell_client(key, ToClient::PlugIn { disk: asking.number, nic });
                 self.follow_port(number);
             }
             (_, Some(export)) => {
@@ -140,7 +140,7 @@ impl Manager {
                 // Where the client is that has it; the next one may be elsewhere, and has it brought there.
                 let seat = one.had.as_ref().map_or(0, |had| had.seat);
                 one.plug = Some((seat, false));
-                self.tell_seat(key, seat, ToLink::PlugIn { device: export, nic });
+                self.tell_seat(key, seat, ToHost::PlugIn { export, nic });
             }
             _ => {}
         }
@@ -163,7 +163,7 @@ impl Manager {
         };
         match hold {
             Hold::Free => self.is_free(key, number),
-            Hold::Wanted => self.tell_link(key, ToLink::Release(number)),
+            Hold::Wanted => self.tell_client(key, ToClient::Release(number)),
             // The link says when.
             Hold::Leaving => {}
         }
@@ -194,13 +194,13 @@ impl Manager {
                     slot_bytes: SLOT_BYTES,
                     keep_bytes: 0,
                 };
-                self.tell_link(key, ToLink::Attach { disk, spec, standing: None });
+                self.tell_client(key, ToClient::Attach { disk, spec, standing: None });
             }
             Hold::Wanted if is_idle => {
                 (asking.hold, asking.waits.asked_at) = (Hold::Leaving, None);
                 // What its IOhost said of it is over.
                 device.problem = None;
-                self.tell_link(key, ToLink::Release(disk));
+                self.tell_client(key, ToClient::Release(disk));
             }
             _ => {}
         }
@@ -237,7 +237,7 @@ impl Manager {
             // Nothing is kept of who had it: there is nothing that a second owner could harm.
             let news = News { revision: 1, size: 0, features: 0, is_removed: false };
             let spec = ExportSpec { device, clients: keys, news, generation: 0 };
-            self.tell_seats(key, None, || ToLink::Export(spec.clone()));
+            self.tell_seats(key, None, || ToHost::Export(spec.clone()));
         }
     }
 
@@ -283,10 +283,10 @@ impl Manager {
             if let Some(one) = self.export(key, export) {
                 one.had = None;
             }
-            self.tell_seat(key, seat, ToLink::Opened { export, generation, opened: None });
+            self.tell_seat(key, seat, ToHost::Opened { export, generation, opened: None });
             return false;
         };
-        self.tell_seat(key, seat, ToLink::NicOpened { export, memory });
+        self.tell_seat(key, seat, ToHost::NicOpened { export, memory });
         self.is_at(key, seat, (export, generation));
         let plug = self.export(key, export).and_then(|one| one.plug.as_mut());
         // What is on its way already comes to whoever has it then.
@@ -295,19 +295,19 @@ impl Manager {
         {
             *is_pulled = true;
             let from = *from;
-            self.tell_seat(key, from, ToLink::PullOut { device: export });
+            self.tell_seat(key, from, ToHost::PullOut { export });
         }
         true
     }
 
     /// The link's end of a NIC's port is to go where its client is.
-    pub(super) fn is_pulled_out(&mut self, key: LinkKey, device: u16, nic: Box<LinkNic>) {
-        let Some(one) = self.export(key, device) else { return };
+    pub(super) fn is_pulled_out(&mut self, key: LinkKey, export: u16, nic: Box<LinkNic>) {
+        let Some(one) = self.export(key, export) else { return };
         // Otherwise its port has a newer one already.
         let Some((from, true)) = one.plug else { return };
         let seat = one.had.as_ref().map_or(from, |had| had.seat);
         one.plug = Some((seat, false));
-        self.tell_seat(key, seat, ToLink::PlugIn { device, nic });
+        self.tell_seat(key, seat, ToHost::PlugIn { export, nic });
     }
 
     /// What an IOhost says of a NIC. False: it is none.
@@ -349,8 +349,8 @@ impl Manager {
             // Its port is gone then, and is opened again with another number; this one is free when the link says so.
             Event::Over { attachment, .. } => {
                 self.note_nic(port, Some("its IOhost has given it up; it is asked for anew"));
-                self.tell_link(key, ToLink::Unplug { device: *attachment });
-                self.tell_link(key, ToLink::Release(*attachment));
+                self.tell_client(key, ToClient::Unplug { disk: *attachment });
+                self.tell_client(key, ToClient::Release(*attachment));
             }
             _ => {}
         }

@@ -12,7 +12,7 @@ use config::plan::LinkEnd;
 use remote::handshake::{Established, Greeted, PublicKey};
 use remote::iohost::seat_of;
 use schedule::{LOAD_FULL, Use};
-use sidecore::{Command, Greeting, HostLinkCounters, SessionCounters, ToLink};
+use sidecore::{Command, Greeting, HostLinkCounters, SessionCounters, ToHost};
 use tracing::info;
 
 use super::greeter::Task;
@@ -208,7 +208,7 @@ impl Serving {
         export: u16,
         (seat, session): (usize, u32),
         bytes: usize,
-    ) -> Result<Option<Had>, ToLink> {
+    ) -> Result<Option<Had>, ToHost> {
         let used = |export: &super::serving::Export| {
             export.had.as_ref().filter(|had| had.is_here).map_or(0, |had| had.bytes)
         };
@@ -220,10 +220,10 @@ impl Serving {
         };
         if place.had.as_ref().is_some_and(|had| had.is_here && had.seat != seat) {
             let generation = place.generation;
-            return Err(ToLink::Elsewhere { export, generation, is_answer: true });
+            return Err(ToHost::Elsewhere { export, generation, is_answer: true });
         }
         if bytes > memory_bytes.saturating_sub(sum) {
-            return Err(ToLink::Busy { export });
+            return Err(ToHost::Busy { export });
         }
         let had = Had { seat, who, bytes, is_here: true, is_released: false };
         Ok(place.had.replace(had))
@@ -231,15 +231,20 @@ impl Serving {
 }
 
 impl Manager {
-    /// Says something to one seat of a link that is open.
-    pub(super) fn tell_seat(&mut self, key: LinkKey, seat: usize, told: ToLink) {
+    /// Says something to one seat of an IOhost's link that is open.
+    pub(super) fn tell_seat(&mut self, key: LinkKey, seat: usize, told: ToHost) {
+        self.command_seat(key, seat, Command::ToHost(key, Box::new(told)));
+    }
+
+    /// What a seat is told, to whoever has it, or will.
+    pub(super) fn command_seat(&mut self, key: LinkKey, seat: usize, told: Command) {
         if self.remote.transit.is_away(key, seat) {
             return self.remote.transit.untold.push((key, seat, told));
         }
         let Some(link) = self.remote.link(key) else { return };
         let core = link.seats.get(seat).copied();
         if let Some(core) = core.filter(|_| matches!(link.stage, Stage::Open)) {
-            self.cores.send(core, Command::ToLink(key, Box::new(told)));
+            self.cores.send(core, told);
         }
     }
 
@@ -248,7 +253,7 @@ impl Manager {
         &mut self,
         key: LinkKey,
         but: Option<usize>,
-        told: impl Fn() -> ToLink,
+        told: impl Fn() -> ToHost,
     ) {
         let seats = self.remote.link(key).map_or(0, |link| link.seats.len());
         for seat in (0..seats).filter(|seat| Some(*seat) != but) {
@@ -261,7 +266,7 @@ impl Manager {
         if let Some(one) = self.export(key, export) {
             one.generation = one.generation.max(generation);
         }
-        let told = || ToLink::Elsewhere { export, generation, is_answer: false };
+        let told = || ToHost::Elsewhere { export, generation, is_answer: false };
         self.tell_seats(key, Some(seat), told);
     }
 
@@ -275,8 +280,8 @@ impl Manager {
         if is_released && let Some(one) = self.export(key, export) {
             one.had = None;
         }
-        self.tell_seat(key, seat, ToLink::LetGo { export, is_synced });
-        self.tell_seats(key, Some(seat), || ToLink::ComesFree { export });
+        self.tell_seat(key, seat, ToHost::LetGo { export, is_synced });
+        self.tell_seats(key, Some(seat), || ToHost::ComesFree { export });
     }
 
     /// A client has a session, or has it no more.
@@ -336,7 +341,7 @@ impl Manager {
         if let Some(serving) = self.remote.link(key).and_then(OneLink::serving) {
             serving.seated.keep(greeting.number, greeted);
         }
-        self.tell_seat(key, seat, ToLink::Reserve { greeting, client });
+        self.tell_seat(key, seat, ToHost::Reserve { greeting, client });
     }
 
     /// A seat has a number for a hello that another one has heard.
@@ -360,7 +365,7 @@ impl Manager {
         if let Some(serving) = self.remote.link(key).and_then(OneLink::serving) {
             serving.seated.answered(who, number);
         }
-        self.tell_seat(key, seat_of(number), ToLink::Answer { greeting, made, answer });
+        self.tell_seat(key, seat_of(number), ToHost::Answer { greeting, made, answer });
     }
 }
 

@@ -21,7 +21,7 @@ use remote::wire::News;
 use rustix::event::{EventfdFlags, eventfd};
 use sidecore::{
     AttachmentCounters, AttachmentMemory, Command, HostLink, HostLinkSpec, Link, Opened, RoleSpec,
-    Served, ServedSpec, ToLink,
+    Served, ServedSpec, ToHost,
 };
 use tracing::{info, warn};
 
@@ -220,7 +220,7 @@ impl Manager {
                 export.generation = generation;
                 serving.exports.push(export);
                 let spec = ExportSpec { device: device_of(&id), clients, news, generation };
-                self.tell_seats(key, None, || ToLink::Export(spec.clone()));
+                self.tell_seats(key, None, || ToHost::Export(spec.clone()));
             }
         }
     }
@@ -269,7 +269,7 @@ impl Manager {
                         (kept, None)
                     }
                 };
-                self.tell_seat(key, seat, ToLink::Opened { export, generation: kept, opened });
+                self.tell_seat(key, seat, ToHost::Opened { export, generation: kept, opened });
                 if is_open {
                     self.is_at(key, seat, (export, generation));
                 }
@@ -476,7 +476,7 @@ impl Manager {
             warn!(device, "what a client has is not served: {why}");
         }
         if let Some((size, features)) = has_size {
-            let told = || ToLink::Update { export: number, size, features };
+            let told = || ToHost::Update { export: number, size, features };
             self.tell_seats(key, None, told);
         }
     }
@@ -487,7 +487,7 @@ impl Manager {
         let Some(parts) = self.disk_parts(device) else { return };
         let size = parts.disk.size_bytes();
         let features = Features::of(parts).bits();
-        self.tell_seats(key, None, || ToLink::Update { export, size, features });
+        self.tell_seats(key, None, || ToHost::Update { export, size, features });
     }
 
     /// Nobody has a disk any more: its queue is asked for, then it is made stable.

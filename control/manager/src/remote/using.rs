@@ -17,7 +17,7 @@ use config::plan::{DiskPlan, LinkEnd, LinkPeer, LinkPlan, Source};
 use remote::client::{AttachSpec, ClientSpec, Event, Over, Refusal, Standing};
 use remote::saved::BadSaved;
 use remote::wire::{News, REQUEST_BYTES_MAX};
-use sidecore::{Link, ToLink};
+use sidecore::{Link, ToClient};
 use tracing::{info, warn};
 
 use super::told::Features;
@@ -272,7 +272,7 @@ impl Manager {
             }
         }
         for (disk, device) in looks {
-            self.tell_link(key, ToLink::Look { disk, device });
+            self.tell_client(key, ToClient::Look { disk, device });
         }
     }
 
@@ -299,7 +299,7 @@ impl Manager {
         };
         if self.hear_of_nic(key, &event) {
             if let Some(disk) = heard {
-                self.tell_link(key, ToLink::Heard(disk));
+                self.tell_client(key, ToClient::Heard(disk));
             }
             return;
         }
@@ -353,7 +353,7 @@ impl Manager {
             Event::SessionEnded => self.note_session(key, false),
         }
         if let Some(disk) = heard {
-            self.tell_link(key, ToLink::Heard(disk));
+            self.tell_client(key, ToClient::Heard(disk));
         }
     }
 
@@ -537,11 +537,11 @@ impl Manager {
         parts.disk = remote_disk(remote, &news, readonly, disk);
         let spec =
             AttachSpec { device, slots: SLOTS, slot_bytes: REQUEST_BYTES_MAX as u32, keep_bytes };
-        self.tell_link(key, ToLink::Attach { disk, spec, standing });
+        self.tell_client(key, ToClient::Attach { disk, spec, standing });
         if !is_running {
             // A guest that begins anew is on whatever is there.
             self.is_on(number, &id, 0);
-            self.tell_link(key, ToLink::Accept(disk));
+            self.tell_client(key, ToClient::Accept(disk));
         }
     }
 
@@ -560,7 +560,7 @@ impl Manager {
             }
         }
         // Its link says when nothing of it is executed any more, and when its number is free.
-        self.tell_link(key, ToLink::Release(disk));
+        self.tell_client(key, ToClient::Release(disk));
     }
 
     pub(super) fn remote_parts(&self, number: u32) -> Option<&RemoteParts> {

@@ -22,7 +22,7 @@ use super::greets::Greets;
 use super::initiator::{Ended, Initiator};
 use super::memory::AttachmentMemory;
 use super::nics::HostNics;
-use super::{FromLink, ToLink};
+use super::{FromLink, ToHost};
 use crate::counters::{AttachmentCounters, HostLinkCounters, SessionCounters};
 use crate::served::QueueKey;
 
@@ -118,7 +118,7 @@ pub(super) enum Told {
     Reserved(Option<(u32, Greeting)>),
     /// The link's end of a port, if it was here.
     PulledOut {
-        device: u16,
+        export: u16,
         nic: Option<Box<LinkNic>>,
     },
 }
@@ -402,24 +402,24 @@ impl HostLink {
     }
 
     /// Does what control says.
-    pub(super) fn told(&mut self, told: ToLink, now: Nanos) -> Told {
+    pub(super) fn told(&mut self, told: ToHost, now: Nanos) -> Told {
         let now = self.clock.read(now);
         // What is said has consequences at once, whether or not a frame comes.
         self.due = Some(now);
         match told {
-            ToLink::Export(spec) => {
+            ToHost::Export(spec) => {
                 if self.host.export(spec).is_some() {
                     self.attachments.push(None);
                     self.busy.reserve(self.attachments.len() - self.busy.len());
                     self.to_wake.reserve(self.attachments.len() - self.to_wake.len());
                 }
             }
-            ToLink::Update { export, size, features } => {
+            ToHost::Update { export, size, features } => {
                 self.host.update(export, size, features);
             }
-            ToLink::SetClients { export, clients } => self.host.set_clients(export, clients),
-            ToLink::Remove { export } => self.host.remove(export),
-            ToLink::Answer { greeting, made, answer } => {
+            ToHost::SetClients { export, clients } => self.host.set_clients(export, clients),
+            ToHost::Remove { export } => self.host.remove(export),
+            ToHost::Answer { greeting, made, answer } => {
                 let number = made.mine;
                 let place = self.clients.get_mut((number & 0xffff) as usize);
                 if let Some(place) = place
@@ -429,45 +429,36 @@ impl HostLink {
                     send(&mut self.socket, &answer, greeting.from);
                 }
             }
-            ToLink::Opened { export, opened: Some(opened), .. } => {
+            ToHost::Opened { export, opened: Some(opened), .. } => {
                 return self.opened(export, *opened).map_or(Told::Done, Told::Feeds);
             }
-            ToLink::Reserve { greeting, client } => {
+            ToHost::Reserve { greeting, client } => {
                 return Told::Reserved(self.greets.reserve(&mut self.host, now, greeting, &client));
             }
-            ToLink::Busy { export } => self.host.busy(export),
-            ToLink::Elsewhere { export, generation, is_answer } => match is_answer {
+            ToHost::Busy { export } => self.host.busy(export),
+            ToHost::Elsewhere { export, generation, is_answer } => match is_answer {
                 true => self.host.refer(export, generation),
                 false => self.host.elsewhere(export, generation),
             },
-            ToLink::ComesFree { export } => self.host.comes_free(export),
-            ToLink::PullOut { device } => {
-                return Told::PulledOut { device, nic: self.nics.pull_out(device) };
+            ToHost::ComesFree { export } => self.host.comes_free(export),
+            ToHost::PullOut { export } => {
+                return Told::PulledOut { export, nic: self.nics.pull_out(export) };
             }
-            ToLink::Opened { export, generation, opened: None } => {
+            ToHost::Opened { export, generation, opened: None } => {
                 self.host.raise(export, generation);
                 self.host.opened(export, Err(()));
             }
-            ToLink::NicOpened { export, memory } => {
+            ToHost::NicOpened { export, memory } => {
                 self.nics.opened(export);
                 // It never changes, and nothing of it can be lost.
                 self.host.opened(export, Ok((Verifier::default(), memory)));
             }
-            ToLink::PlugIn { device, nic } => self.nics.plug_in(device, nic),
-            ToLink::Unplug { device } => self.nics.unplug(device),
-            ToLink::TakeOver { export, saved, for_ns } => {
+            ToHost::PlugIn { export, nic } => self.nics.plug_in(export, nic),
+            ToHost::Unplug { export } => self.nics.unplug(export),
+            ToHost::TakeOver { export, saved, for_ns } => {
                 self.take_over(export, &saved, now.saturating_add(for_ns));
             }
-            ToLink::LetGo { export, is_synced } => self.let_go(export, is_synced),
-            // What only a client is told.
-            ToLink::Hello(_)
-            | ToLink::Establish { .. }
-            | ToLink::Attach { .. }
-            | ToLink::Heard(_)
-            | ToLink::Forgive(_)
-            | ToLink::Accept(_)
-            | ToLink::Release(_)
-            | ToLink::Look { .. } => {}
+            ToHost::LetGo { export, is_synced } => self.let_go(export, is_synced),
         }
         Told::Done
     }

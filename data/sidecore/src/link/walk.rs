@@ -7,7 +7,7 @@
 use schedule::Nanos;
 
 use super::host::{HostLink, Told};
-use super::{FromLink, Link, LinkKey, ToLink};
+use super::{FromLink, Link, LinkKey, ToHost};
 use crate::inbox::Event;
 use crate::places::served_at;
 use crate::served::QueueKey;
@@ -112,15 +112,22 @@ impl Sidecore {
         }
     }
 
-    pub(super) fn tell_host_link(&mut self, key: LinkKey, told: ToLink, now: Nanos) {
+    /// Says something to an IOhost's link, if there is one of that name.
+    pub(crate) fn tell_host(&mut self, key: LinkKey, told: ToHost, now: Nanos) {
+        if let ToHost::PlugIn { nic, .. } = &told
+            && self.rest.watch_link(nic.poll_fd()).is_err()
+        {
+            // Dropped with what was told: its port is gone, and is opened anew.
+            return;
+        }
         let at = self.links.hosts.iter_mut().find(|(known, _)| *known == key);
         let Some((_, link)) = at else { return };
         let said = match link.told(told, now) {
             Told::Feeds(queue) => return self.feed_from_now_on(queue, now),
             Told::Reserved(Some((before, greeting))) => FromLink::Reserved { before, greeting },
-            Told::PulledOut { device, nic: Some(nic) } => {
+            Told::PulledOut { export, nic: Some(nic) } => {
                 self.rest.forget(nic.poll_fd());
-                FromLink::PulledOut { device, nic }
+                FromLink::PulledOut { export, nic }
             }
             Told::Done | Told::Reserved(None) | Told::PulledOut { nic: None, .. } => return,
         };

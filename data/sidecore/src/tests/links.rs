@@ -284,7 +284,7 @@ fn a_device_is_resized_and_removed_under_its_client() {
     world.run_until(SECOND, |world| is_size(world, size / 2));
     world.resize(0, size);
     world.run_until(SECOND, |world| is_size(world, size));
-    world.tell(crate::ToLink::Remove { export: 0 });
+    world.tell(crate::ToHost::Remove { export: 0 });
     world.run_until(SECOND, |world| {
         world.clients[0].told.iter().any(|told| matches!(told, Told::Over { .. }))
     });
@@ -487,9 +487,9 @@ fn the_end_of_a_port_goes_to_another_seat() {
     let mut port = world.nic();
     assert_eq!(send(&mut port, &bytes(1)), Sent::Done);
     world.run(10 * MS);
-    let device = 0;
-    world.tell(crate::ToLink::PullOut { device });
-    world.tell(crate::ToLink::PullOut { device });
+    let export = 0;
+    world.tell(crate::ToHost::PullOut { export });
+    world.tell(crate::ToHost::PullOut { export });
     world.run(MS);
     let Some((0, nic)) = world.pulled.pop() else { panic!("it is not here") };
     assert!(world.pulled.is_empty(), "there is one of it");
@@ -497,7 +497,7 @@ fn the_end_of_a_port_goes_to_another_seat() {
     let attachment = world.clients[0].attachment.unwrap();
     assert!(world.clients[0].client.send_net(attachment, &bytes(2)));
     world.run(10 * MS);
-    world.tell(crate::ToLink::PlugIn { device, nic });
+    world.tell(crate::ToHost::PlugIn { export, nic });
     world.run(MS);
     assert!(world.clients[0].client.send_net(attachment, &bytes(3)));
     assert_eq!(send(&mut port, &bytes(4)), Sent::Done);

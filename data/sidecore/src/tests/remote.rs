@@ -18,7 +18,7 @@ use device::features;
 use guest_memory::{Area, DirtyLog, Health, Mapping, Seal};
 use wire::{FAIR, FOUL};
 
-use crate::link::{ClientLink, Link, LinkKey, ToLink};
+use crate::link::{ClientLink, Link, LinkKey, ToClient};
 use crate::tests::bed::*;
 use crate::{Command, Event, MoveId, Refusal, RoleSpec, Stay};
 
@@ -324,7 +324,7 @@ fn what_was_lost_in_a_silence_is_noticed() {
             // It waits, until whoever uses it says that it may go on with what is there.
             world.run(SECOND);
             assert!(guest.take().is_empty());
-            world.tell(ToLink::Accept(NUMBER));
+            world.tell(ToClient::Accept(NUMBER));
         }
         world.ended_well(&mut guest, 1);
         guest.ask(1, FLUSH);
@@ -336,10 +336,10 @@ fn what_was_lost_in_a_silence_is_noticed() {
 #[test]
 fn requests_wait_until_it_is_kept_how_the_disk_stands() {
     let mut world = World::new(1, FAIR, 1, None);
-    world.tell(ToLink::Release(NUMBER));
+    world.tell(ToClient::Release(NUMBER));
     assert!(world.until(SECOND, |world| world.freed == [NUMBER]));
     world.keeps = false;
-    world.tell(ToLink::Attach { disk: NUMBER, spec: SPEC, standing: None });
+    world.tell(ToClient::Attach { disk: NUMBER, spec: SPEC, standing: None });
     world.run(MS);
     let mut guest = Guest::new(ring(64));
     world.attach(&guest, 1);
@@ -348,7 +348,7 @@ fn requests_wait_until_it_is_kept_how_the_disk_stands() {
     assert_eq!(world.stands.len(), 3, "how it stands is said");
     assert_eq!((guest.take(), world.storage.writes.len()), (vec![], 0));
     assert!(world.is_asleep, "it does not spin for that");
-    world.tell(ToLink::Heard(NUMBER));
+    world.tell(ToClient::Heard(NUMBER));
     world.ended_well(&mut guest, 3);
 }
 
@@ -365,7 +365,7 @@ fn of_news_without_end_the_newest_is_told_when_the_one_before_was_heard() {
     }
     assert_eq!(world.told.len(), 1, "{:?}", world.told.len());
     world.keeps = true;
-    world.tell(ToLink::Heard(NUMBER));
+    world.tell(ToClient::Heard(NUMBER));
     world.run(10 * MS);
     let size = |told: Option<&ClientEvent>| match told {
         Some(ClientEvent::News { news, .. }) => news.size,
@@ -388,9 +388,9 @@ fn a_disk_that_is_wanted_again_waits_until_it_was_let_go() {
         world.core.send(Command::Detach(key(1)));
         world.run(MS);
         world.wire.cut(at(1), true);
-        world.tell(ToLink::Release(NUMBER));
+        world.tell(ToClient::Release(NUMBER));
         let next = NUMBER + 1;
-        world.tell(ToLink::Attach { disk: next, spec: SPEC, standing: None });
+        world.tell(ToClient::Attach { disk: next, spec: SPEC, standing: None });
         world.run(SECOND);
         if dies {
             world.hosts[0].die(&mut world.storage);
@@ -404,8 +404,8 @@ fn a_disk_that_is_wanted_again_waits_until_it_was_let_go() {
         let is_lost = |standing: &Option<_>| standing.is_some_and(|one: Standing| one.is_lost);
         assert_eq!(world.stands.last().map(|(_, one)| is_lost(one)), Some(dies));
         // Whoever knows of it has flushes end well again.
-        world.tell(ToLink::Forgive(next));
-        world.tell(ToLink::Release(next));
+        world.tell(ToClient::Forgive(next));
+        world.tell(ToClient::Release(next));
         assert!(world.until(SECOND, |world| world.freed == [NUMBER, next]));
         assert_eq!(world.stands.last(), Some(&(next, None)));
     }
@@ -419,7 +419,7 @@ fn the_number_of_a_disk_that_fell_silent_is_free_when_it_is_given_back() {
     let over = ClientEvent::Over { attachment: NUMBER, why: Over::Silent };
     assert!(world.until(10 * SECOND, |world| world.told.contains(&over)));
     assert_eq!(world.freed, []);
-    world.tell(ToLink::Release(NUMBER));
+    world.tell(ToClient::Release(NUMBER));
     world.run(10 * MS);
     assert_eq!(world.freed, [NUMBER]);
     assert!(world.stands.last().is_some_and(|(_, standing)| standing.is_some()), "not settled");
@@ -605,14 +605,14 @@ fn what_is_there_already_is_refused_and_what_is_not_there_is_passed_over() {
     world.run(MS);
     assert!(matches!(world.events.pop(), Some(Event::LinkRefused(LINK, Link::Client(_)))));
     for disk in [NUMBER, ::remote::ATTACHMENTS_MAX] {
-        world.tell(ToLink::Attach { disk, spec: SPEC, standing: None });
+        world.tell(ToClient::Attach { disk, spec: SPEC, standing: None });
         world.run(MS);
         assert_eq!(world.unattached.pop(), Some(disk));
     }
     let nowhere = LinkKey(77);
-    world.core.send(Command::ToLink(nowhere, Box::new(ToLink::Release(NUMBER))));
+    world.core.send(Command::ToClient(nowhere, Box::new(ToClient::Release(NUMBER))));
     world.core.send(Command::DetachLink(nowhere));
-    world.tell(ToLink::Release(NUMBER + 1));
+    world.tell(ToClient::Release(NUMBER + 1));
     world.run(MS);
     assert!(world.events.is_empty() && world.is_bound());
 }
@@ -659,16 +659,16 @@ fn a_disk_and_a_link_are_given_back() {
 #[test]
 fn a_release_is_told_when_it_is_over_and_the_number_is_free() {
     let mut world = World::new(1, FOUL, 1, None);
-    world.tell(ToLink::Release(NUMBER));
+    world.tell(ToClient::Release(NUMBER));
     let over = ClientEvent::Over { attachment: NUMBER, why: Over::Released };
     assert!(world.until(SECOND, |world| world.told.last() == Some(&over)), "{:?}", world.told);
-    world.tell(ToLink::Look { disk: NUMBER, device: SPEC.device });
+    world.tell(ToClient::Look { disk: NUMBER, device: SPEC.device });
     let is_looked = |world: &mut World| {
         matches!(world.told.last(), Some(ClientEvent::Looked { attachment: NUMBER, news: Some(news) })
             if news.size == DISK)
     };
     assert!(world.until(SECOND, is_looked), "{:?}", world.told);
-    world.tell(ToLink::Attach { disk: NUMBER, spec: SPEC, standing: None });
+    world.tell(ToClient::Attach { disk: NUMBER, spec: SPEC, standing: None });
     assert!(world.until(SECOND, |world| world.is_bound()), "{:?}", world.told);
 }
 
@@ -676,7 +676,7 @@ fn a_release_is_told_when_it_is_over_and_the_number_is_free() {
 fn a_queue_without_its_link_is_refused() {
     let mut world = World::new(1, FAIR, 1, None);
     let guest = Guest::new(ring(8));
-    world.tell(ToLink::Release(NUMBER));
+    world.tell(ToClient::Release(NUMBER));
     world.run(10 * MS);
     let spec = guest.spec(1, &world.disk());
     world.core.send(Command::Attach(crate::Served::new(spec)));
@@ -695,8 +695,8 @@ const NIC_NUMBER: u16 = 9;
 fn nic(world: &mut World) -> HostPort {
     let (nic, port) = LinkNic::new().unwrap();
     let spec = AttachSpec { device: iohost::NIC, slots: 1, slot_bytes: 512, keep_bytes: 0 };
-    world.tell(ToLink::Attach { disk: NIC_NUMBER, spec, standing: None });
-    world.tell(ToLink::PlugIn { device: NIC_NUMBER, nic: Box::new(nic) });
+    world.tell(ToClient::Attach { disk: NIC_NUMBER, spec, standing: None });
+    world.tell(ToClient::PlugIn { disk: NIC_NUMBER, nic: Box::new(nic) });
     port
 }
 
@@ -763,15 +763,15 @@ fn frames_of_nics_go_on_whatever_becomes_of_iohosts() {
 fn a_nic_is_given_back_and_taken_again() {
     let mut world = World::new(1, FAIR, 1, None);
     let (nic, mut port) = LinkNic::new().unwrap();
-    world.tell(ToLink::PlugIn { device: NIC_NUMBER, nic: Box::new(nic) });
+    world.tell(ToClient::PlugIn { disk: NIC_NUMBER, nic: Box::new(nic) });
     world.run(SECOND);
     assert_eq!(send(&mut port, &[7; 60]), Sent::Down, "nobody has asked for it");
     let is_free = |world: &mut World| world.freed.contains(&NIC_NUMBER);
     for _ in 0..3 {
         let spec = AttachSpec { device: iohost::NIC, slots: 1, slot_bytes: 512, keep_bytes: 0 };
-        world.tell(ToLink::Attach { disk: NIC_NUMBER, spec, standing: None });
+        world.tell(ToClient::Attach { disk: NIC_NUMBER, spec, standing: None });
         await_echo(&mut world, &mut port);
-        world.tell(ToLink::Release(NIC_NUMBER));
+        world.tell(ToClient::Release(NIC_NUMBER));
         assert!(world.until(SECOND, is_free), "{:?}", world.told);
         assert_eq!(send(&mut port, &[7; 60]), Sent::Down, "it was given back");
         world.freed.clear();

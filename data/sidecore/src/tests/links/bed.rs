@@ -22,7 +22,7 @@ use super::disk::Slow;
 use crate::{
     Address, AttachmentCounters, AttachmentMemory, Command, Event, FromLink, HostLink,
     HostLinkCounters, HostLinkSpec, Link, LinkKey, Opened, QueueCounters, RoleSpec, Served,
-    ServedSpec, SessionCounters, ToLink,
+    ServedSpec, SessionCounters, ToHost,
 };
 
 pub(super) const MS: u64 = 1_000_000;
@@ -222,7 +222,7 @@ impl World {
         let device = self.devices.len() as u64;
         let news = News { revision: 1, size, features: 0, is_removed: false };
         let spec = ExportSpec { device, clients: Vec::new(), news, generation: 0 };
-        self.tell(ToLink::Export(spec));
+        self.tell(ToHost::Export(spec));
         self.devices.push(Device {
             disk,
             live: Live::new(size),
@@ -242,9 +242,9 @@ impl World {
         self.nic = Some(export);
         let news = News { revision: 1, size: 0, features: 0, is_removed: false };
         let device = export.into();
-        self.tell(ToLink::Export(ExportSpec { device, clients: Vec::new(), news, generation: 0 }));
+        self.tell(ToHost::Export(ExportSpec { device, clients: Vec::new(), news, generation: 0 }));
         let (nic, port) = LinkNic::new().unwrap();
-        self.tell(ToLink::PlugIn { device: export, nic: Box::new(nic) });
+        self.tell(ToHost::PlugIn { export, nic: Box::new(nic) });
         let spec = AttachSpec { device, slots: 1, slot_bytes: 512, keep_bytes: 0 };
         let peer = &mut self.clients[0];
         peer.attachment = Some(peer.client.attach(spec).unwrap());
@@ -254,8 +254,8 @@ impl World {
         port
     }
 
-    pub(super) fn tell(&mut self, told: ToLink) {
-        self.core.send(Command::ToLink(LINK, Box::new(told)));
+    pub(super) fn tell(&mut self, told: ToHost) {
+        self.core.send(Command::ToHost(LINK, Box::new(told)));
     }
 
     /// Has client `one` want device `device`.
@@ -445,7 +445,7 @@ impl World {
             Event::FromLink(LINK, told) => match *told {
                 FromLink::Hello(greeting) if self.keeps_greetings => self.greetings.push(greeting),
                 FromLink::Hello(greeting) if self.reserved.is_some() => {
-                    self.tell(ToLink::Reserve { greeting, client: [0; 32] });
+                    self.tell(ToHost::Reserve { greeting, client: [0; 32] });
                 }
                 FromLink::Hello(greeting) => self.answer(greeting),
                 FromLink::Reserved { before, greeting } => {
@@ -453,16 +453,16 @@ impl World {
                     self.reserved = self.reserved.map(|count| count + 1);
                     self.answer(greeting);
                 }
-                FromLink::PulledOut { device, nic } => self.pulled.push((device, nic)),
+                FromLink::PulledOut { export, nic } => self.pulled.push((export, nic)),
                 FromLink::Host(HostEvent::Open {
                     export, generation, slots, slot_bytes, ..
                 }) if self.nic == Some(export) => {
                     assert!(generation > 0);
                     let memory = AttachmentMemory::new(slots, slot_bytes).unwrap();
-                    self.tell(ToLink::NicOpened { export, memory });
+                    self.tell(ToHost::NicOpened { export, memory });
                 }
                 FromLink::Host(HostEvent::LetGo { export, .. }) if self.nic == Some(export) => {
-                    self.tell(ToLink::LetGo { export, is_synced: true });
+                    self.tell(ToHost::LetGo { export, is_synced: true });
                 }
                 FromLink::Host(HostEvent::Open {
                     export, generation, slots, slot_bytes, ..
@@ -496,7 +496,7 @@ impl World {
     pub(super) fn answer(&mut self, greeting: crate::Greeting) {
         let read = self.greeter.read(greeting.hello(), &|_| true, &mut self.random).unwrap();
         let (answer, made) = read.answer(greeting.number, greeting.credit).unwrap();
-        self.tell(ToLink::Answer { greeting, made: Box::new(made), answer });
+        self.tell(ToHost::Answer { greeting, made: Box::new(made), answer });
     }
 
     fn open(&mut self, export: u16, generation: u64, slots: u16, slot_bytes: u32) {
@@ -517,7 +517,7 @@ impl World {
         if is_first {
             self.serve(export, 0);
         }
-        self.tell(ToLink::Opened { export, generation, opened: Some(Box::new(opened)) });
+        self.tell(ToHost::Opened { export, generation, opened: Some(Box::new(opened)) });
         if !is_first {
             self.serve(export, 0);
         }
@@ -563,13 +563,13 @@ impl World {
     fn let_go(&mut self, export: u16) {
         let device = &mut self.devices[usize::from(export)];
         (device.memory, device.lets_go) = (None, false);
-        self.tell(ToLink::LetGo { export, is_synced: true });
+        self.tell(ToHost::LetGo { export, is_synced: true });
     }
 
     /// Another size of a device, as control tells it.
     pub(super) fn resize(&mut self, export: u16, size: u64) {
         self.devices[usize::from(export)].live.set_capacity(size);
-        self.tell(ToLink::Update { export, size, features: 0 });
+        self.tell(ToHost::Update { export, size, features: 0 });
     }
 }
 

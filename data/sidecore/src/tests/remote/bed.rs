@@ -11,7 +11,7 @@ use schedule::Nanos;
 
 use super::iohost::{Bits, DEVICE, FRAME_BYTES, IoHost, Storage};
 use super::wire::{Weather, Wire};
-use crate::link::{FromLink, Link, LinkKey, ToLink};
+use crate::link::{FromLink, Link, LinkKey, ToClient};
 use crate::tests::bed::{Core, DISK, Guest};
 use crate::{Command, Event};
 
@@ -88,7 +88,7 @@ impl World {
         world.counters = link.counters();
         let link = Link::Client(Box::new(link));
         world.core.send(Command::AttachLink(LINK, link));
-        world.tell(ToLink::Attach { disk: NUMBER, spec: SPEC, standing: None });
+        world.tell(ToClient::Attach { disk: NUMBER, spec: SPEC, standing: None });
         assert!(world.until(5 * SECOND, |world| world.is_bound()), "{:?}", world.told);
         // Its requests may go.
         world.step();
@@ -127,8 +127,8 @@ impl World {
         self.hosts[host].start(self.storage.generation);
     }
 
-    pub(super) fn tell(&mut self, told: ToLink) {
-        self.core.send(Command::ToLink(LINK, Box::new(told)));
+    pub(super) fn tell(&mut self, told: ToClient) {
+        self.core.send(Command::ToClient(LINK, Box::new(told)));
     }
 
     /// One pass of all, and the time goes on to the next thing that happens, at most a millisecond.
@@ -204,7 +204,7 @@ impl World {
 
     fn heard(&mut self, number: u16) {
         if self.keeps {
-            self.tell(ToLink::Heard(number));
+            self.tell(ToClient::Heard(number));
         }
     }
 
@@ -218,7 +218,7 @@ impl World {
                 let (none, number) = (Identity::None, self.sessions);
                 let made = Initiator::new(&none, [0; 32], number, offer, &mut self.bits);
                 let made = made.expect("an initiator");
-                self.tell(ToLink::Hello(made.hello().to_vec()));
+                self.tell(ToClient::Hello(made.hello().to_vec()));
                 self.handshake = Some(made);
             }
             FromLink::Greet { frame, from } => {
@@ -226,11 +226,11 @@ impl World {
                 match handshake.receive(&frame) {
                     Ok(Step::Again) => {
                         let hello = handshake.hello().to_vec();
-                        self.tell(ToLink::Hello(hello));
+                        self.tell(ToClient::Hello(hello));
                     }
                     Ok(Step::Done(made)) => {
                         self.handshake = None;
-                        self.tell(ToLink::Establish { made, peer: from });
+                        self.tell(ToClient::Establish { made, peer: from });
                     }
                     // The answer to a hello that was said twice.
                     Err(_) => {}
