@@ -401,7 +401,7 @@ impl Manager {
         for (at, end) in launchers.enumerate() {
             self.poll.add(end, Token::Launcher(at as u32)).map_err(StartError::Loop)?;
         }
-        self.begin_links(&plan.links).map_err(|why| StartError::Link(why.into()))?;
+        self.begin_links(&plan.links)?;
         for disk in plan.disks {
             self.plan.disks.push(disk.clone());
             self.take_in(DevicePlan::Disk(disk));

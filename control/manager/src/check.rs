@@ -2,7 +2,6 @@
 //!
 //! Nothing stays open here, and nothing is made or locked. Called by the program; `begin` and `shut` do the same when they start.
 
-use std::error::Error;
 use std::path::Path;
 
 use backend::net::HostOpenError;
@@ -15,7 +14,7 @@ use crate::bounds::{Bounds, BoundsError};
 use crate::disk::DiskParts;
 use crate::images::{self, ImageError};
 use crate::kind::DevicePlan;
-use crate::remote;
+use crate::remote::{self, LinkKeyError};
 use crate::rights::{Rights, RightsError};
 use crate::state::{self, StateError, StateFile};
 
@@ -33,7 +32,7 @@ pub enum CheckError {
     NoInterface(String),
     /// Key of a link.
     #[error("{0}")]
-    Key(#[source] Box<dyn Error + Send + Sync>),
+    Key(#[from] LinkKeyError),
     /// Rights to the API's sockets.
     #[error("[daemon]: {0}")]
     ApiRights(#[source] RightsError),
@@ -95,7 +94,7 @@ pub fn interface(host: &HostPlan) -> Result<(), CheckError> {
 /// # Errors
 /// What a start would say.
 pub fn link_key(link: &LinkPlan) -> Result<(), CheckError> {
-    remote::check_key(link).map_err(|why| CheckError::Key(why.into()))
+    Ok(remote::check_key(link)?)
 }
 
 /// That every user and group is there who is to open a socket.

@@ -4,7 +4,6 @@
 //! the protocol (`remote`), nor a link's work (`backend::link`, `sidecore::link`).
 
 use std::collections::BTreeMap;
-use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,12 +17,14 @@ use remote::iohost::HostEvent;
 use sidecore::{Command, FromLink, Link, ToClient};
 use tracing::{info, warn};
 
+use crate::defects::{found, late};
 use crate::log_rate::LogRate;
 use crate::manager::Manager;
 use crate::poll::Token;
 use crate::upgrade::predecessor::Upgrade;
 
 mod clients;
+mod error;
 mod generations;
 mod greeter;
 pub(crate) mod handing;
@@ -38,6 +39,7 @@ mod told;
 mod using;
 mod waits;
 
+pub(crate) use error::{HandingError, InheritError, LinkError, LinkKeyError};
 use generations::Generations;
 use greeter::{Greeter, Party, Task, Word, random};
 use handing::Transit;
@@ -169,6 +171,16 @@ impl Remote {
         self.links.get_mut(usize::from(key.0))
     }
 
+    /// The client's end of a link, if that is one.
+    fn using(&mut self, key: LinkKey) -> Option<&mut Using> {
+        self.link(key)?.using()
+    }
+
+    /// The IOhost's end of a link, if that is one.
+    fn serving(&mut self, key: LinkKey) -> Option<&mut Serving> {
+        self.link(key)?.serving()
+    }
+
     fn key_of(&self, id: &str) -> Option<LinkKey> {
         let at = self.links.iter().position(|link| link.plan.id == id)?;
         Some(LinkKey(at as u16))
@@ -198,11 +210,11 @@ impl Manager {
     ///
     /// # Errors
     /// A key cannot be read, or no thread is left: an operator has to act first.
-    pub(crate) fn begin_links(&mut self, plans: &[LinkPlan]) -> Result<(), String> {
+    pub(crate) fn begin_links(&mut self, plans: &[LinkPlan]) -> Result<(), LinkError> {
         let mut parties = BTreeMap::new();
         for (at, plan) in plans.iter().enumerate() {
-            let whose = format!("link {:?}", plan.id);
-            let identity = identity_of(plan).map_err(|error| format!("{whose}: {error}"))?;
+            let wrong = |source| LinkError::Key { id: plan.id.clone(), source };
+            let identity = identity_of(plan).map_err(wrong)?;
             let seats = self.cores.places(match &plan.end {
                 LinkEnd::Client { .. } => 1,
                 LinkEnd::Iohost { sidecores, .. } => *sidecores,
@@ -211,7 +223,9 @@ impl Manager {
             let key = LinkKey(at as u16);
             let end = match &plan.end {
                 LinkEnd::Client { .. } => End::Client(Using::new()),
-                LinkEnd::Iohost { .. } => End::Iohost(Serving::new(&identity, seats.len())?),
+                LinkEnd::Iohost { .. } => {
+                    End::Iohost(Serving::new(&identity, seats.len()).map_err(wrong)?)
+                }
             };
             let link = OneLink {
                 plan: plan.clone(),
@@ -221,16 +235,15 @@ impl Manager {
                 end,
                 log: LogRate::default(),
             };
-            let party = party_of(plan, identity).map_err(|error| format!("{whose}: {error}"))?;
+            let party = party_of(plan, identity).map_err(wrong)?;
             parties.insert(key, party);
             self.remote.links.push(link);
         }
         if parties.is_empty() {
             return Ok(());
         }
-        let greeter =
-            Greeter::start(parties).map_err(|error| format!("links: no thread: {error}"))?;
-        self.poll.add(&greeter, Token::Greeter).map_err(|error| format!("links: {error}"))?;
+        let greeter = Greeter::start(parties).map_err(LinkError::Thread)?;
+        self.poll.add(&greeter, Token::Greeter).map_err(LinkError::Watch)?;
         self.remote.greeter = Some(greeter);
         match self.estate.is_some() {
             // Another process has them until this one serves.
@@ -245,7 +258,7 @@ impl Manager {
         self.tell_of_silence(now);
         for at in 0..self.remote.links.len() {
             let key = LinkKey(at as u16);
-            let Some(link) = self.remote.link(key) else { continue };
+            let link = found!(self.defects, self.remote.link(key), "link of that number");
             let is_due = matches!(&link.stage, Stage::Shut { retry_at, .. } if *retry_at <= now);
             if !is_due {
                 if matches!(link.stage, Stage::Open) {
@@ -270,7 +283,7 @@ impl Manager {
     }
 
     fn link_is_shut(&mut self, key: LinkKey, problem: String, now: Instant) {
-        let Some(link) = self.remote.link(key) else { return };
+        let link = found!(self.defects, self.remote.link(key), "link of that number");
         let is_news =
             !matches!(&link.stage, Stage::Shut { problem: before, .. } if *before == problem);
         if is_news {
@@ -280,7 +293,7 @@ impl Manager {
     }
 
     fn link_is_open(&mut self, key: LinkKey, opened: LinkSeats) {
-        let Some(link) = self.remote.link(key) else { return };
+        let link = found!(self.defects, self.remote.link(key), "link of that number");
         let LinkSeats { sockets, refused } = opened;
         if let Some(why) = refused {
             warn!(link = link.plan.id, "it is served by one sidecore: {why}");
@@ -305,8 +318,8 @@ impl Manager {
 
     /// Gives a link to the sidecores that are to have its seats.
     fn begin_seats(&mut self, key: LinkKey, made: Vec<Link>) {
-        let seats = self.remote.link(key).map(|link| link.seats.clone()).unwrap_or_default();
-        for (core, made) in seats.iter().zip(made) {
+        let link = found!(self.defects, self.remote.link(key), "link of that number");
+        for (core, made) in link.seats.iter().zip(made) {
             self.cores.send(*core, Command::AttachLink(key, made));
         }
     }
@@ -318,7 +331,7 @@ impl Manager {
 
     /// A sidecore gave a link back, which it could not take.
     pub(crate) fn link_is_refused(&mut self, key: LinkKey) {
-        let Some(link) = self.remote.link(key) else { return };
+        let link = found!(self.defects, self.remote.link(key), "link of that number");
         let problem = "its sidecore has no place for it: make fewer links".to_string();
         warn!(link = link.plan.id, "{problem}");
         link.stage = Stage::Shut { problem, retry_at: self.now + 60 * RETRY_INTERVAL };
@@ -346,8 +359,10 @@ impl Manager {
                 return self.remote.transit.later.push((core, key, said));
             }
         }
-        let Some(link) = self.remote.link(key) else { return };
-        let Some(seat) = link.seats.iter().position(|one| *one == core) else { return };
+        let link = found!(self.defects, self.remote.link(key), "link of that number");
+        // One that was refused, and was opened again with fewer.
+        let seat = link.seats.iter().position(|one| *one == core);
+        let Some(seat) = seat else { return late("seat of a link") };
         match said {
             FromLink::Greet { frame, from } => self.ask_greeter(Task::Heard(key, from, frame)),
             FromLink::WantsSession(_) => {
@@ -365,29 +380,28 @@ impl Manager {
         }
     }
 
-    fn ask_greeter(&self, task: Task) {
-        if let Some(greeter) = &self.remote.greeter {
-            greeter.ask(task);
-        }
+    fn ask_greeter(&mut self, task: Task) {
+        let greeter = self.remote.greeter.as_ref();
+        found!(self.defects, greeter, "thread for handshakes of links").ask(task);
     }
 
     fn begin_session(&mut self, key: LinkKey) {
-        let Some(using) = self.remote.link(key).and_then(OneLink::using) else { return };
-        let number = using.next_session();
+        let using = self.remote.using(key);
+        let number = found!(self.defects, using, "client's end of that link").next_session();
         self.ask_greeter(Task::Begin(key, number));
     }
 
     /// The greeter has something to say.
     pub(crate) fn hear_greeter(&mut self) {
-        if let Some(greeter) = &self.remote.greeter {
-            greeter.hear();
-        }
+        let greeter = self.remote.greeter.as_ref();
+        found!(self.defects, greeter, "thread for handshakes of links").hear();
         while let Some(word) = self.remote.greeter.as_ref().and_then(Greeter::word) {
             match word {
                 Word::Hello(key, hello) => self.tell_client(key, ToClient::Hello(hello)),
                 Word::Client(key, peer, made) => {
-                    if let Some(using) = self.remote.link(key).and_then(OneLink::using) {
-                        using.established(peer);
+                    match self.remote.using(key) {
+                        Some(using) => using.established(peer),
+                        None => self.defects.note("client's end of that link"),
                     }
                     self.tell_client(key, ToClient::Establish { made, peer });
                 }
@@ -399,6 +413,7 @@ impl Manager {
                          a [[link.client]] here, and this IOhost's is to be its `iohost_key`"
                     );
                 }),
+                Word::NoParty(expected) => self.defects.note(expected),
                 Word::Iohost(key, greeting, made, answer) => {
                     self.hello_is_answered(key, greeting, made, answer);
                 }
@@ -416,18 +431,13 @@ fn longest(opened: &LinkSeats) -> usize {
 ///
 /// # Errors
 /// What a start would say.
-pub(crate) fn check_key(plan: &LinkPlan) -> Result<(), String> {
-    let identity = identity_of(plan).map_err(|error| error.to_string())?;
-    party_of(plan, identity).map(drop)
+pub(crate) fn check_key(plan: &LinkPlan) -> Result<(), LinkKeyError> {
+    party_of(plan, identity_of(plan)?).map(drop)
 }
 
-fn identity_of(plan: &LinkPlan) -> io::Result<Identity> {
-    match &plan.key_file {
-        None => Ok(Identity::None),
-        Some(file) => read_key(Path::new(file))
-            .map(Identity::Key)
-            .map_err(|error| io::Error::new(error.kind(), format!("its key file {error}"))),
-    }
+fn identity_of(plan: &LinkPlan) -> Result<Identity, LinkKeyError> {
+    let Some(file) = &plan.key_file else { return Ok(Identity::None) };
+    read_key(Path::new(file)).map(Identity::Key).map_err(LinkKeyError::File)
 }
 
 /// Bytes of the longest frame that fits into a packet on a link's way.
@@ -445,11 +455,8 @@ fn frame_bytes(plan: &LinkPlan) -> u16 {
     plan.mtu.saturating_sub(before)
 }
 
-/// The likeliest mistake with keys.
-const OWN_KEY: &str = "its `iohost_key` is this machine's own: it is to be what `sidecore link key FILE` prints at the IOhost";
-
 /// What handshakes of a link are made with.
-fn party_of(plan: &LinkPlan, identity: Identity) -> Result<Party, String> {
+fn party_of(plan: &LinkPlan, identity: Identity) -> Result<Party, LinkKeyError> {
     let is_secret = plan.key_file.is_some();
     let offer = Offer::new(is_secret, frame_bytes(plan), RING_FRAMES);
     Ok(match &plan.end {
@@ -458,7 +465,7 @@ fn party_of(plan: &LinkPlan, identity: Identity) -> Result<Party, String> {
             if let (Identity::Key(own), Some(iohost)) = (&identity, iohost_key)
                 && public_key(own).is_ok_and(|own| own == *iohost)
             {
-                return Err(OWN_KEY.to_string());
+                return Err(LinkKeyError::Own);
             }
             Party::Client { identity, iohost: iohost_key.unwrap_or([0; 32]), offer }
         }
@@ -466,7 +473,7 @@ fn party_of(plan: &LinkPlan, identity: Identity) -> Result<Party, String> {
             let responder =
                 remote::handshake::Greeter::new(identity, offer, lease_s * 1000, WORK_MS);
             let clients: Vec<PublicKey> = clients.iter().filter_map(|client| client.key).collect();
-            let responder = Box::new(responder.map_err(|error| error.to_string())?);
+            let responder = Box::new(responder.map_err(LinkKeyError::Responder)?);
             Party::Iohost { responder, clients }
         }
     })

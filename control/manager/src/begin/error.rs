@@ -3,7 +3,6 @@
 //! Not here: what a start finds wrong with one device, which is shown instead (`shut`). Made by `begin`, printed by
 //! the program.
 
-use std::error::Error;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -11,6 +10,7 @@ use std::path::PathBuf;
 use config::plan::Origin;
 
 use crate::network::NetworkError;
+use crate::remote::LinkError;
 use crate::state::StateError;
 
 /// Failure to start. Nothing is left behind.
@@ -54,7 +54,7 @@ pub enum StartError {
     State(#[from] StateError),
     /// Link that cannot be taken in.
     #[error("{0}")]
-    Link(#[source] Box<dyn Error + Send + Sync>),
+    Link(#[from] LinkError),
     /// Switch that cannot be made.
     #[error("switch {id:?}: {source}")]
     Switch {

@@ -9,14 +9,15 @@ use sidecore::ToHost;
 
 use super::greeter::Task;
 use super::serving::Export;
-use super::{End, Manager, OneLink};
+use super::{End, Manager};
+use crate::defects::found;
 
 impl Manager {
     /// A disk is to go that clients may have, or might: true when one of them has it, and it goes when that one has it no
     /// more.
     pub(crate) fn take_from_clients(&mut self, device: u32) -> bool {
-        let Some((key, export)) = self.export_of(device) else { return false };
-        self.remove_export(key, export)
+        let export = self.export_of(device);
+        export.is_some_and(|(key, export)| self.remove_export(key, export))
     }
 
     /// Whether a client has a disk, or it is kept for one.
@@ -41,7 +42,7 @@ impl Manager {
 
     /// No client may have it any more. Whether one has it.
     fn remove_export(&mut self, key: LinkKey, export: u16) -> bool {
-        let Some(one) = self.export(key, export) else { return false };
+        let one = found!(self.defects, self.export(key, export), "export of that number");
         one.is_removed = true;
         let is_had = one.had.as_ref().is_some_and(|had| had.is_here);
         self.tell_seats(key, None, || ToHost::Remove { export });
@@ -51,14 +52,15 @@ impl Manager {
     /// The plan in force has other clients of that link.
     pub(crate) fn set_link_clients(&mut self, id: &str) {
         let plan = self.plan.links.iter().find(|link| link.id == id).cloned();
-        let Some((key, plan)) = self.remote.key_of(id).zip(plan) else { return };
+        let found = self.remote.key_of(id).zip(plan);
+        let (key, plan) = found!(self.defects, found, "link that has other clients");
         let keys: Vec<PublicKey> = plan.clients().iter().filter_map(|client| client.key).collect();
-        if let Some(greeter) = &self.remote.greeter {
-            greeter.tell(Task::Clients(key, keys));
-        }
-        let Some(link) = self.remote.link(key) else { return };
+        let greeter = self.remote.greeter.as_ref();
+        let greeter = found!(self.defects, greeter, "thread for handshakes of links");
+        greeter.tell(Task::Clients(key, keys));
+        let link = found!(self.defects, self.remote.link(key), "link of that number");
         link.plan = plan.clone();
-        let Some(serving) = self.remote.link(key).and_then(OneLink::serving) else { return };
+        let serving = found!(self.defects, link.serving(), "IOhost's end of that link");
         let exports = (0..).zip(&serving.exports).filter(|(_, one)| !one.is_removed);
         let exports: Vec<(u16, String)> =
             exports.map(|(number, one)| (number, one.disk.clone())).collect();

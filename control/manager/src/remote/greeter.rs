@@ -72,6 +72,8 @@ pub(crate) enum Word {
     Read(LinkKey, Greeting, Box<Greeted>),
     /// An IOhost's, with the answer that is to be sent.
     Iohost(LinkKey, Greeting, Box<Established>, Vec<u8>),
+    /// A link is not of the role that control takes it for: what there was to be.
+    NoParty(&'static str),
     /// A hello from there was refused, and why; said of one in a minute.
     Refused(LinkKey, Address, String),
 }
@@ -156,17 +158,14 @@ impl Desk {
             Task::Greet(key, greeting) => (key, self.greet(key, greeting)),
             Task::Answer(key, greeting, greeted) => (key, answer(key, greeting, *greeted)),
             Task::Clients(key, all) => {
-                if let Some(Party::Iohost { clients, .. }) = self.parties.get_mut(&key) {
-                    *clients = all;
-                }
-                return;
+                let Some(Party::Iohost { clients, .. }) = self.parties.get_mut(&key) else {
+                    return self.tell(Word::NoParty("IOhost's link that has clients"));
+                };
+                return *clients = all;
             }
         };
         match done {
-            Ok(Some(word)) => {
-                let _ = self.say.send(word);
-                let _ = rustix::io::write(&self.ring, &1u64.to_ne_bytes());
-            }
+            Ok(Some(word)) => self.tell(word),
             Ok(None) => {}
             Err(why) => {
                 debug!(link = key.0, "a handshake is dropped: {why}");
@@ -175,22 +174,30 @@ impl Desk {
         }
     }
 
+    fn tell(&self, word: Word) {
+        // Control is gone: so is this thread in a moment.
+        let _ = self.say.send(word);
+        let _ = rustix::io::write(&self.ring, &1u64.to_ne_bytes());
+    }
+
     /// A client was refused: control is told, but not of each. Anybody can send anything.
     fn note_refused(&mut self, key: LinkKey, from: Option<Address>, why: &Refused) {
-        // Junk is nobody's mistake.
-        let Some(from) = from.filter(|_| !matches!(why, Refused::Malformed(_))) else { return };
+        // An IOhost's answer has nobody to be told of, and junk is nobody's mistake.
+        let Some(from) = from else { return };
+        if matches!(why, Refused::Malformed(_)) {
+            return;
+        }
         let (time, last) = (now(), self.refused.get(&key));
         if last.is_some_and(|last| time < *last + REFUSED_INTERVAL) {
             return;
         }
         self.refused.insert(key, time);
-        let _ = self.say.send(Word::Refused(key, from, why.to_string()));
-        let _ = rustix::io::write(&self.ring, &1u64.to_ne_bytes());
+        self.tell(Word::Refused(key, from, why.to_string()));
     }
 
     fn begin(&mut self, key: LinkKey, number: u32) -> Result<Option<Word>, Refused> {
         let Some(Party::Client { identity, iohost, offer }) = self.parties.get(&key) else {
-            return Ok(None);
+            return Ok(Some(Word::NoParty("client's link that wants a session")));
         };
         let begun = Initiator::new(identity, *iohost, number, *offer, &mut System)?;
         let hello = begun.hello().to_vec();
@@ -204,6 +211,7 @@ impl Desk {
         from: Address,
         frame: &[u8],
     ) -> Result<Option<Word>, Refused> {
+        // The handshake is over, or none has begun: whoever wants to sends such frames.
         let Some(begun) = self.begun.get_mut(&key) else { return Ok(None) };
         match begun.receive(frame)? {
             Step::Again => Ok(Some(Word::Hello(key, begun.hello().to_vec()))),
@@ -216,7 +224,7 @@ impl Desk {
 
     fn greet(&mut self, key: LinkKey, greeting: Greeting) -> Result<Option<Word>, Refused> {
         let Some(Party::Iohost { responder, clients }) = self.parties.get(&key) else {
-            return Ok(None);
+            return Ok(Some(Word::NoParty("IOhost's link that heard a hello")));
         };
         let knows = |key: &PublicKey| clients.contains(key);
         let greeted = responder.read(greeting.hello(), &knows, &mut System)?;

@@ -5,6 +5,7 @@
 //! `sidecore::link`). Called by `upgrade::links`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use backend::link::{Address, LinkKey, LinkSeats};
@@ -15,9 +16,11 @@ use sidecore::{Command, FromLink, Link, ToHost};
 use tracing::warn;
 
 use super::RemoteParts;
+use super::error::{HandingError, InheritError};
 use super::seats::{Had, Who};
 use super::using::{Asked, Known, remote_disk};
 use super::{End, Manager, OneLink, Remote, Stage, frame_bytes, longest};
+use crate::defects::{found, late};
 use crate::device::Device;
 use crate::upgrade::wire::{
     ClientWords, ExportWords, KnownWords, NumberWords, SeatWords, WhoWords,
@@ -113,7 +116,7 @@ impl Remote {
 impl OneLink {
     /// What it goes on with, of the sockets of a process before this one. `None`: an IOhost's, for which that one still
     /// has what it needs.
-    fn sockets_of(&self, sockets: Vec<std::os::fd::OwnedFd>) -> Result<Option<LinkSeats>, String> {
+    fn sockets_of(&self, sockets: Vec<OwnedFd>) -> Result<Option<LinkSeats>, InheritError> {
         let source = self.source();
         // Another address, or another interface: it is opened anew, and begins with what is known all the same.
         let inherited = LinkSeats::inherit(&source, sockets).or_else(|why| {
@@ -124,12 +127,10 @@ impl OneLink {
             Err(error) if error.why.may_pass() && matches!(self.end, End::Iohost(_)) => {
                 return Ok(None);
             }
-            inherited => inherited.map_err(|why| why.to_string())?,
+            inherited => inherited?,
         };
         match longest(&sockets) < usize::from(frame_bytes(&self.plan)) {
-            true => {
-                Err("its interface's packets are shorter than its `mtu`: make them equal".into())
-            }
+            true => Err(InheritError::Mtu),
             false => Ok(Some(sockets)),
         }
     }
@@ -154,8 +155,8 @@ impl Manager {
         let seats = self.remote.link(key).map(|link| &link.seats);
         let seat = seats.and_then(|seats| seats.iter().position(|one| *one == core));
         let Some(seat) = seat.filter(|seat| self.remote.transit.is_away(key, *seat)) else {
-            // It was not asked for to be kept.
-            return;
+            // One that was not asked for to be kept.
+            return late("seat of a link");
         };
         self.remote.transit.home.insert((key, seat), link);
         if !self.frozen {
@@ -175,8 +176,9 @@ impl Manager {
         for ((key, seat), made) in std::mem::take(&mut self.remote.transit.home) {
             self.remote.transit.asked.remove(&(key, seat));
             let core = self.remote.link(key).and_then(|link| link.seats.get(seat).copied());
-            if let Some(core) = core {
-                self.cores.send(core, Command::AttachLink(key, made));
+            match core {
+                Some(core) => self.cores.send(core, Command::AttachLink(key, made)),
+                None => self.defects.note("sidecore of a seat that is here"),
             }
         }
         for (key, seat, told) in std::mem::take(&mut self.remote.transit.untold) {
@@ -215,19 +217,13 @@ impl Manager {
         key: LinkKey,
         seat: usize,
         made: &Link,
-    ) -> Result<(SeatWords, Vec<u8>), String> {
-        let Some(link) = self.remote.links.get(usize::from(key.0)) else {
-            return Err("there is no such link".to_string());
-        };
+    ) -> Result<(SeatWords, Vec<u8>), HandingError> {
+        let link = self.remote.links.get(usize::from(key.0)).ok_or(HandingError::NoLink)?;
         let (mut words, mut bytes) = (SeatWords::default(), Vec::new());
         match (&link.end, made) {
             (End::Client(using), Link::Client(made)) => {
                 let id = &link.plan.id;
-                bytes = made.save().ok_or_else(|| {
-                    format!(
-                        "requests by link {id:?} are being repeated: try again when they have ended"
-                    )
-                })?;
+                bytes = made.save().ok_or_else(|| HandingError::Repeating(id.clone()))?;
                 let disks = using.numbers.iter().filter_map(|(number, asked)| {
                     let Asked::Disk(device, id, whose) = asked else { return None };
                     let parts = self.disk_parts(*device)?.remote.as_ref()?;
@@ -253,14 +249,14 @@ impl Manager {
                 }
                 words.clients = serving.seated.at(seat).map(words_of).collect();
             }
-            _ => return Err("a link has changed its role".to_string()),
+            _ => return Err(HandingError::Role),
         }
         Ok((words, bytes))
     }
 
     /// What a predecessor has heard of disks is known here, before they are opened.
     pub(super) fn know_as_before(&mut self) {
-        let Some(estate) = &mut self.estate else { return };
+        let estate = found!(self.defects, &mut self.estate, "estate of a predecessor");
         let known = std::mem::take(&mut estate.known);
         if let Some(run) = estate.run {
             self.remote.run = run;
@@ -285,18 +281,14 @@ impl Manager {
     pub(crate) fn inherit_link(
         &mut self,
         id: &str,
-        sockets: Vec<std::os::fd::OwnedFd>,
+        sockets: Vec<OwnedFd>,
         parts: Vec<InheritedSeat>,
-    ) -> Result<(), String> {
-        let wrong = |why: String| format!("link {id:?}: {why}");
-        let Some(key) = self.remote.key_of(id) else { return Ok(()) };
-        let Some(link) = self.remote.link(key) else { return Ok(()) };
-        let mut sockets = match link.sockets_of(sockets) {
-            Ok(Some(sockets)) => sockets,
-            // It is opened when that can be, and its clients begin as with one that was started anew.
-            Ok(None) => return Ok(()),
-            Err(why) => return Err(wrong(why)),
-        };
+    ) -> Result<(), InheritError> {
+        let key = self.remote.key_of(id);
+        let found = key.and_then(|key| Some((key, self.remote.link(key)?)));
+        let Some((key, link)) = found else { return Ok(()) };
+        // It is opened when that can be, and its clients begin as with one that was started anew.
+        let Some(mut sockets) = link.sockets_of(sockets)? else { return Ok(()) };
         sockets.sockets.truncate(link.seats.len().max(1));
         let (mut client, mut exports, mut clients) = (None, Vec::new(), Vec::new());
         for InheritedSeat { seat, words, bytes } in parts {
@@ -306,29 +298,23 @@ impl Manager {
                 bytes = rest;
                 Some(taken)
             };
-            let short = || wrong("a seat is cut short".to_string());
             match (&mut link.end, words.client) {
                 (End::Client(using), Some(ClientWords { bytes, disks })) => {
-                    let saved = take(bytes).ok_or_else(short)?;
-                    let Some(socket) = sockets.sockets.pop() else { return Err(short()) };
-                    let made = using.make_of(&link.plan, socket, saved);
-                    let made = made.map_err(|why| wrong(why.to_string()))?;
+                    let saved = take(bytes).ok_or(InheritError::Short)?;
+                    let socket = sockets.sockets.pop().ok_or(InheritError::Short)?;
+                    let made = using.make_of(&link.plan, socket, saved)?;
                     let has = |one: &NumberWords| made.disks().any(|disk| disk == one.number);
                     let numbers: BTreeSet<u16> = disks.iter().map(|one| one.number).collect();
                     if numbers.len() < disks.len() || !disks.iter().all(has) {
-                        return Err(wrong(
-                            "a disk has a number that its link does not have, or another disk has"
-                                .into(),
-                        ));
+                        return Err(InheritError::Number);
                     }
                     client = Some((Link::Client(made), disks));
                 }
                 (End::Iohost(_), None) => {
                     let seat = seat % sockets.sockets.len().max(1);
                     for export in words.exports {
-                        let saved = take(export.bytes).ok_or_else(short)?.to_vec();
-                        let is_had = remote::iohost::check_saved(&saved);
-                        let is_had = is_had.map_err(|why| wrong(why.to_string()))?;
+                        let saved = take(export.bytes).ok_or(InheritError::Short)?.to_vec();
+                        let is_had = remote::iohost::check_saved(&saved)?;
                         exports.push((seat, export, saved, is_had));
                     }
                     clients.extend(words.clients.into_iter().map(|who| (seat, who)));
@@ -381,14 +367,13 @@ impl Manager {
             let gone: Vec<u16> = made.disks().filter(|disk| !has(*disk)).collect();
             gone.into_iter().for_each(|disk| made.release(disk));
         }
-        let Some(link) = self.remote.link(key) else { return };
+        let link = found!(self.defects, self.remote.link(key), "link of that number");
         link.stage = Stage::Open;
-        if let Some(using) = link.using() {
-            for (words, its) in &known {
-                let (device, whose) = (words.device.clone(), words.whose.clone());
-                let asked = Asked::Disk(its.unwrap_or(u32::MAX), device, whose);
-                using.numbers.insert(words.number, asked);
-            }
+        let using = found!(self.defects, link.using(), "client's end of that link");
+        for (words, its) in &known {
+            let (device, whose) = (words.device.clone(), words.whose.clone());
+            let asked = Asked::Disk(its.unwrap_or(u32::MAX), device, whose);
+            using.numbers.insert(words.number, asked);
         }
         self.begin_seats(key, vec![made]);
         for (words, its) in known {
@@ -401,17 +386,15 @@ impl Manager {
 
     /// A device has that number of its link, since a process before this one asked for it.
     fn goes_on_as(&mut self, number: u32, words: &NumberWords) {
-        let Some(remote) = self.disk_parts(number).and_then(|parts| parts.remote.as_ref()) else {
-            return;
-        };
-        let (key, name) = (remote.link, remote.name.clone());
-        let using = self.remote.link(key).and_then(OneLink::using);
-        let Some(Known::Is(news)) = using.and_then(|using| using.known.get(&name)).cloned() else {
-            return;
-        };
-        let Some(parts) = self.disk_parts_mut(number) else { return };
+        let parts = self.devices.get_mut(&number).and_then(|device| device.kind.disk_mut());
+        let parts = found!(self.defects, parts, "disk that goes on by its link");
         let (size, readonly) = (parts.disk.size_bytes(), parts.plan.readonly);
-        let Some(remote) = &mut parts.remote else { return };
+        let remote = found!(self.defects, &mut parts.remote, "link of a disk that goes on by it");
+        let using = self.remote.using(remote.link);
+        let using = found!(self.defects, using, "client's end of that link");
+        let Some(Known::Is(news)) = using.known.get(&remote.name).cloned() else {
+            return self.defects.note("word of what a disk is that is open");
+        };
         remote.number = Some(words.number);
         (remote.told_bytes, remote.is_shrunk) = (words.told_bytes, words.is_shrunk);
         parts.disk = remote_disk(remote, &News { size, ..news }, readonly, words.number);
@@ -423,23 +406,21 @@ impl Manager {
         exports: Vec<(usize, ExportWords, Vec<u8>, bool)>,
         clients: Vec<(usize, WhoWords)>,
     ) {
-        let Some(link) = self.remote.link(key) else { return };
+        let link = found!(self.defects, self.remote.link(key), "link of that number");
         let lease_s = match &link.plan.end {
             LinkEnd::Iohost { lease_s, .. } => *lease_s,
             LinkEnd::Client { .. } => 0,
         };
         let for_ns = Duration::from_secs(lease_s.into()).as_nanos() as u64;
-        let Some(serving) = link.serving() else { return };
+        let serving = found!(self.defects, link.serving(), "IOhost's end of that link");
         for (seat, words) in clients {
             serving.seated.comes_back(who_of(&words), seat, self.now);
         }
         for (seat, words, saved, is_here) in exports {
-            let serving = self.remote.link(key).and_then(OneLink::serving);
-            let exports = serving.map(|serving| &mut serving.exports);
-            let found = exports.and_then(|all| {
-                let at = all.iter().position(|one| one.disk == words.name)?;
-                Some((at as u16, all.get_mut(at)?))
-            });
+            let serving = self.remote.serving(key);
+            let serving = found!(self.defects, serving, "IOhost's end of that link");
+            let mut exports = (0..).zip(&mut serving.exports);
+            let found = exports.find(|(_, one)| one.disk == words.name);
             // Clients may have it no more.
             let Some((number, export)) = found else { continue };
             export.had = Some(Had::before(seat, words.who.as_ref().map(who_of), is_here));

@@ -9,22 +9,28 @@ use remote::client::Standing;
 use sidecore::ToClient;
 use tracing::warn;
 
+use super::Manager;
 use super::using::Asked;
-use super::{Manager, OneLink};
+use crate::defects::{found, late};
 use crate::disk::DiskParts;
 
 impl Manager {
     /// How a disk stands is kept before its guest can write, and a loss beyond a power cut.
     pub(super) fn stands(&mut self, key: LinkKey, number: u16, standing: Option<Standing>) {
-        let Some(link) = self.remote.link(key) else { return };
-        let asked = link.using().and_then(|using| using.numbers.get(&number).cloned());
-        let Some(Asked::Disk(device, id, whose)) = asked else { return };
+        let using = found!(self.defects, self.remote.using(key), "client's end of that link");
+        let asked = using.numbers.get(&number).cloned();
+        let asked = found!(self.defects, asked, "disk or NIC that its link has by that number");
+        // Nothing is kept of a NIC.
+        let Asked::Disk(device, id, whose) = asked else { return };
         if let Err(error) = self.remote.standings.keep(&id, &whose, standing) {
             warn!(disk = id, %error, "how it stands at its IOhost cannot be kept: a restart of this daemon forgets it");
         }
         let is_lost = standing.is_some_and(|standing| standing.is_lost);
         self.is_on(device, &id, standing.map_or(0, |standing| standing.image));
-        let Some(parts) = self.remote_parts_mut(device).filter(|_| is_lost) else { return };
+        if !is_lost {
+            return;
+        }
+        let Some(parts) = self.remote_parts_mut(device) else { return late("disk of a link") };
         if !std::mem::replace(&mut parts.is_lost, true) {
             self.mark_unsynced(device);
         }
@@ -32,6 +38,7 @@ impl Manager {
 
     /// An operator knows what a disk has lost.
     pub(crate) fn forgive_remote(&mut self, device: u32) {
+        // Of all disks, that may be another one.
         let Some(parts) = self.remote_parts_mut(device) else { return };
         parts.is_lost = false;
         if let (key, Some(disk)) = (parts.link, parts.number) {
@@ -49,7 +56,7 @@ impl Manager {
 
     /// Its IOhost has another image than the one that the guest of a disk is on: nothing is asked of it.
     pub(super) fn is_other(&mut self, key: LinkKey, number: u16) {
-        let Some(parts) = self.asked_for(key, number) else { return };
+        let Some(parts) = self.asked_for(key, number) else { return late("disk of a link") };
         if let Some(remote) = &mut parts.remote {
             remote.is_bound = false;
             remote.waits.asked_at = None;
@@ -75,11 +82,21 @@ impl Manager {
         }
     }
 
+    /// The device whose disk has that number of its link, or had it before it was given back: it may be gone. `None`: it
+    /// is no disk's that is asked for.
+    pub(super) fn disk_of(&mut self, key: LinkKey, number: u16) -> Option<u32> {
+        let using = found!(self.defects, self.remote.using(key), "client's end of that link");
+        let asked = using.numbers.get(&number);
+        let asked = found!(self.defects, asked, "disk or NIC that its link has by that number");
+        match asked {
+            Asked::Disk(device, ..) => Some(*device),
+            Asked::Look(_) | Asked::Nic(_) => None,
+        }
+    }
+
     /// The disk that is asked for by that number.
     pub(super) fn asked_for(&mut self, key: LinkKey, number: u16) -> Option<&mut DiskParts> {
-        let using = self.remote.link(key).and_then(OneLink::using)?;
-        let Some(Asked::Disk(device, ..)) = using.numbers.get(&number) else { return None };
-        let device = *device;
+        let device = self.disk_of(key, number)?;
         let is_it = |parts: &&mut DiskParts| {
             parts.remote.as_ref().is_some_and(|remote| remote.number == Some(number))
         };

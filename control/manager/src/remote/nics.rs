@@ -19,10 +19,13 @@ use remote::wire::News;
 use sidecore::{AttachmentMemory, ToClient, ToHost};
 use tracing::{info, warn};
 
+use super::error::{LinkFull, LinkPortError};
+use super::seats::Had;
 use super::serving::Export;
 use super::using::Asked;
 use super::waits::Waits;
 use super::{Manager, OneLink, Stage, device_of};
+use crate::defects::{found, late};
 
 /// Requests of a NIC's attachment: none is made, and these are the least.
 const SLOTS: u16 = 1;
@@ -63,14 +66,11 @@ fn on_the_wire(name: &str) -> String {
 
 impl Manager {
     /// The link of a port, and its number there if this is the IOhost's end.
-    fn link_of_port(&mut self, host: &HostPlan) -> Result<(LinkKey, Option<u16>), String> {
+    fn link_of_port(&mut self, host: &HostPlan) -> Result<(LinkKey, Option<u16>), LinkPortError> {
         let (key, export) = match host {
             HostPlan::Remote { link, .. } => {
                 let key = self.remote.key_of(link);
-                (
-                    key.ok_or(format!("link {link:?} is made at the daemon's start: restart it"))?,
-                    None,
-                )
+                (key.ok_or_else(|| LinkPortError::NotMade(link.clone()))?, None)
             }
             HostPlan::Lent { name } => {
                 let wire = on_the_wire(name);
@@ -81,22 +81,20 @@ impl Manager {
                 let key = id.and_then(|id| self.remote.key_of(&id));
                 let found = key.and_then(|key| Some((key, self.remote.link(key)?)));
                 let Some((key, link)) = found else {
-                    return Err(
-                        "no client of a link may have it (`nics` of a [[link.client]])".into()
-                    );
+                    return Err(LinkPortError::NotLent);
                 };
                 let exports = link.serving().map(|serving| &serving.exports);
                 let is_it = |one: &Export| one.disk == wire && !one.is_removed;
                 let at = exports.and_then(|all| all.iter().position(is_it));
                 (key, at.map(|at| at as u16))
             }
-            _ => return Err("it is no port of a link".to_string()),
+            _ => return Err(LinkPortError::OtherKind),
         };
-        let link = self.remote.link(key);
-        match link.map(|link| (&link.stage, &link.plan.id)) {
-            Some((Stage::Open, _)) => Ok((key, export)),
-            Some((Stage::Shut { problem, .. }, id)) => Err(format!("link {id:?}: {problem}")),
-            None => Err("its link is not there".to_string()),
+        match self.remote.link(key).map(|link| (&link.stage, &link.plan.id)) {
+            Some((Stage::Shut { problem, .. }, id)) => {
+                Err(LinkPortError::Shut { id: id.clone(), problem: problem.clone() })
+            }
+            Some((Stage::Open, _)) | None => Ok((key, export)),
         }
     }
 
@@ -105,15 +103,14 @@ impl Manager {
         let (HostPlan::Remote { name, .. } | HostPlan::Lent { name }) = host else { return Ok(()) };
         let found = self.link_of_port(host).map(drop);
         let (kind, interface) = ("remote nic", name.clone());
-        found.map_err(|why| HostOpenError { kind, interface, why: Why::Link(why) })
+        found.map_err(|why| HostOpenError { kind, interface, why: Why::Link(why.to_string()) })
     }
 
     /// A port was opened: its link has the other end from now on. Where that cannot be, the port is gone, and is tried
     /// again.
     pub(crate) fn plug_into_link(&mut self, number: u32, nic: Box<LinkNic>) {
-        let Some(host) = self.network.uplinks.get(&number).map(|up| up.plan.host.clone()) else {
-            return;
-        };
+        let uplink = self.network.uplinks.get(&number);
+        let host = found!(self.defects, uplink, "port that was opened").plan.host.clone();
         let counters = nic.counters();
         let (key, export) = match self.link_of_port(&host) {
             Ok(found) => found,
@@ -125,7 +122,15 @@ impl Manager {
         self.forget_former(number);
         let asking = match &host {
             HostPlan::Remote { name, .. } => {
-                self.asking(key, number, device_of(&on_the_wire(name)))
+                let asking = self.asking(key, number, device_of(&on_the_wire(name)));
+                match found!(self.defects, asking, "client's end of that link") {
+                    Ok(asking) => Some(asking),
+                    Err(why) => {
+                        return self.log_of_link(key, |link| {
+                            warn!(link = link.plan.id, port = number, "{why}");
+                        });
+                    }
+                }
             }
             _ => None,
         };
@@ -136,22 +141,23 @@ impl Manager {
                 self.follow_port(number);
             }
             (_, Some(export)) => {
-                let Some(one) = self.export(key, export) else { return };
+                let one = found!(self.defects, self.export(key, export), "export of that number");
                 // Where the client is that has it; the next one may be elsewhere, and has it brought there.
                 let seat = one.had.as_ref().map_or(0, |had| had.seat);
                 one.plug = Some((seat, false));
                 self.tell_seat(key, seat, ToHost::PlugIn { export, nic });
             }
+            // Its link has not heard of it yet.
             _ => {}
         }
     }
 
     /// A number for a NIC that is to be asked for when its guest runs.
-    fn asking(&mut self, key: LinkKey, port: u32, device: u64) -> Option<Asking> {
-        let using = self.remote.link(key)?.using()?;
-        let number = using.number(Asked::Nic(port))?;
+    fn asking(&mut self, key: LinkKey, port: u32, device: u64) -> Option<Result<Asking, LinkFull>> {
+        let using = self.remote.using(key)?;
         let waits = Waits { silent_since: using.silent_since, asked_at: None };
-        Some(Asking { number, device, hold: Hold::Free, waits })
+        let number = using.number(Asked::Nic(port));
+        Some(number.map(|number| Asking { number, device, hold: Hold::Free, waits }))
     }
 
     /// The number that a port had before it was opened anew is nobody's.
@@ -177,11 +183,13 @@ impl Manager {
     }
 
     fn follow_port(&mut self, port: u32) {
+        // A port that goes by no link; or is an IOhost's, which asks for nothing.
+        let Some(linked) = self.remote.nics.get_mut(&port) else { return };
+        let (key, Some(asking)) = (linked.key, &mut linked.asking) else { return };
         let uplink = self.network.uplinks.get(&port);
         let nic = uplink.and_then(|uplink| uplink.nic.as_ref()).map(|(_, number)| *number);
-        let Some(device) = nic.and_then(|number| self.devices.get_mut(&number)) else { return };
-        let Some(nic) = self.remote.nics.get_mut(&port) else { return };
-        let (key, Some(asking)) = (nic.key, &mut nic.asking) else { return };
+        let device = nic.and_then(|number| self.devices.get_mut(&number));
+        let Some(device) = device else { return late("NIC of a port") };
         let is_idle = device.attached().is_empty() && !device.is_started(None);
         let Asking { number: disk, device: wanted, .. } = *asking;
         match asking.hold {
@@ -219,7 +227,7 @@ impl Manager {
 
     /// Tells a link that has just come of all NICs that its clients may have. Ports are plugged in when they are there.
     pub(super) fn export_nics(&mut self, key: LinkKey) {
-        let Some(link) = self.remote.link(key) else { return };
+        let link = found!(self.defects, self.remote.link(key), "link of that number");
         let clients = link.plan.clients().to_vec();
         let mut names: Vec<&String> = clients.iter().flat_map(|client| &client.nics).collect();
         names.sort_unstable();
@@ -229,7 +237,8 @@ impl Manager {
             let keys: Vec<PublicKey> = its.filter_map(|client| client.key).collect();
             let wire = on_the_wire(name);
             let device = device_of(&wire);
-            let Some(serving) = self.remote.link(key).and_then(OneLink::serving) else { return };
+            let serving = self.remote.serving(key);
+            let serving = found!(self.defects, serving, "IOhost's end of that link");
             if serving.exports.iter().any(|one| one.disk == wire && !one.is_removed) {
                 continue;
             }
@@ -241,20 +250,26 @@ impl Manager {
         }
     }
 
-    /// What a link says of a NIC that clients may have. False: it is no NIC.
-    pub(super) fn hear_of_lent(&mut self, key: LinkKey, seat: usize, event: HostEvent) -> bool {
+    /// What a link says of a NIC that clients may have. False: it is no NIC. One that is not lent is where it was `before`.
+    pub(super) fn hear_of_lent(
+        &mut self,
+        key: LinkKey,
+        seat: usize,
+        event: HostEvent,
+        before: &mut Option<Had>,
+    ) -> bool {
         let (HostEvent::Open { export, .. } | HostEvent::LetGo { export, .. }) = event else {
             return false;
         };
-        let serving = self.remote.link(key).and_then(OneLink::serving);
-        let name = serving.and_then(|serving| serving.exports.get(usize::from(export)));
-        let Some(name) = name.and_then(|one| Some(one.disk.strip_prefix("nic:")?.to_string()))
-        else {
-            return false;
-        };
+        let one = found!(self.defects, self.export(key, export), "export of that number");
+        let Some(name) = one.disk.strip_prefix("nic:").map(str::to_string) else { return false };
         let is_had = match event {
             HostEvent::Open { slots, slot_bytes, generation, .. } => {
-                self.lend(key, seat, (export, generation), (slots, slot_bytes))
+                let is_had = self.lend(key, seat, (export, generation), (slots, slot_bytes));
+                if !is_had && let Some(one) = self.export(key, export) {
+                    one.had = before.take();
+                }
+                is_had
             }
             _ => {
                 // Nothing of a NIC is remembered.
@@ -280,9 +295,6 @@ impl Manager {
         let is_least = (slots, slot_bytes) == (SLOTS, SLOT_BYTES);
         let memory = is_least.then(|| AttachmentMemory::new(slots, slot_bytes).ok()).flatten();
         let Some(memory) = memory else {
-            if let Some(one) = self.export(key, export) {
-                one.had = None;
-            }
             self.tell_seat(key, seat, ToHost::Opened { export, generation, opened: None });
             return false;
         };
@@ -302,9 +314,9 @@ impl Manager {
 
     /// The link's end of a NIC's port is to go where its client is.
     pub(super) fn is_pulled_out(&mut self, key: LinkKey, export: u16, nic: Box<LinkNic>) {
-        let Some(one) = self.export(key, export) else { return };
-        // Otherwise its port has a newer one already.
-        let Some((from, true)) = one.plug else { return };
+        let one = found!(self.defects, self.export(key, export), "export of that number");
+        // Its port has a newer one already.
+        let Some((from, true)) = one.plug else { return late("port of a NIC") };
         let seat = one.had.as_ref().map_or(from, |had| had.seat);
         one.plug = Some((seat, false));
         self.tell_seat(key, seat, ToHost::PlugIn { export, nic });
@@ -320,9 +332,8 @@ impl Manager {
         else {
             return false;
         };
-        let using = self.remote.link(key).and_then(OneLink::using);
-        let asked = using.and_then(|using| using.numbers.get(attachment)).cloned();
-        let Some(Asked::Nic(port)) = asked else { return false };
+        let using = found!(self.defects, self.remote.using(key), "client's end of that link");
+        let Some(Asked::Nic(port)) = using.numbers.get(attachment).cloned() else { return false };
         let asking = self.remote.nics.get(&port).and_then(|nic| nic.asking);
         let is_it = |asking: Asking| asking.number == *attachment && asking.hold == Hold::Wanted;
         if !asking.is_some_and(is_it) {
@@ -387,12 +398,13 @@ impl Manager {
 
     /// What its IOhost said of it: that is the answer.
     fn note_nic(&mut self, port: u32, problem: Option<&str>) {
-        if let Some(asking) = self.remote.nics.get_mut(&port).and_then(|nic| nic.asking.as_mut()) {
-            asking.waits.asked_at = None;
-        }
+        let asking = self.remote.nics.get_mut(&port).and_then(|nic| nic.asking.as_mut());
+        let asking = found!(self.defects, asking, "port that a NIC was asked for at");
+        asking.waits.asked_at = None;
         let uplink = self.network.uplinks.get(&port);
         let nic = uplink.and_then(|uplink| uplink.nic.as_ref()).map(|(_, number)| *number);
-        let Some(device) = nic.and_then(|number| self.devices.get_mut(&number)) else { return };
+        let device = nic.and_then(|number| self.devices.get_mut(&number));
+        let Some(device) = device else { return late("NIC of a port") };
         if device.problem.as_deref() == problem {
             return;
         }

@@ -13,11 +13,13 @@ use remote::handshake::{Established, Greeted, PublicKey};
 use remote::iohost::seat_of;
 use schedule::{LOAD_FULL, Use};
 use sidecore::{Command, Greeting, HostLinkCounters, SessionCounters, ToHost};
-use tracing::info;
+use tracing::{info, warn};
 
+use super::error::Crowded;
 use super::greeter::Task;
 use super::serving::{SESSIONS_MAX, Serving};
-use super::{Manager, OneLink, Stage};
+use super::{Manager, Stage};
+use crate::defects::{found, late};
 
 /// Clients that are known at a time, with a session or in a handshake.
 const CLIENTS_MAX: usize = 4096;
@@ -98,15 +100,18 @@ struct Place {
 }
 
 impl Clients {
-    /// The seat of a client that says hello. `None`: there are too many. `patience` is how long a session may begin after
-    /// its answer, `has` who has a device, or had it last.
+    /// The seat of a client that says hello. `patience` is how long a session may begin after its answer, `has` who has a
+    /// device, or had it last.
+    ///
+    /// # Errors
+    /// There are too many.
     fn seat(
         &mut self,
         who: Who,
         places: &[Place],
         (now, patience): (Instant, Duration),
         has: impl Fn(&Who) -> bool,
-    ) -> Option<usize> {
+    ) -> Result<usize, Crowded> {
         let stays = |one: &Client| {
             one.has_session()
                 || now.saturating_duration_since(one.asked_at) < patience
@@ -115,15 +120,18 @@ impl Clients {
         self.known.retain(stays);
         if let Some(client) = self.known.iter_mut().find(|one| one.who == who) {
             client.asked_at = now;
-            return Some(client.seat);
+            return Ok(client.seat);
         }
         let sessions = self.known.iter().filter(|one| one.has_session()).count();
-        if self.known.len() >= CLIENTS_MAX || sessions >= SESSIONS_MAX {
-            return None;
+        if self.known.len() >= CLIENTS_MAX {
+            return Err(Crowded::Clients(CLIENTS_MAX));
+        }
+        if sessions >= SESSIONS_MAX {
+            return Err(Crowded::Sessions(SESSIONS_MAX));
         }
         let seat = self.best(places);
         self.known.push(Client { who, seat, sessions: Vec::new(), asked_at: now });
-        Some(seat)
+        Ok(seat)
     }
 
     /// The seat with the least to do. One that sleeps is left asleep until the others work half of their time.
@@ -138,7 +146,8 @@ impl Clients {
 
     /// A session of a client may begin.
     fn answered(&mut self, who: Who, number: u32) {
-        let Some(client) = self.known.iter_mut().find(|one| one.who == who) else { return };
+        let client = self.known.iter_mut().find(|one| one.who == who);
+        let Some(client) = client else { return late("client that said hello") };
         if client.sessions.len() >= NUMBERS_MAX
             && let Some(at) = client.sessions.iter().position(|(_, has_begun)| !has_begun)
         {
@@ -241,9 +250,9 @@ impl Manager {
         if self.remote.transit.is_away(key, seat) {
             return self.remote.transit.untold.push((key, seat, told));
         }
-        let Some(link) = self.remote.link(key) else { return };
-        let core = link.seats.get(seat).copied();
-        if let Some(core) = core.filter(|_| matches!(link.stage, Stage::Open)) {
+        let link = found!(self.defects, self.remote.link(key), "link of that number");
+        if matches!(link.stage, Stage::Open) {
+            let core = *found!(self.defects, link.seats.get(seat), "sidecore of a seat");
             self.cores.send(core, told);
         }
     }
@@ -255,29 +264,27 @@ impl Manager {
         but: Option<usize>,
         told: impl Fn() -> ToHost,
     ) {
-        let seats = self.remote.link(key).map_or(0, |link| link.seats.len());
-        for seat in (0..seats).filter(|seat| Some(*seat) != but) {
+        let link = found!(self.defects, self.remote.link(key), "link of that number");
+        for seat in (0..link.seats.len()).filter(|seat| Some(*seat) != but) {
             self.tell_seat(key, seat, told());
         }
     }
 
     /// A device is open at a seat: the others hear of that.
     pub(super) fn is_at(&mut self, key: LinkKey, seat: usize, (export, generation): (u16, u64)) {
-        if let Some(one) = self.export(key, export) {
-            one.generation = one.generation.max(generation);
-        }
+        let one = found!(self.defects, self.export(key, export), "export of that number");
+        one.generation = one.generation.max(generation);
         let told = || ToHost::Elsewhere { export, generation, is_answer: false };
         self.tell_seats(key, Some(seat), told);
     }
 
     /// A device was let go of: its seat, and then the others, hear of that.
     pub(super) fn is_nowhere(&mut self, key: LinkKey, export: u16, is_synced: bool) {
-        let Some(had) = self.export(key, export).and_then(|export| export.had.as_mut()) else {
-            return;
-        };
+        let one = found!(self.defects, self.export(key, export), "export of that number");
+        let had = found!(self.defects, &mut one.had, "seat where a device is let go of");
         had.is_here = false;
         let (seat, is_released) = (had.seat, had.is_released);
-        if is_released && let Some(one) = self.export(key, export) {
+        if is_released {
             one.had = None;
         }
         self.tell_seat(key, seat, ToHost::LetGo { export, is_synced });
@@ -286,19 +293,18 @@ impl Manager {
 
     /// A client has a session, or has it no more.
     pub(super) fn note_client(&mut self, key: LinkKey, session: u32, came: Option<PublicKey>) {
-        let Some(link) = self.remote.link(key) else { return };
+        let link = found!(self.defects, self.remote.link(key), "link of that number");
         let mut all = link.plan.clients().iter();
         let client = came.map(|key| {
             let found = all.find(|client| client.key.is_none_or(|known| known == key));
             found.map(|client| client.name.clone()).unwrap_or_default()
         });
-        if let Some(serving) = link.serving() {
-            serving.seated.note(session, client.is_some());
-            match &client {
-                Some(name) => serving.clients.insert(session, name.clone()),
-                None => serving.clients.remove(&session),
-            };
-        }
+        let serving = found!(self.defects, link.serving(), "IOhost's end of that link");
+        serving.seated.note(session, client.is_some());
+        match &client {
+            Some(name) => serving.clients.insert(session, name.clone()),
+            None => serving.clients.remove(&session),
+        };
         self.log_of_link(key, |link| {
             let link = &link.plan.id;
             match client {
@@ -310,7 +316,7 @@ impl Manager {
 
     /// A hello was read: its client has a seat, or gets one, and that has a number for the session.
     pub(super) fn seat_client(&mut self, key: LinkKey, greeting: Greeting, greeted: Box<Greeted>) {
-        let Some(link) = self.remote.link(key) else { return };
+        let link = found!(self.defects, self.remote.link(key), "link of that number");
         let cores = link.seats.clone();
         let lease_s = match &link.plan.end {
             LinkEnd::Iohost { lease_s, .. } => *lease_s,
@@ -327,29 +333,34 @@ impl Manager {
         let who = who(client, greeting.from);
         // A session's first lease is twice as long.
         let times = (self.now, Duration::from_secs(2 * u64::from(lease_s) + 1));
-        let Some(serving) = self.remote.link(key).and_then(OneLink::serving) else { return };
+        let serving = found!(self.defects, self.remote.serving(key), "IOhost's end of that link");
         let mut seated = std::mem::take(&mut serving.seated);
         let seat = seated.seat(who, &places, times, |who| serving.is_had_by(who));
         serving.seated = seated;
-        let Some(seat) = seat else { return };
-        if let Some(core) = cores.get(seat) {
-            self.balance.wake(*core);
-        }
+        let seat = match seat {
+            Ok(seat) => seat,
+            Err(why) => {
+                let from = greeting.from;
+                return self.log_of_link(key, |link| {
+                    warn!(link = link.plan.id, "a hello from {from} is not answered: {why}");
+                });
+            }
+        };
+        self.balance.wake(*found!(self.defects, cores.get(seat), "sidecore of a seat"));
         if seat == seat_of(greeting.number) {
             return self.ask_greeter(Task::Answer(key, greeting, greeted));
         }
-        if let Some(serving) = self.remote.link(key).and_then(OneLink::serving) {
-            serving.seated.keep(greeting.number, greeted);
-        }
+        let serving = found!(self.defects, self.remote.serving(key), "IOhost's end of that link");
+        serving.seated.keep(greeting.number, greeted);
         self.tell_seat(key, seat, ToHost::Reserve { greeting, client });
     }
 
     /// A seat has a number for a hello that another one has heard.
     pub(super) fn hello_is_seated(&mut self, key: LinkKey, before: u32, greeting: Greeting) {
-        let serving = self.remote.link(key).and_then(OneLink::serving);
-        if let Some(greeted) = serving.and_then(|serving| serving.seated.take(before)) {
-            self.ask_greeter(Task::Answer(key, greeting, greeted));
-        }
+        let serving = found!(self.defects, self.remote.serving(key), "IOhost's end of that link");
+        // Others were read since, and there is no room for all.
+        let Some(greeted) = serving.seated.take(before) else { return late("hello") };
+        self.ask_greeter(Task::Answer(key, greeting, greeted));
     }
 
     /// A hello has an answer, which its seat is to send.
@@ -362,9 +373,8 @@ impl Manager {
     ) {
         let number = greeting.number;
         let who = who(made.peer, greeting.from);
-        if let Some(serving) = self.remote.link(key).and_then(OneLink::serving) {
-            serving.seated.answered(who, number);
-        }
+        let serving = found!(self.defects, self.remote.serving(key), "IOhost's end of that link");
+        serving.seated.answered(who, number);
         self.tell_seat(key, seat_of(number), ToHost::Answer { greeting, made, answer });
     }
 }
@@ -400,7 +410,7 @@ mod tests {
         assert_eq!(clients.of_session(1 << 28), Some(key(5)));
         let later = start + PATIENCE;
         let has = |who: &Who| *who == key(6);
-        assert_eq!(clients.seat(key(8), &places, (later, PATIENCE), has), Some(0));
+        assert_eq!(clients.seat(key(8), &places, (later, PATIENCE), has), Ok(0));
         let left: Vec<Who> = clients.known.iter().map(|one| one.who).collect();
         assert_eq!(left, [key(5), key(6), key(8)]);
         // Whose session is over may go elsewhere.
@@ -445,8 +455,11 @@ mod tests {
             seat(&mut clients, at(number), &[IDLE], start);
         }
         let times = (start, PATIENCE);
-        assert_eq!(clients.seat(at(CLIENTS_MAX), &[IDLE], times, |_| false), None);
-        assert_eq!(clients.seat(at(7), &[IDLE], times, |_| false), Some(0));
+        let crowded =
+            clients.seat(at(CLIENTS_MAX), &[IDLE], times, |_| false).expect_err("no seat");
+        let expected = "there are 4096 clients already, with a session or in a handshake";
+        assert_eq!(crowded.to_string(), expected);
+        assert_eq!(clients.seat(at(7), &[IDLE], times, |_| false), Ok(0));
         // Who repeats its hello is remembered with few numbers, and those that have begun.
         clients.answered(at(7), 1);
         clients.note(1, true);
@@ -454,5 +467,14 @@ mod tests {
         assert_eq!(clients.known[7].sessions.len(), NUMBERS_MAX);
         assert_eq!(clients.of_session(1), Some(at(7)));
         assert_eq!(clients.of_session(2), None);
+        let mut clients = Clients::default();
+        for number in 0..SESSIONS_MAX {
+            seat(&mut clients, at(number), &[IDLE], start);
+            clients.answered(at(number), number as u32);
+            clients.note(number as u32, true);
+        }
+        let crowded = clients.seat(at(SESSIONS_MAX), &[IDLE], times, |_| false);
+        let crowded = crowded.expect_err("no seat");
+        assert_eq!(crowded.to_string(), "its clients have 1024 sessions already");
     }
 }

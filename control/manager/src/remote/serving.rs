@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 
 use backend::Disk;
 use backend::link::{LinkKey, LinkSocket};
-use config::plan::{LinkEnd, LinkPlan};
+use config::plan::{LinkClientPlan, LinkEnd, LinkPlan};
 use confine::Kind as Thread;
 use device::blk::Blk;
 use device::features;
@@ -25,12 +25,14 @@ use sidecore::{
 };
 use tracing::{info, warn};
 
+use super::error::{ExportError, LinkKeyError};
 use super::generations::Generations;
 use super::greeter::System;
 use super::seats::{Clients, Had, SeatParts};
 use super::told::{Features, verifier_of};
 use super::{Manager, OneLink, RING_FRAMES, Stage, device_of, random};
 use crate::clock::suspended_ns;
+use crate::defects::{found, late};
 use crate::disk::DiskParts;
 use crate::poll::Token;
 use crate::queue::{Owner, Place};
@@ -77,6 +79,7 @@ pub(super) struct Export {
 
 /// No device has this number.
 const NO_DEVICE: u32 = u32::MAX;
+const NO_EXPORT: ExportError = ExportError::Missing("export of that number");
 
 /// What a disk needs while a client has it.
 pub(super) struct Held {
@@ -115,10 +118,10 @@ impl Serving {
         self.exports.iter().any(|export| export.leaving.is_some())
     }
 
-    pub(super) fn new(identity: &Identity, seats: usize) -> Result<Serving, String> {
+    pub(super) fn new(identity: &Identity, seats: usize) -> Result<Serving, LinkKeyError> {
         let public = match identity {
             Identity::None => [0; 32],
-            Identity::Key(key) => public_key(key).map_err(|error| format!("its key: {error}"))?,
+            Identity::Key(key) => public_key(key).map_err(LinkKeyError::Public)?,
         };
         let parts = (0..seats.max(1)).map(|_| SeatParts::new()).collect();
         let (clients, seated) = (BTreeMap::new(), Clients::default());
@@ -162,7 +165,7 @@ impl Serving {
 
 /// Who may have a disk: keys; nobody named means everybody, where security is `none`.
 pub(super) fn clients_of(plan: &LinkPlan, disk: &str) -> Vec<PublicKey> {
-    let has = |client: &&config::plan::LinkClientPlan| client.disks.iter().any(|id| id == disk);
+    let has = |client: &&LinkClientPlan| client.disks.iter().any(|id| id == disk);
     plan.clients().iter().filter(has).filter_map(|client| client.key).collect()
 }
 
@@ -174,28 +177,36 @@ impl Manager {
 
     /// Tells a link that has just come of all disks that are open.
     pub(super) fn export_disks(&mut self, key: LinkKey) {
-        if let Some(serving) = self.remote.link(key).and_then(OneLink::serving) {
-            serving.exports.clear();
-        }
+        let link = found!(self.defects, self.remote.link(key), "link of that number");
+        // A client's has none.
+        let Some(serving) = link.serving() else { return };
+        // Who had a session or a seat of it before it was opened has none any more.
+        (serving.exports, serving.seated) = (Vec::new(), Clients::default());
+        serving.clients.clear();
         let numbers: Vec<u32> = self.devices.keys().copied().collect();
         numbers.into_iter().for_each(|number| self.export_by(key, number));
     }
 
     /// A disk was opened: if clients may have it, its link is told.
     pub(crate) fn export_disk(&mut self, number: u32) {
-        let Some(id) = self.devices.get(&number).map(|device| device.facts.id.clone()) else {
-            return;
-        };
-        let key = self.plan.link_of(&id).and_then(|link| self.remote.key_of(&link.id));
+        let device = found!(self.defects, self.devices.get(&number), "device that was opened");
+        let key = self.plan.link_of(&device.facts.id).and_then(|link| self.remote.key_of(&link.id));
         if let Some(key) = key {
             self.export_by(key, number);
         }
     }
 
     fn export_by(&mut self, key: LinkKey, number: u32) {
+        let link = found!(self.defects, self.remote.link(key), "link of that number");
+        let device = found!(self.defects, self.devices.get(&number), "device that is open");
+        let is_its = |client: &LinkClientPlan| client.disks.contains(&device.facts.id);
+        let is_open = matches!(link.stage, Stage::Open);
+        if !is_open || !link.plan.clients().iter().any(is_its) {
+            return;
+        }
         self.note_exported(number);
-        let Some(device) = self.devices.get(&number) else { return };
-        let Some(parts) = device.kind.disk() else { return };
+        let device = found!(self.defects, self.devices.get(&number), "device that is open");
+        let parts = found!(self.defects, device.kind.disk(), "disk that clients may have");
         let id = device.facts.id.clone();
         let news = News {
             revision: 1,
@@ -207,11 +218,9 @@ impl Manager {
             Ok(generation) => generation,
             Err(error) => return warn!(disk = id, "no client gets it: {error}"),
         };
-        let link = self.remote.link(key).filter(|link| matches!(link.stage, Stage::Open));
-        let Some(link) = link else { return };
-        let is_its = link.plan.clients().iter().any(|client| client.disks.contains(&id));
+        let link = found!(self.defects, self.remote.link(key), "link of that number");
         let clients = clients_of(&link.plan, &id);
-        let Some(serving) = link.serving().filter(|_| is_its) else { return };
+        let serving = found!(self.defects, link.serving(), "IOhost's end of that link");
         let is_it = |export: &&mut Export| export.disk == id && !export.is_removed;
         match serving.exports.iter_mut().find(is_it) {
             Some(export) => export.device = number,
@@ -227,12 +236,11 @@ impl Manager {
 
     /// What a seat of a link says of its clients.
     pub(super) fn hear_clients(&mut self, key: LinkKey, seat: usize, event: HostEvent) {
-        let before = match event {
+        let mut before = match event {
             HostEvent::Open { export, slots, slot_bytes, session, .. } => {
                 let bytes = usize::from(slots) * slot_bytes as usize;
-                let Some(serving) = self.remote.link(key).and_then(OneLink::serving) else {
-                    return;
-                };
+                let serving = self.remote.serving(key);
+                let serving = found!(self.defects, serving, "IOhost's end of that link");
                 match serving.judge(export, (seat, session), bytes) {
                     Ok(before) => before,
                     Err(told) => return self.tell_seat(key, seat, told),
@@ -246,7 +254,7 @@ impl Manager {
             }
             HostEvent::SessionBegan { .. } | HostEvent::SessionEnded { .. } => None,
         };
-        if self.hear_of_lent(key, seat, event) {
+        if self.hear_of_lent(key, seat, event, &mut before) {
             return;
         }
         match event {
@@ -262,6 +270,7 @@ impl Manager {
                 let (kept, opened) = match opened {
                     Ok(opened) => (generation, Some(Box::new(opened))),
                     Err((kept, why)) => {
+                        why.note_in(&mut self.defects);
                         let disk = self.export(key, export).map(|export| export.disk.clone());
                         self.log_of_link(key, |link| {
                             warn!(link = link.plan.id, disk, "no client gets it: {why}");
@@ -303,15 +312,13 @@ impl Manager {
         number: u16,
         wanted: (u64, bool),
         size: (u16, u32),
-    ) -> Result<Opened, (u64, String)> {
+    ) -> Result<Opened, (u64, ExportError)> {
         let export = self.export(key, number).filter(|export| !export.is_removed);
-        let Some(device) = export.map(|export| export.device) else {
-            return Err((0, "there is no such disk".to_string()));
-        };
+        let device = export.map(|export| export.device).ok_or((0, ExportError::Removed))?;
         let is_here = self.disk_parts(device).is_some_and(DiskParts::is_here);
         if !is_here && !self.take_locks(device) {
             let why = self.disk_parts(device).and_then(|disk| disk.waits_for(self.now));
-            return Err((0, why.unwrap_or_else(|| "its image is not open".to_string())));
+            return Err((0, why.map_or(ExportError::Away, ExportError::Waits)));
         }
         let made = self.give_memory(key, number, size).map_err(|why| (0, why));
         // Last, since nothing takes it back.
@@ -335,22 +342,17 @@ impl Manager {
         &mut self,
         device: u32,
         (generation, is_new): (u64, bool),
-    ) -> Result<(), (u64, String)> {
-        let Some(parts) = self.disk_parts(device) else {
-            return Err((0, "it is not open".to_string()));
-        };
+    ) -> Result<(), (u64, ExportError)> {
+        let parts = self.disk_parts(device).ok_or((0, ExportError::NotOpen))?;
         let (id, image) = (&parts.plan.id, Generations::beside(&parts.plan));
         let generations = &self.remote.generations;
-        let cannot = |error: std::io::Error| (0, format!("who has it cannot be kept: {error}"));
+        let cannot = |error| (0, ExportError::Keep(error));
         let kept = generations.of(id, image).map_err(cannot)?;
         if kept == generation && !is_new {
             return Ok(());
         }
         if kept >= generation {
-            return Err((
-                kept,
-                "another machine has had it since; it is asked for anew".to_string(),
-            ));
+            return Err((kept, ExportError::Had));
         }
         generations.keep(id, image, generation).map_err(cannot)
     }
@@ -361,15 +363,15 @@ impl Manager {
         key: LinkKey,
         number: u16,
         (slots, slot_bytes): (u16, u32),
-    ) -> Result<Opened, String> {
-        let export = self.export(key, number).ok_or("there is no such disk")?;
+    ) -> Result<Opened, ExportError> {
+        let export = self.export(key, number).ok_or(NO_EXPORT)?;
         let (device, disk) = (export.device, export.disk.clone());
-        let parts = self.disk_parts(device).ok_or("it is not open")?;
+        let parts = self.disk_parts(device).ok_or(ExportError::NotOpen)?;
         let (verifier, image) = (verifier_of(&self.remote, parts), parts.bond.number());
-        let memory = AttachmentMemory::new(slots, slot_bytes).map_err(|error| error.to_string())?;
+        let memory = AttachmentMemory::new(slots, slot_bytes).map_err(ExportError::Memory)?;
         let counters = Arc::new(AttachmentCounters::default());
         let held = Held { memory: memory.clone(), base: 0, is_refused: false };
-        let export = self.export(key, number).ok_or("there is no such disk")?;
+        let export = self.export(key, number).ok_or(NO_EXPORT)?;
         (export.held, export.leaving) = (Some(held), None);
         self.log_of_link(key, |link| info!(link = link.plan.id, disk, "a client has it"));
         let key = sidecore::QueueKey { device, queue: 0 };
@@ -377,18 +379,18 @@ impl Manager {
     }
 
     /// Makes the queue of a disk that a client has, and gives it to the link's sidecore.
-    pub(super) fn attach_export(&mut self, key: LinkKey, number: u16) -> Result<(), String> {
-        let export = self.export(key, number).ok_or("there is no such disk")?;
-        let seat = export.had.as_ref().map_or(0, |had| had.seat);
-        let link = self.remote.link(key).ok_or("there is no such link")?;
-        let core = link.seats.get(seat).copied().ok_or("there is no such seat")?;
-        let export = self.export(key, number).ok_or("there is no such disk")?;
-        let number = export.device;
-        let Some(held) = &export.held else { return Ok(()) };
-        let queue = held.memory.queue(held.base).map_err(|error| error.to_string())?;
+    pub(super) fn attach_export(&mut self, key: LinkKey, number: u16) -> Result<(), ExportError> {
+        let missing = ExportError::Missing;
+        let link = self.remote.link(key).ok_or(missing("link of that number"))?;
+        let export = link.serving().and_then(|serving| serving.export(number));
+        let export = export.ok_or(NO_EXPORT)?;
+        let (number, seat) = (export.device, export.had.as_ref().map_or(0, |had| had.seat));
+        let held = export.held.as_ref().ok_or(missing("memory of what a client has"))?;
+        let queue = held.memory.queue(held.base).map_err(ExportError::Queue)?;
         let memory = Arc::clone(held.memory.map());
-        let device = self.devices.get_mut(&number).ok_or("it is not open")?;
-        let parts = device.kind.disk().ok_or("it is no disk")?;
+        let core = link.seats.get(seat).copied().ok_or(missing("sidecore of a seat"))?;
+        let device = self.devices.get_mut(&number).ok_or(ExportError::NotOpen)?;
+        let parts = device.kind.disk().ok_or(missing("disk that clients may have"))?;
         let negotiated = features::VERSION_1
             | features::BLK_FLUSH
             | features::BLK_DISCARD
@@ -401,7 +403,7 @@ impl Manager {
         let (target_ns, moderate_ns) = (device.facts.target_ns(), 0);
         let flow = Flow::of(&device.kind, 0);
         let key = device.key(0);
-        let state = device.queues.first_mut().ok_or("it has no queue")?;
+        let state = device.queues.first_mut().ok_or(missing("queue of a disk"))?;
         if state.is_attached() {
             return Ok(());
         }
@@ -423,7 +425,7 @@ impl Manager {
             counters,
         };
         if !state.attach(Place { core, owner: Owner::Link, by_hand: false }) {
-            return Ok(());
+            return Err(missing("idle queue of a disk"));
         }
         self.balance.wake(core);
         self.cores.take_load(core, 1);
@@ -442,28 +444,31 @@ impl Manager {
 
     /// The queue of a disk that a link serves is back, at `base` of its ring.
     pub(crate) fn export_is_back(&mut self, device: u32, base: u32, problem: Option<&str>) {
-        let Some((key, number)) = self.export_of(device) else { return };
+        let export = self.export_of(device);
+        let (key, number) = found!(self.defects, export, "export of a queue that a link had");
         if let Some(problem) = problem {
             self.log_of_link(key, |link| {
                 warn!(link = link.plan.id, device, "what a client has is not served: {problem}");
             });
         }
-        if let Some(held) = self.export(key, number).and_then(|export| export.held.as_mut()) {
+        let export = found!(self.defects, self.export(key, number), "export of that number");
+        // None: its link was opened anew meanwhile.
+        if let Some(held) = &mut export.held {
             (held.base, held.is_refused) = (base, problem.is_some());
         }
-        let export = self.export(key, number);
-        if export.is_some_and(|export| matches!(export.leaving, Some(Leaving::Waits))) {
+        if matches!(export.leaving, Some(Leaving::Waits)) {
             self.sync_export(key, number);
         }
     }
 
     /// The queues of a device may start: that of a disk which a client has does.
     pub(crate) fn settle_export(&mut self, device: u32) {
+        // Of all devices: it may be no link's.
         let Some((key, number)) = self.export_of(device) else { return };
         let has_size = self
             .disk_parts(device)
             .map(|parts| (parts.disk.size_bytes(), Features::of(parts).bits()));
-        let Some(export) = self.export(key, number) else { return };
+        let export = found!(self.defects, self.export(key, number), "export of that number");
         if export.held.as_ref().is_none_or(|held| held.is_refused) || export.leaving.is_some() {
             return;
         }
@@ -474,6 +479,7 @@ impl Manager {
         }
         if let Err(why) = self.attach_export(key, number) {
             warn!(device, "what a client has is not served: {why}");
+            why.note_in(&mut self.defects);
         }
         if let Some((size, features)) = has_size {
             let told = || ToHost::Update { export: number, size, features };
@@ -483,8 +489,10 @@ impl Manager {
 
     /// A disk has another size: clients are told.
     pub(crate) fn tell_clients(&mut self, device: u32) {
+        // Its link is not open: it is told then.
         let Some((key, export)) = self.export_of(device) else { return };
-        let Some(parts) = self.disk_parts(device) else { return };
+        let parts = self.devices.get(&device).and_then(|device| device.kind.disk());
+        let parts = found!(self.defects, parts, "disk that clients may have");
         let size = parts.disk.size_bytes();
         let features = Features::of(parts).bits();
         self.tell_seats(key, None, || ToHost::Update { export, size, features });
@@ -492,7 +500,7 @@ impl Manager {
 
     /// Nobody has a disk any more: its queue is asked for, then it is made stable.
     fn let_go_of(&mut self, key: LinkKey, number: u16) {
-        let Some(export) = self.export(key, number) else { return };
+        let export = found!(self.defects, self.export(key, number), "export of that number");
         export.leaving = Some(Leaving::Waits);
         let device = export.device;
         let is_attached =
@@ -504,13 +512,13 @@ impl Manager {
     }
 
     fn sync_export(&mut self, key: LinkKey, number: u16) {
-        let Some(export) = self.export(key, number) else { return };
+        let export = self.remote.serving(key).and_then(|serving| serving.export(number));
+        let export = found!(self.defects, export, "export of that number");
         export.held = None;
         let device = export.device;
-        if self.disk_parts(device).is_some_and(|parts| parts.stand.is_some()) {
-            if let Some(export) = self.export(key, number) {
-                export.leaving = Some(Leaving::Parts);
-            }
+        let parts = self.devices.get(&device).and_then(|device| device.kind.disk());
+        if parts.is_some_and(|parts| parts.stand.is_some()) {
+            export.leaving = Some(Leaving::Parts);
             // One that has lost data stays, and says so.
             if !self.let_go(device) {
                 self.is_let_go(key, number, false);
@@ -527,9 +535,8 @@ impl Manager {
         });
         match begun {
             Ok(leaving) => {
-                if let Some(export) = self.export(key, number) {
-                    export.leaving = Some(leaving);
-                }
+                let export = self.export(key, number);
+                found!(self.defects, export, "export of that number").leaving = Some(leaving);
             }
             Err(error) => {
                 warn!(device, %error, "what a client wrote cannot be made stable now");
@@ -540,6 +547,7 @@ impl Manager {
 
     /// The image of a disk whose locks follow its clients was made stable and let go, or could not be.
     pub(crate) fn export_has_parted(&mut self, device: u32, is_gone: bool) {
+        // Of all disks: it may be no link's.
         let Some((key, number)) = self.export_of(device) else { return };
         let export = self.export(key, number);
         if export.is_some_and(|export| matches!(export.leaving, Some(Leaving::Parts))) {
@@ -549,16 +557,18 @@ impl Manager {
 
     /// What a client wrote is stable, or is not.
     pub(crate) fn has_synced(&mut self, device: u32) {
-        let Some((key, number)) = self.export_of(device) else { return };
-        let Some(export) = self.export(key, number) else { return };
-        let Some(Leaving::Syncs { outcome, .. }) = &export.leaving else { return };
+        let Some((key, number)) = self.export_of(device) else { return late("sync of a disk") };
+        let export = found!(self.defects, self.export(key, number), "export of that number");
+        let Some(Leaving::Syncs { outcome, .. }) = &export.leaving else {
+            return late("sync of a disk");
+        };
         if let Ok(is_synced) = outcome.try_recv() {
             self.is_let_go(key, number, is_synced);
         }
     }
 
     fn is_let_go(&mut self, key: LinkKey, number: u16, is_synced: bool) {
-        let Some(export) = self.export(key, number) else { return };
+        let export = found!(self.defects, self.export(key, number), "export of that number");
         export.leaving = None;
         let (device, is_removed) = (export.device, export.is_removed);
         let disk = export.disk.clone();

@@ -6,6 +6,7 @@ use remote::wire::Verifier;
 use tracing::warn;
 
 use super::{Manager, Remote, device_of, random};
+use crate::defects::found;
 use crate::disk::DiskParts;
 
 /// What clients are told of a disk besides its size.
@@ -88,11 +89,11 @@ impl Features {
 impl Manager {
     /// A disk could not be made stable: that is counted, if clients may have it.
     pub(crate) fn count_loss(&mut self, device: u32) {
-        let Some((id, true)) =
-            self.devices.get(&device).map(|device| (device.facts.id.clone(), device.is_exported))
-        else {
+        let device = found!(self.defects, self.devices.get(&device), "device that has lost data");
+        if !device.is_exported {
             return;
-        };
+        }
+        let id = device.facts.id.clone();
         let losses = &self.remote.losses;
         let kept = losses.of(&id, None).and_then(|count| losses.keep(&id, None, count + 1));
         if let Err(error) = kept {
@@ -104,7 +105,8 @@ impl Manager {
 impl Manager {
     /// A disk is about to be told to clients, whose guests are on its image from here on.
     pub(super) fn note_exported(&mut self, device: u32) {
-        let Some(parts) = self.disk_parts_mut(device) else { return };
+        let parts = self.devices.get_mut(&device).and_then(|device| device.kind.disk_mut());
+        let parts = found!(self.defects, parts, "disk that clients may have");
         let id = parts.plan.id.clone();
         if let Some(image) = parts.bond.export() {
             self.keep_image(&id, &image);

@@ -20,9 +20,11 @@ use remote::wire::{News, REQUEST_BYTES_MAX};
 use sidecore::{Link, ToClient};
 use tracing::{info, warn};
 
+use super::error::{LINK_FULL, LinkFull};
 use super::told::Features;
 use super::waits::Waits;
-use super::{Manager, OneLink, RING_FRAMES, Stage, device_of, random};
+use super::{Manager, RING_FRAMES, Stage, device_of, random};
+use crate::defects::{found, late};
 use crate::disk::{self, DiskParts};
 use crate::shut::NotOpen;
 
@@ -191,16 +193,19 @@ impl Using {
     }
 
     /// A number that nobody has.
-    pub(super) fn number(&mut self, asked: Asked) -> Option<u16> {
+    ///
+    /// # Errors
+    /// Each is used.
+    pub(super) fn number(&mut self, asked: Asked) -> Result<u16, LinkFull> {
         for _ in 0..remote::ATTACHMENTS_MAX {
             let number = self.next_number;
             self.next_number = (number + 1) % remote::ATTACHMENTS_MAX;
             if let Entry::Vacant(free) = self.numbers.entry(number) {
                 free.insert(asked);
-                return Some(number);
+                return Ok(number);
             }
         }
-        None
+        Err(LinkFull)
     }
 }
 
@@ -217,20 +222,20 @@ impl Manager {
             )));
         };
         let core = link.core();
-        let silent_since = link.using().and_then(|using| using.silent_since);
-        let known = link.using().and_then(|using| using.known.get(name)).cloned();
-        let news = match known {
+        let Some(using) = link.using() else {
+            self.defects.note("client's end of that link");
+            return Err(NotOpen::Wrong(format!("link {id:?} is of the other role")));
+        };
+        let silent_since = using.silent_since;
+        let news = match using.known.get(name).cloned() {
             Some(Known::Is(news)) => news,
             Some(Known::Asked { why, .. }) => {
                 return Err(NotOpen::Ended(format!("{why} (link {id:?})")));
             }
             None => {
                 let why = "its IOhost has not answered yet";
-                if let Some(using) = link.using() {
-                    using
-                        .known
-                        .insert(name.clone(), Known::Asked { why, again_at: Some(self.now) });
-                }
+                let again_at = Some(self.now);
+                using.known.insert(name.clone(), Known::Asked { why, again_at });
                 self.ask_again(key, self.now);
                 return Err(NotOpen::Ended(format!("{why} (link {id:?})")));
             }
@@ -253,22 +258,23 @@ impl Manager {
 
     /// Asks IOhosts what disks are, of which that is not known.
     pub(super) fn ask_again(&mut self, key: LinkKey, now: Instant) {
+        let link = found!(self.defects, self.remote.link(key), "link of that number");
+        if !matches!(link.stage, Stage::Open) {
+            return;
+        }
+        // An IOhost's asks for nothing.
+        let Some(using) = link.using() else { return };
+        let is_due =
+            |known: &Known| matches!(known, Known::Asked { again_at: Some(at), .. } if *at <= now);
+        let due = using.known.iter().filter(|(_, known)| is_due(known));
+        let due: Vec<String> = due.map(|(name, _)| name.clone()).collect();
         let mut looks = Vec::new();
-        let link = self.remote.link(key).filter(|link| matches!(link.stage, Stage::Open));
-        if let Some(using) = link.and_then(OneLink::using) {
-            let is_due = |known: &Known| matches!(known, Known::Asked { again_at: Some(at), .. } if *at <= now);
-            let due: Vec<String> = using
-                .known
-                .iter()
-                .filter(|(_, known)| is_due(known))
-                .map(|(name, _)| name.clone())
-                .collect();
-            for name in due {
-                let Some(number) = using.number(Asked::Look(name.clone())) else { break };
-                if let Some(Known::Asked { again_at, .. }) = using.known.get_mut(&name) {
-                    *again_at = None;
-                }
-                looks.push((number, device_of(&name)));
+        for name in due {
+            let number = using.number(Asked::Look(name.clone()));
+            looks.extend(number.as_ref().map(|number| (*number, device_of(&name))));
+            if let Some(Known::Asked { why, again_at }) = using.known.get_mut(&name) {
+                *again_at = number.is_err().then_some(now + ASK_INTERVAL);
+                *why = number.map_or(LINK_FULL, |_| *why);
             }
         }
         for (disk, device) in looks {
@@ -278,14 +284,9 @@ impl Manager {
 
     /// A number that was given is none that the link could take.
     pub(super) fn is_unattached(&mut self, key: LinkKey, disk: u16) {
-        let Some(link) = self.remote.link(key) else { return };
-        warn!(
-            link = link.plan.id,
-            disk, "a disk could not be asked for: this is a defect of the daemon"
-        );
-        if let Some(using) = link.using() {
-            using.numbers.remove(&disk);
-        }
+        let using = found!(self.defects, self.remote.using(key), "client's end of that link");
+        using.numbers.remove(&disk);
+        self.defects.note("free place on its link for a disk that is asked for");
     }
 
     /// What an IOhost says. Of a disk no more is said until this was heard.
@@ -358,8 +359,10 @@ impl Manager {
     }
 
     fn looked(&mut self, key: LinkKey, number: u16, news: Option<News>) {
-        let Some(using) = self.remote.link(key).and_then(OneLink::using) else { return };
-        let Some(Asked::Look(name)) = using.numbers.remove(&number) else { return };
+        let using = found!(self.defects, self.remote.using(key), "client's end of that link");
+        let Some(Asked::Look(name)) = using.numbers.remove(&number) else {
+            return self.defects.note("name of a disk that was looked at");
+        };
         let known = match news.filter(|news| !news.is_removed) {
             Some(news) => Known::Is(news),
             None => Known::Asked {
@@ -377,16 +380,15 @@ impl Manager {
 
     /// Its IOhost has a disk no more.
     fn is_removed_there(&mut self, key: LinkKey, number: u16, removed: Removed) {
-        let Some(using) = self.remote.link(key).and_then(OneLink::using) else { return };
-        let Some(Asked::Disk(device, ..)) = using.numbers.get(&number).cloned() else { return };
-        let Some(parts) = self.remote_parts_mut(device) else { return };
+        // What is only looked at is told of otherwise.
+        let Some(device) = self.disk_of(key, number) else { return };
+        let Some(parts) = self.remote_parts_mut(device) else { return late("disk of a link") };
         parts.removed = Some(removed);
         let name = parts.name.clone();
-        if let Some(using) = self.remote.link(key).and_then(OneLink::using) {
-            let why = "its IOhost has removed it";
-            let again_at = Some(self.now + ASK_INTERVAL);
-            using.known.insert(name, Known::Asked { why, again_at });
-        }
+        let using = found!(self.defects, self.remote.using(key), "client's end of that link");
+        let why = "its IOhost has removed it";
+        let again_at = Some(self.now + ASK_INTERVAL);
+        using.known.insert(name, Known::Asked { why, again_at });
     }
 
     /// Its IOhost has a disk that it had removed.
@@ -402,17 +404,16 @@ impl Manager {
 
     /// A disk that is asked for is so, or is so now.
     fn is_known(&mut self, key: LinkKey, number: u16, news: News) {
-        let Some(using) = self.remote.link(key).and_then(OneLink::using) else { return };
-        let Some(Asked::Disk(device, ..)) = using.numbers.get(&number).cloned() else { return };
-        let Some(name) = self.remote_parts(device).map(|parts| parts.name.clone()) else { return };
+        let Some(device) = self.disk_of(key, number) else { return };
+        let Some(parts) = self.remote_parts(device) else { return late("disk of a link") };
+        let name = parts.name.clone();
         if news.is_removed {
             return;
         }
-        if let Some(using) = self.remote.link(key).and_then(OneLink::using) {
-            using.known.insert(name.clone(), Known::Is(news));
-        }
+        let using = found!(self.defects, self.remote.using(key), "client's end of that link");
+        using.known.insert(name.clone(), Known::Is(news));
         self.is_there_again(key, &name);
-        let Some(parts) = self.disk_parts_mut(device) else { return };
+        let parts = found!(self.defects, self.disk_parts_mut(device), "disk of a link");
         if let Some(remote) = parts.remote.as_mut().filter(|remote| remote.number == Some(number)) {
             let before = remote.told_bytes.replace(news.size);
             remote.is_shrunk |= before.is_some_and(|before| news.size < before);
@@ -431,12 +432,11 @@ impl Manager {
         number: u16,
         act: impl FnOnce(&mut RemoteParts) -> Option<&'static str>,
     ) {
-        let Some(using) = self.remote.link(key).and_then(OneLink::using) else { return };
-        let Some(Asked::Disk(device, ..)) = using.numbers.get(&number).cloned() else { return };
-        let Some(device) = self.devices.get_mut(&device) else { return };
-        let Some(parts) = device.kind.disk_mut().and_then(|disk| disk.remote.as_mut()) else {
-            return;
-        };
+        let Some(device) = self.disk_of(key, number) else { return };
+        let Some(device) = self.devices.get_mut(&device) else { return late("disk of a link") };
+        let parts = device.kind.disk_mut().and_then(|disk| disk.remote.as_mut());
+        let parts = found!(self.defects, parts, "link of a disk that it has a number for");
+        // It has another number since, or none.
         if parts.number != Some(number) {
             return;
         }
@@ -471,6 +471,7 @@ impl Manager {
                 Some("its IOhost fell silent, and requests failed; it is asked for anew")
             }
         };
+        // Nothing is wrong.
         let Some(text) = text else { return };
         let mut has_guest = false;
         self.note_disk(key, number, |parts| {
@@ -481,7 +482,10 @@ impl Manager {
             parts.waits = Waits::default();
             Some(text)
         });
-        let Some(link) = self.remote.link(key).filter(|_| !has_guest) else { return };
+        if has_guest {
+            return;
+        }
+        let link = found!(self.defects, self.remote.link(key), "link of that number");
         let id = link.plan.id.clone();
         let asked = link.using().and_then(|using| using.numbers.get(&number));
         if let Some(Asked::Disk(_, disk, _)) = asked {
@@ -491,7 +495,7 @@ impl Manager {
 
     /// Asks for a remote disk when a ring of it is to start, and gives it back when none is there any more.
     pub(crate) fn follow_remote(&mut self, number: u32) {
-        let Some(device) = self.devices.get(&number) else { return };
+        let device = found!(self.defects, self.devices.get(&number), "device that is settled");
         let Some(parts) = device.kind.disk().and_then(|disk| disk.remote.as_ref()) else { return };
         let is_idle = device.attached().is_empty() && !device.is_started(None);
         let (key, asked, wants) = (parts.link, parts.number, device.wants_to_start());
@@ -503,33 +507,36 @@ impl Manager {
     }
 
     fn take_remote(&mut self, number: u32, key: LinkKey) {
-        let Some(device) = self.devices.get(&number) else { return };
-        let Some(parts) = device.kind.disk() else { return };
-        let (id, Some(whose)) = (parts.plan.id.clone(), RemoteParts::whose(&parts.plan)) else {
-            return;
-        };
+        let device = found!(self.defects, self.devices.get(&number), "device that is settled");
+        let parts = found!(self.defects, device.kind.disk(), "disk that is asked for");
+        let (id, whose) = (parts.plan.id.clone(), RemoteParts::whose(&parts.plan));
+        let whose = found!(self.defects, whose, "IOhost of a disk that is asked for");
         let link = device.runner.and_then(|link| device.links.get(&link));
         let is_running = link.is_some_and(|link| disk::is_running(device.facts.rings, link));
         let image = if is_running { parts.bond.told_number() } else { 0 };
-        let Some((name, is_lost)) =
-            parts.remote.as_ref().map(|remote| (remote.name.clone(), remote.is_lost))
-        else {
-            return;
-        };
+        let remote = parts.remote.as_ref();
+        let remote = found!(self.defects, remote, "link of a disk that is asked for");
+        let (name, is_lost) = (remote.name.clone(), remote.is_lost);
         let none = Standing { verifier: None, is_unflushed: false, is_lost, image };
         let standing = match self.remote.standings.of(&id, &whose) {
             None => Some(none).filter(|_| is_lost || image != 0),
             Some(standing) => Some(Standing { is_lost, image, ..standing }),
         };
-        let Some(using) = self.remote.link(key).and_then(OneLink::using) else { return };
+        let using = found!(self.defects, self.remote.using(key), "client's end of that link");
         // One that its IOhost has no more is open still, and is asked about until that has it again.
         let Some(Known::Is(news)) = using.known.get(&name).cloned() else { return };
         let asked = Asked::Disk(number, id.clone(), whose);
-        let (Some(disk), keep_bytes) = (using.number(asked), using.keep_bytes) else { return };
+        let (disk, keep_bytes) = (using.number(asked), using.keep_bytes);
         let now = self.now;
-        let Some(parts) = self.disk_parts_mut(number) else { return };
+        let device = found!(self.defects, self.devices.get_mut(&number), "device that is settled");
+        let disk = match disk {
+            Ok(disk) => disk,
+            Err(why) => return device.problem = Some(why.to_string()),
+        };
+        let parts = found!(self.defects, device.kind.disk_mut(), "disk that is asked for");
         let (readonly, now_size) = (parts.plan.readonly, parts.disk.size_bytes());
-        let Some(remote) = &mut parts.remote else { return };
+        let remote = parts.remote.as_mut();
+        let remote = found!(self.defects, remote, "link of a disk that is asked for");
         let news = News { size: now_size, ..news };
         remote.number = Some(disk);
         remote.waits.asked_at = remote.waits.silent_since.is_none().then_some(now);
@@ -547,17 +554,17 @@ impl Manager {
 
     /// What a device has of a link is given back.
     pub(crate) fn release_remote(&mut self, number: u32) {
+        // Of all devices: it may have nothing of one, or may not be asked for.
         let Some(parts) = self.remote_parts_mut(number) else { return };
         let (key, asked) = (parts.link, parts.number.take());
         (parts.is_bound, parts.is_shrunk, parts.told_bytes) = (false, false, None);
         parts.waits.asked_at = None;
         let Some(disk) = asked else { return };
-        if let Some(device) = self.devices.get_mut(&number) {
-            // What its IOhost said of it is over.
-            device.problem = None;
-            if let Some(parts) = device.kind.disk_mut() {
-                parts.bond.forget_refusal();
-            }
+        let device = found!(self.defects, self.devices.get_mut(&number), "disk of a link");
+        // What its IOhost said of it is over.
+        device.problem = None;
+        if let Some(parts) = device.kind.disk_mut() {
+            parts.bond.forget_refusal();
         }
         // Its link says when nothing of it is executed any more, and when its number is free.
         self.tell_client(key, ToClient::Release(disk));

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use backend::link::{LinkKey, LinkSnapshot};
 use tracing::{info, warn};
 
+use super::Manager;
 use super::using::{Asked, Using};
-use super::{Manager, OneLink};
+use crate::defects::found;
 
 /// An IOhost that is there answers sooner, also when a session only becomes old; unless it keeps the question until
 /// somebody else has let go.
@@ -89,8 +90,8 @@ impl Manager {
             parts.waits.note_session(is_there, parts.number.is_some(), now);
         }
         self.note_session_of_nics(key, is_there, now);
-        let Some(link) = self.remote.link(key) else { return };
-        let Some(using) = link.using() else { return };
+        let link = found!(self.defects, self.remote.link(key), "link of that number");
+        let using = found!(self.defects, link.using(), "client's end of that link");
         using.silent_since = (!is_there).then_some(using.silent_since.unwrap_or(now));
         using.heard_then = using.heard();
         using.is_told &= !is_there;
@@ -131,10 +132,9 @@ impl Manager {
             }
         }
         self.note_silence_of_nics(key, now);
-        if let Some(using) = self.remote.link(key).and_then(OneLink::using) {
-            using.silent_since.get_or_insert(now);
-            using.heard_then = using.heard();
-        }
+        let using = found!(self.defects, self.remote.using(key), "client's end of that link");
+        using.silent_since.get_or_insert(now);
+        using.heard_then = using.heard();
     }
 
     /// A session that was silent for a while, and goes on without a new one, has no event that says so. To be asked
@@ -164,19 +164,15 @@ impl Manager {
 
     /// A number is nobody's any more.
     pub(super) fn is_free(&mut self, key: LinkKey, number: u16) {
-        let asked = self
-            .remote
-            .link(key)
-            .and_then(OneLink::using)
-            .and_then(|using| using.numbers.get(&number));
-        if let Some(Asked::Nic(port)) = asked.cloned()
+        let using = found!(self.defects, self.remote.using(key), "client's end of that link");
+        if let Some(Asked::Nic(port)) = using.numbers.get(&number).cloned()
             && self.nic_is_given_back(port, number)
         {
             return;
         }
-        if let Some(using) = self.remote.link(key).and_then(OneLink::using) {
-            using.numbers.remove(&number);
-        }
+        // A NIC whose port was made anew is told of twice.
+        let using = found!(self.defects, self.remote.using(key), "client's end of that link");
+        using.numbers.remove(&number);
     }
 }
 

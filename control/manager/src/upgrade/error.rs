@@ -3,7 +3,6 @@
 //! Their texts reach operators, by the API and the log. Not here: malformed packets (`wire::Broken`), launchers
 //! (`launcher`). Used by all of `upgrade`, `begin` and `stop`.
 
-use std::error::Error;
 use std::io;
 
 use vhost_user::{BadFrame, Refused};
@@ -12,6 +11,7 @@ use super::estate::Progress;
 use super::launcher::LauncherError;
 use super::wire::{Broken, FORMATS, FromHeir, Handle};
 use crate::front_end::FrontEndError;
+use crate::remote::{HandingError, InheritError};
 
 /// Error in what a predecessor sends.
 #[derive(Debug, thiserror::Error)]
@@ -109,9 +109,12 @@ pub(crate) enum AdoptError {
 /// Failure to hand over or inherit a link.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SeatError {
-    /// Refusal by the link itself.
+    /// Link that cannot be written down now.
     #[error("{0}")]
-    Link(#[source] Box<dyn Error + Send + Sync>),
+    Link(#[from] HandingError),
+    /// Link that cannot begin with what came.
+    #[error("link {link:?}: {source}")]
+    Inherit { link: String, source: InheritError },
     /// Failure to save a seat.
     #[error("link {link:?} cannot be written down: {source}")]
     Save { link: String, source: io::Error },

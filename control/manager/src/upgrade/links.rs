@@ -53,8 +53,7 @@ impl Manager {
     pub(super) fn prepare_seats(&mut self) -> Result<(), SeatError> {
         self.rest_seats();
         let save = |(key, id, seat, link): (_, &str, usize, &Link)| {
-            let saved = self.save_seat(key, seat, link);
-            let (words, bytes) = saved.map_err(|why| SeatError::Link(why.into()))?;
+            let (words, bytes) = self.save_seat(key, seat, link)?;
             let failed = |source: io::Error| SeatError::Save { link: id.to_string(), source };
             let words = serde_json::to_vec(&words).map_err(|error| failed(error.into()))?;
             let file = memfd_create("sidecore-seat", MemfdFlags::CLOEXEC);
@@ -89,6 +88,7 @@ impl Manager {
     /// # Errors
     /// What makes no sense.
     pub(crate) fn inherit_links(&mut self) -> Result<(), SeatError> {
+        // None: this process begins by itself.
         let Some(estate) = &mut self.estate else { return Ok(()) };
         let mut links: BTreeMap<String, Vec<SeatEstate>> = BTreeMap::new();
         for seat in std::mem::take(&mut estate.seats) {
@@ -113,7 +113,7 @@ impl Manager {
                 parts.push(InheritedSeat { seat, words, bytes });
             }
             let inherited = self.inherit_link(&id, sockets, parts);
-            inherited.map_err(|why| SeatError::Link(why.into()))?;
+            inherited.map_err(|source| SeatError::Inherit { link: id, source })?;
         }
         Ok(())
     }
