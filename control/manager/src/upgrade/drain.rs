@@ -132,18 +132,17 @@ impl Manager {
     pub(super) fn send_all_out(&mut self, but: &BTreeSet<u32>) {
         // A remote disk's queue finds its link where it goes.
         self.send_links_out();
-        let devices: Vec<u32> = self.devices.keys().copied().collect();
-        let devices: Vec<u32> = devices.into_iter().filter(|n| !but.contains(n)).collect();
-        let mut receives = false;
-        for number in &devices {
-            let Some(device) = self.devices.get(number) else { continue };
-            receives |= device.kind.nic().is_some();
-            let receivers = if device.kind.nic().is_some() { device.facts.rings } else { 0 };
-            for index in (0..receivers).step_by(2) {
+        let goes = |device: &&Device| !but.contains(&device.number);
+        let devices: Vec<u32> =
+            self.devices.values().filter(goes).map(|device| device.number).collect();
+        let nics = self.devices.values().filter(goes).filter(|device| device.kind.nic().is_some());
+        let nics: Vec<(u32, u16)> = nics.map(|nic| (nic.number, nic.facts.rings)).collect();
+        for (number, rings) in &nics {
+            for index in (0..*rings).step_by(2) {
                 self.attach_if_ready(*number, index);
             }
         }
-        if receives {
+        if !nics.is_empty() {
             // A sidecore that does not answer in time has other troubles than a frame that is dropped.
             let by = self.tick() + LATE_TIME_MAX;
             let _ = self.fence(by);

@@ -18,6 +18,7 @@ use super::channel::Channel;
 use super::error::{SettleError, TakeBackError};
 use super::heir::Heir;
 use super::wire::FromHeir;
+use crate::defects::found;
 use crate::device::Device;
 use crate::follow::Stand;
 use crate::manager::Manager;
@@ -73,6 +74,7 @@ impl Manager {
 
     /// Lets the predecessor go: from now on it could not take anything back.
     pub(crate) fn settle_for_good(&mut self) {
+        // It is let go, or there was none.
         let Some(Probation { heir, .. }) = self.probation.take() else { return };
         self.poll.remove(heir.channel());
         // One that has ended needs no word.
@@ -151,9 +153,7 @@ impl Manager {
         let numbers: Vec<u32> = self.devices.keys().copied().collect();
         for number in &numbers {
             self.fence_disk(*number);
-            if let Some(device) = self.devices.get_mut(number) {
-                device.find_rings();
-            }
+            self.devices.get_mut(number).into_iter().for_each(Device::find_rings);
         }
         self.send_all_out(&std::collections::BTreeSet::new());
         self.touched.extend(numbers);
@@ -164,7 +164,9 @@ impl Manager {
     /// What the dead process had in flight lands before anything else: its requests hold the description that is
     /// open here too, so that is closed, and the disk opened again when its locks are free (0005, "The fence").
     fn fence_disk(&mut self, number: u32) {
-        let Some(parts) = self.disk_parts_mut(number) else { return };
+        let device = found!(self.defects, self.devices.get_mut(&number), "device to take back");
+        // A NIC has no image.
+        let Some(parts) = device.kind.disk_mut() else { return };
         let is_served = parts.plan.source.path().is_some() && !parts.plan.readonly;
         if !is_served || !parts.is_here() {
             return;
@@ -182,8 +184,8 @@ impl Manager {
 impl Device {
     /// Each ring goes on as after a crash.
     fn find_rings(&mut self) {
-        let Some(id) = self.runner else { return };
-        let Some(link) = self.links.get_mut(&id) else { return };
+        let runner = self.runner.and_then(|id| Some((id, self.links.get_mut(&id)?)));
+        let Some((id, link)) = runner else { return };
         let format = format_of(link.session.features());
         let changes = link.session.changes();
         for (index, queue) in (0u16..).zip(&mut self.queues) {

@@ -23,6 +23,7 @@ use super::estate::{DeviceEstate, Estate, LinkEstate, Parcel, Progress};
 use super::pause::Moments;
 use super::wire::{DeviceWords, FORMATS, FromHeir, RingWords, WITH_GUARD};
 use crate::clock::machine_ns;
+use crate::defects::found;
 use crate::device::{Device, Link};
 use crate::front_end::FrontEndError;
 use crate::idle_peers::Beginning;
@@ -170,23 +171,18 @@ impl Manager {
         self.tick();
         // What they have was granted before.
         self.bounds.be_lenient(true);
-        let devices: Vec<u32> = self.devices.keys().copied().collect();
-        for number in devices {
-            let Some(device) = self.devices.get(&number) else { continue };
-            let plan = device.kind.plan();
-            let Some(estate) = self.estate.as_mut().and_then(|estate| estate.device_of(&plan))
-            else {
+        let devices = self.devices.values().map(|device| (device.number, device.kind.plan()));
+        for (number, plan) in devices.collect::<Vec<_>>() {
+            let told = self.estate.as_mut().and_then(|estate| estate.device_of(&plan));
+            // It begins anew.
+            let Some(told) = told else { continue };
+            let Some(device) = self.devices.get_mut(&number) else {
+                self.defects.note("device to adopt");
                 continue;
             };
-            let links = std::mem::take(&mut estate.links);
             let wrong = |source| HeirError::Device { name: plan.name(), source };
-            if let Some(device) = self.devices.get_mut(&number)
-                && let Some(estate) = self.estate.as_ref()
-                && let Some(told) = estate.devices.get(plan.id())
-            {
-                device.go_on_as(&told.words, self.now).map_err(wrong)?;
-            }
-            for link in links {
+            device.go_on_as(&told.words, self.now).map_err(wrong)?;
+            for link in std::mem::take(&mut told.links) {
                 self.adopt_link(number, link).map_err(wrong)?;
             }
         }
@@ -196,7 +192,10 @@ impl Manager {
     fn adopt_link(&mut self, number: u32, estate: LinkEstate) -> Result<(), AdoptError> {
         let id = self.next_link;
         self.next_link = self.next_link.wrapping_add(1);
-        let Some(device) = self.devices.get_mut(&number) else { return Ok(()) };
+        let Some(device) = self.devices.get_mut(&number) else {
+            self.defects.note("device to adopt");
+            return Ok(());
+        };
         let LinkEstate { runs, socket, told, unread, unsent, untold } = estate;
         let mut link = device.new_link(socket, (&self.addresses, &self.bounds), self.now);
         link.beginning = Beginning::over();
@@ -243,15 +242,14 @@ impl Manager {
 
     /// Puts every ring where it stood, and what ports have counted.
     pub(crate) fn place_rings(&mut self) {
-        let Some(estate) = &mut self.estate else { return };
+        let estate = found!(self.defects, &mut self.estate, "estate of a predecessor");
         for device in self.devices.values() {
             let Some(nic) = device.kind.nic() else { continue };
             if let Some(told) = estate.device_of(&device.kind.plan()) {
                 nic.counters.go_on_from(&told.counters);
             }
         }
-        let rings = self.estate.as_mut().map(|estate| std::mem::take(&mut estate.rings));
-        for ring in rings.unwrap_or_default() {
+        for ring in std::mem::take(&mut estate.rings) {
             // Devices that are made otherwise here begin anew.
             let adopted = self.number_of(&ring.device).and_then(|n| self.devices.get_mut(&n));
             let known = self.estate.as_mut().zip(adopted);
@@ -317,7 +315,7 @@ impl Manager {
         for (number, id) in early {
             self.serve_link(number, id, false);
         }
-        let Some(estate) = self.estate.take() else { return };
+        let estate = found!(self.defects, self.estate.take(), "estate of a predecessor");
         if estate.devices.values().any(DeviceEstate::is_left) {
             // They are gone for good.
             self.settle_for_good();
@@ -417,6 +415,7 @@ impl Device {
         queue.counters().go_on_from(&counters);
         let again = place.map(|place| (place.sidecore, place.by_hand));
         queue.go_on_as(Known { was_attached, again, left, violation, problem });
+        // It has no front-end that runs it, or had none when this was told.
         let Some(link) = self.runner.and_then(|id| self.links.get_mut(&id)) else { return };
         let Some(base) = base else { return };
         // Where its front-end said that it stands, it may not have been served yet.

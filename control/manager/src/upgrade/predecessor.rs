@@ -25,6 +25,7 @@ use super::timespec;
 use super::wire::{self, FromHeir, FromPredecessor};
 use crate::api::Reply;
 use crate::clock::now;
+use crate::defects::{found, late};
 use crate::device::Device;
 use crate::manager::Manager;
 use crate::poll::Token;
@@ -167,7 +168,7 @@ impl Manager {
 
     /// The launcher that was asked starts none: the next one is asked.
     fn ask_next_launcher(&mut self) {
-        let Some(upgrade) = &mut self.upgrade else { return };
+        let upgrade = found!(self.defects, &mut self.upgrade, "upgrade that asked a launcher");
         let (next, reply) = (upgrade.launcher + 1, upgrade.reply.take());
         match self.ask_launcher(next) {
             Ok(upgrade) => self.upgrade = Some(Upgrade { reply, ..upgrade }),
@@ -183,7 +184,8 @@ impl Manager {
 
     /// A launcher said something, or has ended.
     pub(crate) fn hear_launcher(&mut self, at: usize) {
-        let Some(launcher) = &self.options.launcher else { return };
+        let launcher = self.options.launcher.as_ref();
+        let launcher = found!(self.defects, launcher, "launcher that is polled");
         let said = launcher.heard(at);
         if matches!(said, Said::Ended) {
             warn!(
@@ -194,7 +196,8 @@ impl Manager {
             }
         }
         let is_asked = |upgrade: &&mut Upgrade| upgrade.launcher == at && upgrade.heir.is_none();
-        let Some(upgrade) = self.upgrade.as_mut().filter(is_asked) else { return };
+        let upgrade = self.upgrade.as_mut().filter(is_asked);
+        let Some(upgrade) = upgrade else { return late("upgrade that asked this launcher") };
         match said {
             Said::Nothing => {}
             Said::Started(pid) => {
@@ -219,7 +222,7 @@ impl Manager {
 
     /// The heir said something, or has ended.
     pub(crate) fn hear_heir(&mut self) {
-        let Some(upgrade) = self.upgrade.as_mut() else { return };
+        let Some(upgrade) = self.upgrade.as_mut() else { return late("upgrade") };
         if upgrade.hello.is_some() {
             // It says nothing more before it is asked.
             return self.give_up_upgrade(&UpgradeError::Ended);
@@ -271,8 +274,8 @@ impl Manager {
     }
 
     /// Whether the heir's first word waits to be read, or it has ended.
-    fn has_heir_spoken(&self) -> bool {
-        let Some(upgrade) = &self.upgrade else { return false };
+    fn has_heir_spoken(&mut self) -> bool {
+        let upgrade = found!(self.defects, &self.upgrade, "upgrade that waits for its heir");
         let mut fds = [PollFd::new(&upgrade.channel, PollFlags::IN)];
         poll(&mut fds, Some(&timespec(Duration::ZERO))).is_ok_and(|ready| ready > 0)
     }
@@ -381,6 +384,7 @@ impl Manager {
 
     /// Ends the new process and goes on serving.
     pub(crate) fn give_up_upgrade(&mut self, why: &UpgradeError) {
+        // A stop gives up whatever there may be.
         let Some(mut upgrade) = self.upgrade.take() else { return };
         self.poll.remove(&upgrade.channel);
         if !upgrade.end() {
@@ -405,8 +409,9 @@ impl Manager {
 
     /// After [`Self::go_on_upgrading`]: who is to be told, and by whom it is served now.
     pub(crate) fn handed_over(&mut self) -> Option<HandedOver> {
-        let Upgrade { reply, hello, pause, channel, heir, .. } = self.upgrade.take()?;
-        let (pid, process) = heir?;
+        let upgrade = found!(self.defects, self.upgrade.take(), "upgrade that has come about");
+        let Upgrade { reply, hello, pause, channel, heir, .. } = upgrade;
+        let (pid, process) = found!(self.defects, heir, "process that took over");
         self.poll.remove(&channel);
         let settles = hello.as_ref().is_some_and(|hello| hello.format >= wire::WITH_GUARD);
         let version = hello.map(|hello| hello.version).unwrap_or_default();
