@@ -8,6 +8,7 @@ use config::plan::{DiskPlan, Origin};
 use tracing::{info, warn};
 
 use crate::api::{Reply, Request};
+use crate::defects::{found, late};
 use crate::device::Device;
 use crate::kind::Kind;
 use crate::manager::{Manager, Waiting};
@@ -183,16 +184,16 @@ impl Manager {
 
     /// Closes a device's socket and front-ends; it is gone when its queues are back.
     pub(crate) fn begin_removal(&mut self, number: u32, reply: Option<Reply>) {
-        let Some(id) = self.devices.get(&number).map(|device| device.facts.id.clone()) else {
-            return;
-        };
+        let device = self.devices.get(&number);
+        let id = found!(self.defects, device, "device to remove").facts.id.clone();
         self.forget_plan(&id);
         self.remove_device(number, reply);
     }
 
     /// The same of one of whose name another one may be planned.
     pub(crate) fn remove_device(&mut self, number: u32, reply: Option<Reply>) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
+        // While the daemon stops it may go before a client has let go of it.
+        let Some(device) = self.devices.get_mut(&number) else { return late("device") };
         device.removing = true;
         device.close_socket();
         let links = device.links.keys().copied().collect::<Vec<_>>();
@@ -205,7 +206,8 @@ impl Manager {
 
     /// Every queue of a device that was held back is here: what waited for that is done.
     pub(crate) fn all_are_back(&mut self, number: u32) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device whose queues are all back");
         device.restarting = false;
         if device.removing {
             return self.is_gone(number);
@@ -215,8 +217,7 @@ impl Manager {
         {
             self.plug_in_anew(number);
         }
-        let Some(device) = self.devices.get_mut(&number) else { return };
-        if let Some(size) = device.kind.disk_mut().and_then(|disk| disk.resizing.take()) {
+        if let Some(size) = self.disk_parts_mut(number).and_then(|disk| disk.resizing.take()) {
             let answer = self.finish_resize(number, size);
             if let Err(error) = &answer {
                 warn!("a resize was refused: {}", error.error);
@@ -234,7 +235,7 @@ impl Manager {
         }
         self.release_remote(number);
         self.forget_guest(number);
-        let Some(device) = self.devices.remove(&number) else { return };
+        let device = found!(self.defects, self.devices.remove(&number), "device that is gone");
         let (id, view) = (&device.facts.id, self.shown(&device));
         if device.kind.is_resizing() {
             self.answer_waiting(number, Err(ApiError::no_such_disk(id)));
@@ -314,10 +315,9 @@ impl Manager {
 
     /// Has the device's queues start anew, with what its plan says now.
     pub(crate) fn restart(&mut self, number: u32) {
-        if let Some(device) = self.devices.get_mut(&number) {
-            device.restarting = true;
-            self.touched.insert(number);
-        }
+        let device = self.devices.get_mut(&number);
+        found!(self.defects, device, "device to restart").restarting = true;
+        self.touched.insert(number);
     }
 
     pub(crate) fn check_made_by_api(&self, id: &str) -> Result<(), ApiError> {

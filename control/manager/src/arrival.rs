@@ -12,6 +12,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::defects::found;
 use crate::device::Device;
 use crate::kind::Kind;
 use crate::manager::Manager;
@@ -112,7 +113,8 @@ impl Manager {
     /// Notes that the driver of a NIC's guest has come or gone. To be called before its rings are served:
     /// then they stand as they came.
     pub(crate) fn note_arrival(&mut self, number: u32, now: Instant) {
-        let Some(device) = self.devices.get(&number) else { return };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device whose guest may have come");
         let Some(before) = device.kind.nic().map(|nic| nic.arrival) else { return };
         let link = device.runner.filter(|_| device.is_started(None));
         let after = match (link, before) {
@@ -123,18 +125,21 @@ impl Manager {
                 None => Arrival::Away,
             },
         };
-        if let Some(nic) = self.nic_parts_mut(number) {
+        if let Kind::Nic(nic) = &mut device.kind {
             nic.arrival = after;
         }
     }
 
     /// Announces a NIC's address, if that is due.
     pub(crate) fn announce_arrival(&mut self, number: u32, now: Instant) {
-        let Some(device) = self.devices.get(&number) else { return };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device whose guest may be announced");
         let may = device.surely_runs() && !self.frozen && device.is_started(None);
-        let Some(NicParts { arrival, shape, .. }) = self.nic_parts_mut(number) else { return };
-        let mac = shape.mac;
-        if arrival.take(now) && may {
+        if let Kind::Nic(NicParts { arrival, shape, .. }) = &mut device.kind
+            && arrival.take(now)
+            && may
+        {
+            let mac = shape.mac;
             self.announce(number, mac);
         }
     }

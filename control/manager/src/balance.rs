@@ -12,6 +12,7 @@ use tracing::{debug, info};
 
 use crate::clock::machine_ns;
 use crate::cores::{Cores, QUEUES_MAX};
+use crate::defects::found;
 use crate::device::Device;
 use crate::kind::Kind;
 use crate::manager::Manager;
@@ -191,7 +192,7 @@ impl Manager {
 
     /// The sidecore for what stays there: that with the fewest queues, in use or not.
     pub(crate) fn place_fixed(&mut self) -> Option<usize> {
-        let core = self.cores.place()?;
+        let core = found!(self.defects, self.cores.place(), "sidecore");
         self.balance.wake(core);
         Some(core)
     }
@@ -263,9 +264,10 @@ impl Manager {
 
     /// Moves a queue, or a NIC, to where there is more room for it.
     fn relieve(&mut self, name: Option<&Name>, to: usize, at: Nanos) {
-        let Some(&(number, index)) = name else { return };
+        let &(number, index) = found!(self.defects, name, "queue that was weighed");
         let Some(index) = index else { return self.relieve_of_nic(number, to, at) };
-        let Some(queue) = self.queue_mut(number, index) else { return };
+        let queue =
+            found!(self.defects, self.queue_mut(number, index), "queue to move for its load");
         queue.weighed_mut().moved = Some(at);
         let (from, load) = (queue.place().map(|place| place.core), queue.weighed().load);
         let moved = self.begin_move(number, index, to, false);
@@ -279,9 +281,8 @@ impl Manager {
             plug.moved = Some(at);
             plug.place.home
         });
-        let Some(id) = self.devices.get(&number).map(|device| device.facts.id.clone()) else {
-            return;
-        };
+        let device = self.devices.get(&number);
+        let id = found!(self.defects, device, "NIC to move for its load").facts.id.clone();
         let may = self.nic_may_move(&id, to).is_ok_and(|found| found == number);
         let moved = if may { self.begin_nic_move(number, to, false) } else { None };
         debug!(device = number, from, to, begun = moved.is_some(), "balance");
@@ -292,7 +293,8 @@ impl Manager {
         if !self.balance.has_nodes() {
             return None;
         }
-        self.devices.get_mut(&number)?.memory_node(self.now)
+        let device = self.devices.get_mut(&number);
+        found!(self.defects, device, "device to place").memory_node(self.now)
     }
 }
 

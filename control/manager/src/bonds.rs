@@ -328,10 +328,12 @@ pub(crate) fn unkept(why: &str) -> String {
 impl Manager {
     /// Keeps which image the guest of a device is on, which is about to be served, if that is another one.
     pub(crate) fn keep_begun(&mut self, number: u32) {
-        let Some(parts) = self.disk_parts_mut(number) else { return };
-        let Some(image) = parts.bond.take_unkept() else { return };
-        let id = parts.plan.id.clone();
-        self.keep_image(&id, &image);
+        if let Some(parts) = self.disk_parts_mut(number)
+            && let Some(image) = parts.bond.take_unkept()
+        {
+            let id = parts.plan.id.clone();
+            self.keep_image(&id, &image);
+        }
     }
 
     /// Keeps which image the guest of a disk is on.

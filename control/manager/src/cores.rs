@@ -10,6 +10,8 @@ use confine::Kind;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sidecore::{Command, Event, Handle, SidecoreSpec, launch, link};
 
+use crate::defects::{Defects, found};
+
 /// Queues of one sidecore at most. A place costs about 100 bytes, a queue brings the rest.
 pub(crate) const QUEUES_MAX: u16 = 8192;
 
@@ -41,6 +43,8 @@ pub(crate) struct Cores {
     roads: BTreeSet<(usize, usize)>,
     /// When they are next woken to learn what that takes.
     knock_at: Instant,
+    /// What was said of sidecores that there are none of, by who said it.
+    pub(crate) defects: Defects,
 }
 
 impl Cores {
@@ -74,7 +78,8 @@ impl Cores {
                 }
             }
         }
-        Ok(Cores { all, roads: BTreeSet::new(), knock_at: now })
+        let (roads, defects) = (BTreeSet::new(), Defects::default());
+        Ok(Cores { all, roads, knock_at: now, defects })
     }
 
     /// Queues of that sidecore.
@@ -101,14 +106,14 @@ impl Cores {
     }
 
     /// Lets two sidecores hand frames to each other, if they cannot yet.
+    #[track_caller]
     pub(crate) fn connect(&mut self, a: usize, b: usize) {
         for (from, to) in [(a, b), (b, a)] {
             if from == to || !self.roads.insert((from, to)) {
                 continue;
             }
-            let (Some(first), Some(second)) = (self.all.get(from), self.all.get(to)) else {
-                continue;
-            };
+            let ends = self.all.get(from).zip(self.all.get(to));
+            let (first, second) = found!(self.defects, ends, "sidecore at an end of a road");
             let (sends, gets) = link(&first.handle, &second.handle, to as u16);
             self.send(to, gets);
             self.send(from, sends);
@@ -116,22 +121,24 @@ impl Cores {
     }
 
     /// A sidecore has so many queues more, from now on.
+    #[track_caller]
     pub(crate) fn take_load(&mut self, core: usize, queues: usize) {
-        if let Some(core) = self.all.get_mut(core) {
-            core.queues += queues;
-        }
+        let core = self.all.get_mut(core);
+        found!(self.defects, core, "sidecore that queues come to").queues += queues;
     }
 
     /// It has so many less.
+    #[track_caller]
     pub(crate) fn give_load(&mut self, core: usize, queues: usize) {
-        if let Some(core) = self.all.get_mut(core) {
-            core.queues = core.queues.saturating_sub(queues);
-        }
+        let core = self.all.get_mut(core);
+        let core = found!(self.defects, core, "sidecore that queues go from");
+        core.queues = core.queues.saturating_sub(queues);
     }
 
     /// Sends a command, now or when there is room; commands to one sidecore keep their order.
+    #[track_caller]
     pub(crate) fn send(&mut self, core: usize, command: Command) {
-        let Some(core) = self.all.get_mut(core) else { return };
+        let core = found!(self.defects, self.all.get_mut(core), "sidecore that a command is for");
         core.replace_call(&command);
         core.backlog.push_back(command);
         core.flush();
@@ -206,9 +213,10 @@ impl Core {
     /// Forgets a call descriptor that waits and would be replaced at once: a front-end that sends
     /// one after the other must not use up our descriptors.
     fn replace_call(&mut self, command: &Command) {
-        let Command::SetCall(key, _) = command else { return };
-        self.backlog
-            .retain(|waiting| !matches!(waiting, Command::SetCall(other, _) if other == key));
+        if let Command::SetCall(key, _) = command {
+            self.backlog
+                .retain(|waiting| !matches!(waiting, Command::SetCall(other, _) if other == key));
+        }
     }
 
     fn flush(&mut self) {

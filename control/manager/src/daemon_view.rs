@@ -8,12 +8,13 @@ use crate::manager::Manager;
 impl Manager {
     /// The daemon itself.
     pub(crate) fn daemon_view(&self) -> Answer {
+        let defects = self.defects.views().into_iter().chain(self.cores.defects.views());
         Answer::Daemon(DaemonView {
             pid: std::process::id(),
             file: self.options.path.clone(),
             confinement: confinement(),
             bounds: self.bounds.view(),
-            defects: self.defects.views(),
+            defects: defects.collect(),
         })
     }
 }

@@ -17,6 +17,7 @@ use crate::address_space::AddressSpace;
 use crate::bonds::vmm::Vmm;
 use crate::bounds::{Bounds, Claim};
 use crate::connection::Connection;
+use crate::defects::Defects;
 use crate::disk::{Admission, DiskParts};
 use crate::front_end::FrontEnd;
 use crate::guest_vcpus::Follow;
@@ -309,10 +310,14 @@ impl Device {
         &mut self,
         index: u16,
         now: Instant,
+        defects: &mut Defects,
     ) -> Result<Option<(u32, Box<sidecore::Served>)>, RingError> {
         let Some(number) = self.runner else { return Ok(None) };
-        let Some(link) = self.links.get(&number) else { return Ok(None) };
-        let Some(queue) = self.queues.get(usize::from(index)) else { return Ok(None) };
+        let (link, queue) = (self.links.get(&number), self.queues.get(usize::from(index)));
+        let Some((link, queue)) = link.zip(queue) else {
+            defects.note("queue to start, or front-end that runs it");
+            return Ok(None);
+        };
         let parts = start::DeviceParts {
             key: QueueKey { device: self.number, queue: index },
             kind: &self.kind,
@@ -331,8 +336,7 @@ impl Device {
             return Ok(None);
         }
         let changes = link.session.changes();
-        let queue = self.queues.get(usize::from(index));
-        if queue.is_some_and(|q| q.is_attached() || q.gave_up((number, changes))) {
+        if queue.is_attached() || queue.gave_up((number, changes)) {
             return Ok(None);
         }
         let (features, logging) = (link.session.features(), link.session.is_logging());
@@ -375,8 +379,8 @@ impl Device {
 
     /// Notes what became of a ring of front-end `link`, as far as the image goes.
     fn bind(&mut self, link: u32, admission: Option<Admission>, is_made: bool) {
-        let (links, Some(disk)) = (&self.links, self.kind.disk_mut()) else { return };
-        let vmm = || links.get(&link).and_then(|link| Vmm::of(link.connection.socket()));
+        let Some(disk) = self.kind.disk_mut() else { return };
+        let vmm = || self.links.get(&link).and_then(|link| Vmm::of(link.connection.socket()));
         match admission {
             Some(Admission::Served(verdict)) if is_made => disk.bond.begin(link, &verdict, vmm),
             Some(Admission::Other(why)) => disk.bond.refuse_link(link, why.to_string()),

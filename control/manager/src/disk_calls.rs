@@ -13,6 +13,7 @@ use tracing::{info, warn};
 
 use crate::answers::{Answered, UNDONE, UNTIL_RESTART, not_kept};
 use crate::api::Reply;
+use crate::defects::found;
 use crate::disk::{DiskParts, source_of, waits_of};
 use crate::kind::{DevicePlan, Facts};
 use crate::manager::Manager;
@@ -257,7 +258,7 @@ impl Manager {
     /// A disk that was to have the size of its plan has not got it: its plan says again what it has, so that the next
     /// reload does it, and that is shown. An operator who asked is answered, and nothing is planned otherwise.
     pub(crate) fn is_not_resized(&mut self, number: u32, size: u64, why: &str) {
-        let Some(disk) = self.disk_parts(number) else { return };
+        let disk = found!(self.defects, self.disk_parts(number), "disk that is not resized");
         let has = disk.disk.size_bytes();
         if disk.plan.source.size_bytes() != Some(size) || has == size {
             return;
@@ -268,16 +269,17 @@ impl Manager {
         let why = why.strip_prefix(&name).unwrap_or(why);
         let told = format!("it has {} and not {}: {why}", Size(has), Size(size));
         self.set_plan(plan);
-        if let Some(disk) = self.disk_parts_mut(number) {
-            disk.unresized = Some(format!("{told}; `sidecore reload` tries it again"));
-        }
+        let disk = self.disk_parts_mut(number);
+        let disk = found!(self.defects, disk, "disk that is not resized");
+        disk.unresized = Some(format!("{told}; `sidecore reload` tries it again"));
         self.is_undone(number, format!("{name}{told}"));
     }
 
     /// The capacity of a disk is another now: its front-ends are told.
     pub(crate) fn tell_capacity(&mut self, number: u32) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
-        let Some(disk) = device.kind.disk() else { return };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device with another capacity");
+        let disk = found!(self.defects, device.kind.disk(), "disk with another capacity");
         disk.live.set_capacity(disk.disk.size_bytes());
         if device.is_exported {
             self.touched.insert(number);

@@ -19,6 +19,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use tracing::{info, warn};
 use vhost_user::Message;
 
+use crate::defects::{found, late};
 use crate::device::Device;
 use crate::disk::{DiskParts, follows};
 use crate::image::Found;
@@ -147,7 +148,10 @@ impl Manager {
     /// Of the rings of a device, how many may start as far as the locks of its disk go: all or none. Takes
     /// the locks when one wants to start, and lets them go when none is there any more.
     pub(crate) fn follow(&mut self, number: u32) -> u16 {
-        let Some(device) = self.devices.get_mut(&number) else { return 0 };
+        // A client that has not come back yet since another process took over has it nevertheless.
+        let is_clients = self.is_clients(number);
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device whose rings may start");
         let rings = device.facts.rings;
         let remote = device.kind.disk().and_then(|disk| disk.remote.as_ref());
         if remote.is_some_and(|remote| !remote.is_asked_for()) {
@@ -160,10 +164,7 @@ impl Manager {
             return if is_here { rings } else { 0 };
         }
         let wants = device.wants_to_start();
-        let is_idle = device.attached().is_empty() && !device.is_started(None);
-        // A client that has not come back yet since another process took over has it nevertheless.
-        let is_idle = is_idle && !self.is_clients(number);
-        let Some(device) = self.devices.get_mut(&number) else { return 0 };
+        let is_idle = device.attached().is_empty() && !device.is_started(None) && !is_clients;
         let Some(stand) = device.kind.disk_mut().and_then(|disk| disk.stand.as_mut()) else {
             return rings;
         };
@@ -184,6 +185,7 @@ impl Manager {
     pub(crate) fn take_locks(&mut self, number: u32) -> bool {
         let now = self.now;
         let parts = self.devices.get(&number).and_then(|device| device.kind.disk());
+        // A client that asks for one that is gone is told so.
         let Some(parts) = parts else { return false };
         if parts.asks_at().is_some_and(|at| at > now) {
             return false;
@@ -219,9 +221,9 @@ impl Manager {
                 }
                 let retry = asked.unwrap_or_else(|| Retry::from(now));
                 let asked = Some((retry.again(now), why));
-                if let Some(parts) = self.disk_parts_mut(number) {
-                    parts.stand = Some(Stand::Away(asked));
-                }
+                let parts = self.disk_parts_mut(number);
+                let parts = found!(self.defects, parts, "disk whose locks do not come");
+                parts.stand = Some(Stand::Away(asked));
                 false
             }
         }
@@ -229,7 +231,8 @@ impl Manager {
 
     /// The locks of a disk are here: what was written elsewhere meanwhile is found.
     fn has_come(&mut self, number: u32, disk: Arc<Disk>) {
-        let Some(parts) = self.disk_parts_mut(number) else { return };
+        let parts = self.disk_parts_mut(number);
+        let parts = found!(self.defects, parts, "disk whose locks have come");
         let grew = disk.size_bytes() != parts.disk.size_bytes();
         parts.was_empty |= disk.was_empty();
         disk.count_on_from(&parts.disk);
@@ -237,9 +240,9 @@ impl Manager {
         parts.stand = follows(&parts.plan).then_some(Stand::Here);
         self.has_found(number);
         self.watch.wake();
-        if let Some(parts) = self.disk_parts(number) {
-            self.recall_unsynced(parts);
-        }
+        let parts = self.disk_parts(number);
+        let parts = found!(self.defects, parts, "disk whose locks have come");
+        self.recall_unsynced(parts);
         if grew {
             self.tell_capacity(number);
         }
@@ -247,8 +250,10 @@ impl Manager {
 
     /// The image of a disk was opened anew: it may be another one.
     fn has_found(&mut self, number: u32) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
-        let Some(parts) = device.kind.disk_mut() else { return };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device whose image was opened anew");
+        let parts = device.kind.disk_mut();
+        let parts = found!(self.defects, parts, "disk whose image was opened anew");
         let found = Found::of(&parts.disk, &parts.plan, self.bonds.boot());
         parts.astray = None;
         if parts.bond.find(found) {
@@ -274,7 +279,7 @@ impl Manager {
     /// Begins to let a disk go, none of whose rings is with a sidecore. False: it stays, because it has
     /// lost data and only an operator knows what to do, or there is nobody to do it.
     pub(crate) fn let_go(&mut self, number: u32) -> bool {
-        let Some(parts) = self.disk_parts(number) else { return false };
+        let parts = found!(self.defects, self.disk_parts(number), "disk to let go");
         if parts.disk.sync_failed() {
             return false;
         }
@@ -284,7 +289,8 @@ impl Manager {
         });
         match begun {
             Ok(parting) => {
-                let Some(parts) = self.disk_parts_mut(number) else { return false };
+                let parts = self.disk_parts_mut(number);
+                let parts = found!(self.defects, parts, "disk that is let go");
                 parts.disk = parts.disk.away();
                 parts.stand = Some(Stand::Parting(parting));
                 true
@@ -298,10 +304,10 @@ impl Manager {
 
     /// A disk was let go, or could not be.
     pub(crate) fn has_parted(&mut self, number: u32) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
+        let Some(device) = self.devices.get_mut(&number) else { return late("device") };
         let was_served = device.queues.iter().any(Queue::was_attached);
-        let Some(parts) = device.kind.disk_mut() else { return };
-        let Some(Stand::Parting(parting)) = &parts.stand else { return };
+        let parts = found!(self.defects, device.kind.disk_mut(), "disk that was let go");
+        let Some(Stand::Parting(parting)) = &parts.stand else { return late("parting") };
         let kept = match parting.outcome.try_recv() {
             Err(TryRecvError::Empty) => return,
             outcome => outcome.ok().flatten(),

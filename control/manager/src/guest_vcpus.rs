@@ -20,6 +20,7 @@ use vcpu_tracker::vcpus::{Process, VCPUS_MAX, Vcpu};
 use vcpu_tracker::{Roster, Tracker, Unavailable};
 
 use crate::clock::machine_ns;
+use crate::defects::{found, late};
 use crate::device::Device;
 use crate::kind::Kind;
 use crate::manager::Manager;
@@ -142,14 +143,15 @@ impl Guests {
 
     /// A device has that process's guest no more.
     fn leave(&mut self, process: Process, number: u32, now_ns: u64) {
-        let Some(guest) = self.guests.get_mut(&process) else { return };
+        let Guests { guests, roster: Some(roster), .. } = self else { return };
+        // Nothing was followed yet of one whose VMM has not said.
+        let Some(guest) = guests.get_mut(&process) else { return };
         guest.devices.remove(&number);
         let gone = guest.take_gone();
         let is_over = guest.devices.is_empty();
-        let Some(roster) = &mut self.roster else { return };
-        unbind(roster, &self.guests, &gone, now_ns);
+        unbind(roster, guests, &gone, now_ns);
         if is_over {
-            self.guests.remove(&process);
+            guests.remove(&process);
         }
     }
 }
@@ -241,7 +243,8 @@ impl Manager {
 
     /// A device goes: nobody follows for it.
     pub(crate) fn forget_guest(&mut self, number: u32) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device that has its guest no more");
         let process = std::mem::take(&mut *device.follow).process;
         if let Some(process) = process {
             self.guests.leave(process, number, machine_ns(self.now));
@@ -249,13 +252,15 @@ impl Manager {
     }
 
     fn scan_guest(&mut self, number: u32, now: Instant) {
-        let Some(device) = self.devices.get(&number) else { return };
+        let device = self.devices.get(&number);
+        let device = found!(self.defects, device, "device whose guest is looked at");
         let runner = device.runner;
         let is_new = device.follow.link != runner;
         if is_new {
             self.forget_guest(number);
         }
-        let Some(device) = self.devices.get_mut(&number) else { return };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device whose guest is looked at");
         let Some(link) = runner.and_then(|id| device.links.get(&id)) else {
             return self.followed(number, Follow { link: runner, ..Follow::default() });
         };
@@ -294,7 +299,7 @@ impl Manager {
 
     /// What the VMM of a device that was to be asked has said.
     pub(crate) fn vmm_has_said(&mut self, number: u32, path: &str, said: &Said, now: Instant) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
+        let Some(device) = self.devices.get_mut(&number) else { return late("device") };
         let before = &device.follow;
         // Another front-end is there by now: that one is looked at next, and its VMM asked.
         if before.process.is_none() || before.link != device.runner {
@@ -307,7 +312,8 @@ impl Manager {
         let was_wrong = before.problem.is_some();
         let follow = Follow { link, process, scan_at, pause, ..Follow::default() };
         self.follow_process(number, follow, Some((path, said)));
-        let Some(device) = self.devices.get_mut(&number) else { return };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device whose VMM has said");
         if let Some(problem) = &device.follow.problem
             && !was_wrong
             && device.log.allows(now)
@@ -328,7 +334,8 @@ impl Manager {
 
     /// That is what a device knows of its guest from now on: its port is told.
     fn followed(&mut self, number: u32, follow: Follow) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device whose guest is followed");
         let count = follow.vcpus.len();
         if follow.vcpus != device.follow.vcpus && count > 0 && device.may_log(self.now) {
             info!(device = device.facts.id, vcpus = count, "its guest's vCPUs are followed");

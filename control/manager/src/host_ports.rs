@@ -147,8 +147,10 @@ impl HostPorts {
     /// Closes what goes for good, and with it a tap that we made.
     pub(crate) fn take_away(self, plan: &HostPlan, taps: &MadeTaps) {
         self.ports.into_iter().for_each(|(_, port)| port.remove());
-        if let HostPlan::Tap { name } = plan {
-            let _ = taps.note(name, false);
+        if let HostPlan::Tap { name } = plan
+            && let Err(error) = taps.note(name, false)
+        {
+            warn!(tap = name, %error, "that it is gone cannot be kept: one that is made of its name is taken for ours");
         }
     }
 }

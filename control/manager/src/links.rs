@@ -11,11 +11,12 @@ use vhost_user::{Frame, Refused, Reject, Scope};
 
 use crate::bounds::MESSAGE_DESCRIPTORS;
 use crate::connection::Incoming;
+use crate::defects::{found, late};
 use crate::device::{Device, Held, LINKS_MAX, Link};
 use crate::front_end::FrontEndError;
 use crate::lent::Lent;
 use crate::manager::{Manager, RETRY_INTERVAL};
-use crate::poll::Token;
+use crate::poll::{Poll, Token};
 use crate::queue::{Owner, Queue};
 use crate::rights::Rights;
 use crate::sockets;
@@ -35,8 +36,8 @@ impl Manager {
     /// Takes the connections that wait at a device's socket.
     pub(crate) fn accept(&mut self, number: u32) {
         for _ in 0..LINKS_MAX {
-            let Some(device) = self.devices.get(&number) else { return };
-            let Some(listener) = &device.listener else { return };
+            let Some(device) = self.devices.get(&number) else { return late("device") };
+            let Some(listener) = &device.listener else { return late("socket") };
             // Each one that gives way to the next holds a descriptor until it is closed.
             if device.closer.is_full() || self.is_short_while_closing(device) {
                 return self.pause_accepting(number, CLOSING_INTERVAL);
@@ -57,7 +58,8 @@ impl Manager {
         if !none_left.iter().any(|e| error.raw_os_error() == Some(e.raw_os_error())) {
             return false;
         }
-        let Some(device) = self.devices.get_mut(&number) else { return false };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device that accepts");
         if self.reserve.take().is_none() {
             return false;
         }
@@ -81,7 +83,8 @@ impl Manager {
     /// No descriptor is left, most likely: the listener would only say so again and again, so it is
     /// left alone for a while.
     fn stop_accepting(&mut self, number: u32, error: &std::io::Error) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device that could not accept");
         self.reserve = self.reserve.take().or_else(sockets::reserve);
         if device.may_log(self.now) {
             warn!(device = device.facts.id, %error, "a connection could not be accepted");
@@ -92,7 +95,8 @@ impl Manager {
 
     /// Leaves the listener alone for so long; whoever connects waits.
     fn pause_accepting(&mut self, number: u32, interval: Duration) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device that accepts later");
         device.retry_at = Some(self.now + interval);
         if let Some(listener) = &device.listener {
             self.poll.want(listener, Token::Listener(number), false, false);
@@ -102,7 +106,8 @@ impl Manager {
     /// Nobody may be connected: when the queues are back the front-end goes, and finds no socket. It
     /// comes again each second then, and its guest sees no carrier.
     pub(crate) fn keep_off(&mut self, number: u32) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device to keep off");
         let attached = device.attached();
         if !attached.is_empty() {
             return attached.into_iter().for_each(|queue| self.detach(number, queue));
@@ -118,37 +123,33 @@ impl Manager {
     ///
     /// # Errors
     /// Why not.
-    fn listen(&mut self, number: u32) -> std::io::Result<()> {
-        let Some(device) = self.devices.get_mut(&number) else { return Ok(()) };
+    fn listen(device: &mut Device, poll: &Poll) -> std::io::Result<()> {
         let rights = Rights::of(&device.facts.rights)?;
         let listener = sockets::open_listener(Path::new(&device.facts.socket), &rights)?;
-        self.poll.add(&listener, Token::Listener(number))?;
+        poll.add(&listener, Token::Listener(device.number))?;
         device.listener = Some(listener);
         Ok(())
     }
 
     /// Accepts again after [`Self::pause_accepting`], or after [`Self::keep_off`].
     pub(crate) fn listen_again(&mut self, number: u32) {
-        let Some(device) = self.devices.get(&number) else { return };
-        if device.listener.is_none() {
-            if let Err(error) = self.listen(number)
-                && let Some(device) = self.devices.get_mut(&number)
-            {
-                let socket = &device.facts.socket;
-                device.problem = Some(format!("its socket {socket}: {error}"));
-                device.retry_at = Some(self.now + RETRY_INTERVAL);
-            }
-            return;
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device that is to listen");
+        if let Some(listener) = &device.listener {
+            return self.poll.want(listener, Token::Listener(number), true, false);
         }
-        if let Some(listener) = self.devices.get(&number).and_then(|d| d.listener.as_ref()) {
-            self.poll.want(listener, Token::Listener(number), true, false);
+        if let Err(error) = Self::listen(device, &self.poll) {
+            let socket = &device.facts.socket;
+            device.problem = Some(format!("its socket {socket}: {error}"));
+            device.retry_at = Some(self.now + RETRY_INTERVAL);
         }
     }
 
     /// Ends the front-ends of a device that are silent for too long, and those that wait for too
     /// long for a disk that does not answer.
     pub(crate) fn close_overdue(&mut self, number: u32, now: Instant) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device whose front-ends are overdue");
         if let Some(unsaid) = device.log.take_unsaid(now) {
             warn!(device = device.facts.id, "{unsaid} more lines about it were not written");
         }
@@ -167,7 +168,8 @@ impl Manager {
     /// The disk does not answer: the connection ends without the reply that would say it did. The
     /// queue stays with its sidecore until the kernel lets go, and nothing of it is shown any more.
     fn give_up(&mut self, number: u32, id: u32) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device whose front-end is given up");
         let requests = device.unanswered_requests();
         let time_s = device.facts.drain_timeout_s;
         let is_parting = device.kind.disk().is_some_and(|disk| disk.parting_since().is_some());
@@ -190,7 +192,8 @@ impl Manager {
         self.settle_for_good();
         let id = self.next_link;
         self.next_link = self.next_link.wrapping_add(1);
-        let Some(device) = self.devices.get_mut(&number) else { return };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device that was connected to");
         if device.kind.is_off() {
             return device.closer.close(socket);
         }
@@ -231,7 +234,8 @@ impl Manager {
             extra = extra.or(freed);
             self.close_link(number, silent, "another connection takes its place");
         }
-        let Some(device) = self.devices.get_mut(&number) else { return };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device that was connected to");
         let mut link = device.new_link(socket, (&self.addresses, &self.bounds), now);
         link.extra = extra;
         if let Err(error) = self.poll.add(link.connection.socket(), Token::Link(number, id)) {
@@ -255,11 +259,12 @@ impl Manager {
         // What it says is known to no other process.
         self.settle_for_good();
         for _ in 0..MESSAGES_PER_TURN {
-            let Some(device) = self.devices.get_mut(&number) else { return };
+            let Some(device) = self.devices.get_mut(&number) else { return late("device") };
             if device.closer.is_full() {
                 return self.close_link(number, id, SLOW_TO_CLOSE);
             }
-            let Some(link) = device.links.get_mut(&id) else { return };
+            // Before, or by its last message.
+            let Some(link) = device.links.get_mut(&id) else { return late("front-end") };
             if let Err(error) = link.connection.flush() {
                 return self.close_link(number, id, &error.to_string());
             }
@@ -286,9 +291,8 @@ impl Manager {
                     let why = "a message of it brings more descriptors than are left for all";
                     return self.close_link(number, id, why);
                 };
-                if let Some(link) = self.link(number, id) {
-                    link.extra_of_message = Some(extra);
-                }
+                let link = self.link(number, id);
+                found!(self.defects, link, "front-end that speaks").extra_of_message = Some(extra);
             }
             match came {
                 Ok(Incoming::Frame(frame)) => self.take_frame(number, id, frame),
@@ -304,11 +308,12 @@ impl Manager {
 
     /// Waits for more of a link: not while it is held, and for room when replies wait.
     pub(crate) fn watch_link(&mut self, number: u32, id: u32) {
-        let Some(link) = self.devices.get(&number).and_then(|d| d.links.get(&id)) else { return };
+        let link = self.devices.get_mut(&number).and_then(|device| device.links.get_mut(&id));
+        // By what was last done of it.
+        let Some(link) = link else { return late("front-end") };
         let (read, write) = (link.held.is_none(), link.connection.is_backed_up());
         self.poll.want(link.connection.socket(), Token::Link(number, id), read, write);
         let stalls_at = self.now + MESSAGE_TIME_MAX;
-        let Some(link) = self.link(number, id) else { return };
         match link.connection.is_within() {
             true => link.stalls_at = link.stalls_at.or(Some(stalls_at)),
             false => link.stalls_at = None,
@@ -316,14 +321,14 @@ impl Manager {
     }
 
     fn take_frame(&mut self, number: u32, id: u32, frame: Frame<Lent>) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
-        let Some(link) = device.links.get_mut(&id) else { return };
+        let now = self.now;
+        let link = found!(self.defects, self.link(number, id), "front-end that speaks");
         let message = match link.session.parse(&frame) {
             Ok(message) => message,
             Err(reject) => return self.reject(number, id, reject.into()),
         };
         let scope = link.session.scope(&message);
-        link.heard_at = self.now;
+        link.heard_at = now;
         let (fds, need_reply) = (frame.fds, frame.need_reply);
         link.held = Some(Held { since: link.heard_at, message, fds, need_reply });
         self.release(number, id, scope);
@@ -331,7 +336,8 @@ impl Manager {
 
     /// Asks for the queues of `scope`, or applies the held message when none is away.
     fn release(&mut self, number: u32, id: u32, scope: Scope) {
-        let Some(device) = self.devices.get(&number) else { return };
+        let device = self.devices.get(&number);
+        let device = found!(self.defects, device, "device whose front-end waits for queues");
         let attached = device.attached_in(id, scope);
         if attached.is_empty() {
             if device.starts_first(id).is_some() {
@@ -363,16 +369,18 @@ impl Manager {
             // What is held is for whoever has the queue next.
             return;
         }
-        let Some(link) = self.link(number, id) else { return };
-        let Some(held) = &link.held else { return };
-        let scope = link.session.scope(&held.message);
-        self.release(number, id, scope);
-        self.watch_link(number, id);
+        let Some(link) = self.link(number, id) else { return late("front-end") };
+        if let Some(held) = &link.held {
+            let scope = link.session.scope(&held.message);
+            self.release(number, id, scope);
+            self.watch_link(number, id);
+        }
     }
 
     /// A ring that had to start before it may stop, or cannot: goes on with the message that stops it.
     pub(crate) fn stop_started(&mut self, number: u32) {
-        let Some(device) = self.devices.get(&number) else { return };
+        let device = self.devices.get(&number);
+        let device = found!(self.defects, device, "device with a ring that was to start first");
         let Some(id) = device.runner.filter(|id| device.starts_first(*id).is_none()) else {
             return;
         };
@@ -393,10 +401,12 @@ impl Manager {
     }
 
     fn apply_held(&mut self, number: u32, id: u32) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device whose front-end spoke");
         let may_run = device.runner.is_none_or(|runner| runner == id);
-        let Some(link) = device.links.get_mut(&id) else { return };
-        let Some(Held { message, fds, need_reply, .. }) = link.held.take() else { return };
+        let link = found!(self.defects, device.links.get_mut(&id), "front-end that spoke");
+        let held = found!(self.defects, link.held.take(), "message to apply");
+        let Held { message, fds, need_reply, .. } = held;
         link.front_end.may_run = may_run;
         let call = match &message {
             vhost_user::Message::SetVringCall(ring) => Some(ring.queue),
@@ -416,8 +426,8 @@ impl Manager {
                 if let Some(queue) = call.and_then(|queue| u16::try_from(queue).ok()) {
                     self.pass_call_on(number, id, queue);
                 }
-                let Some(reply) = reply else { return };
-                let sent = self.link(number, id).map(|link| link.connection.send(reply));
+                let link = self.link(number, id);
+                let sent = reply.zip(link).map(|(reply, link)| link.connection.send(reply));
                 if let Some(Err(error)) = sent {
                     self.close_link(number, id, &error.to_string());
                 }
@@ -428,7 +438,8 @@ impl Manager {
 
     /// A running queue is given its new call descriptor.
     fn pass_call_on(&mut self, number: u32, id: u32, queue: u16) {
-        let Some(device) = self.devices.get(&number) else { return };
+        let device = self.devices.get(&number);
+        let device = found!(self.defects, device, "device with a new call descriptor");
         let ring = device.queues.get(usize::from(queue)).filter(|it| it.leaving_since().is_none());
         let owner = ring.and_then(Queue::place).map(|place| place.owner);
         if owner != Some(Owner::Connection(id)) {
@@ -447,7 +458,8 @@ impl Manager {
     }
 
     fn reject(&mut self, number: u32, id: u32, reject: Reject<Refused<FrontEndError>>) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device whose front-end is refused a message");
         let reason = reject.reason.to_string();
         if device.may_log(self.now) {
             warn!(device = device.facts.id, "refused a message of its front-end: {reason}");
@@ -466,7 +478,8 @@ impl Manager {
     /// Forgets a front-end. Its queues are asked for; until they are back, no other front-end's
     /// start.
     pub(crate) fn close_link(&mut self, number: u32, id: u32, why: &str) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device whose front-end goes");
         // Its rings were stopped one by one before.
         let is_over = device.runner == Some(id) && !device.removing && !device.is_started(None);
         if device.links.remove(&id).is_none() {

@@ -393,7 +393,7 @@ impl Manager {
             // Its sidecore would refuse it; it starts when its link does.
             return;
         }
-        match device.make_queue(index, self.now) {
+        match device.make_queue(index, self.now, &mut self.defects) {
             Ok(Some((link, served))) => {
                 let is_nic = device.kind.nic().is_some();
                 let home = match &device.kind {
@@ -405,7 +405,7 @@ impl Manager {
                 let was_at = self.queue_mut(number, index).and_then(Queue::take_again);
                 let was_at = was_at.filter(|(core, _)| *core < self.cores.all.len());
                 let place = home.unwrap_or_else(|| self.place_again(number, was_at));
-                let Some(sidecore) = place else { return };
+                let sidecore = found!(self.defects, place, "sidecore for a queue that starts");
                 let by_hand = was_at.is_some_and(|(_, by_hand)| by_hand);
                 let place = Place { core: sidecore, owner: Owner::Connection(link), by_hand };
                 let queue = self.queue_mut(number, index);
@@ -434,7 +434,8 @@ impl Manager {
 
     /// Has a front-end connected to (mode `connect`) once nobody is there any more.
     pub(crate) fn plan_connect(&mut self, number: u32) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device that may have to connect");
         let alone = device.links.is_empty() && !device.removing && !device.kind.is_off();
         let alone = alone && !device.is_exported;
         if device.facts.mode == Mode::Connect && alone && self.stop_by.is_none() {
@@ -470,7 +471,10 @@ impl Manager {
         for number in due {
             self.close_overdue(number, now);
             self.announce_arrival(number, now);
-            let Some(device) = self.devices.get_mut(&number) else { continue };
+            let Some(device) = self.devices.get_mut(&number) else {
+                self.defects.note("device that something was due for");
+                continue;
+            };
             if device.retry_at.take_if(|at| *at <= now).is_none() {
                 continue;
             }
@@ -482,7 +486,8 @@ impl Manager {
     }
 
     fn connect(&mut self, number: u32, now: Instant) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device to connect");
         if !device.links.is_empty() {
             return;
         }

@@ -18,6 +18,7 @@ use tracing::{debug, info};
 
 use crate::answers::Answered;
 use crate::api::Reply;
+use crate::defects::{found, late};
 use crate::manager::Manager;
 use crate::queue::{Move, Moved, Queue};
 
@@ -70,7 +71,8 @@ impl Manager {
         if let Some(travel) = self.nic_parts_mut(number).and_then(|nic| nic.travel.as_mut()) {
             return travel.hold(index, command);
         }
-        let Some(queue) = self.queue_mut(number, index) else { return };
+        let queue = self.queue_mut(number, index);
+        let queue = found!(self.defects, queue, "queue to tell something");
         if let Some((core, command)) = queue.tell(command) {
             self.cores.send(core, command);
         }
@@ -131,7 +133,8 @@ impl Manager {
 
     /// Has a queue stay where an operator wants it, and moves it there if it is elsewhere.
     fn bring(&mut self, number: u32, index: u16, to: usize) -> Option<MoveId> {
-        if self.queue_mut(number, index)?.stays_at(to) {
+        let queue = self.queue_mut(number, index);
+        if found!(self.defects, queue, "queue to bring somewhere").stays_at(to) {
             return None;
         }
         self.begin_move(number, index, to, true)
@@ -194,10 +197,13 @@ impl Manager {
         to: usize,
         by_hand: bool,
     ) -> Option<MoveId> {
-        let backend = self.disk_parts(number)?.disk.backend();
+        let parts = self.disk_parts(number);
+        let backend = found!(self.defects, parts, "disk whose queue moves").disk.backend();
+        let new = found!(self.defects, self.cores.all.get(to), "sidecore to move a queue to");
         let id = self.moves.begin(number, Some(index));
-        let (arrival, departure) = handover(id, &self.cores.all.get(to)?.handle, backend);
-        if !self.queue_mut(number, index)?.prepare(Move { id, to, by_hand }, departure) {
+        let (arrival, departure) = handover(id, &new.handle, backend);
+        let queue = found!(self.defects, self.queue_mut(number, index), "queue to move");
+        if !queue.prepare(Move { id, to, by_hand }, departure) {
             self.moves.of.remove(&id);
             return None;
         }
@@ -208,7 +214,7 @@ impl Manager {
     /// The new owner is ready: the old one may hand the queue over.
     pub(crate) fn move_is_prepared(&mut self, id: MoveId) {
         // Called off meanwhile, if it is not found: the new owner sees that by itself.
-        let Some(&(number, Some(index))) = self.moves.of.get(&id) else { return };
+        let Some(&(number, Some(index))) = self.moves.of.get(&id) else { return late("move") };
         let key = QueueKey { device: number, queue: index };
         let queue = self.queue_mut(number, index);
         if let Some((core, departure)) = queue.and_then(|queue| queue.prepared(id)) {
@@ -218,9 +224,10 @@ impl Manager {
 
     /// A queue is at its new owner, or (with a reason) still at the old one.
     pub(crate) fn move_is_over(&mut self, id: MoveId, why: Option<&Stay>) {
-        let Some(&(number, index)) = self.moves.of.get(&id) else { return };
+        // It was called off: the queue was asked for, or the NIC's port goes.
+        let Some(&(number, index)) = self.moves.of.get(&id) else { return late("move") };
         let Some(index) = index else { return self.nic_move_is_over(id, number, why) };
-        let Some(queue) = self.queue_mut(number, index) else { return };
+        let queue = found!(self.defects, self.queue_mut(number, index), "queue that was to move");
         let Some(Moved { from, to, held }) = queue.moved(id, why.is_some()) else {
             return self.move_ended(id, Some("it is not served any more"));
         };
@@ -237,7 +244,7 @@ impl Manager {
     }
 
     pub(crate) fn move_ended(&mut self, id: MoveId, problem: Option<&str>) {
-        let Some((_, index)) = self.moves.of.remove(&id) else { return };
+        let (_, index) = found!(self.defects, self.moves.of.remove(&id), "move to end");
         for waiting in &mut self.moves.waiting {
             if let (true, Some(problem)) = (waiting.open.remove(&id), problem) {
                 let queue = index.map(|index| format!("queue {index}: ")).unwrap_or_default();

@@ -8,12 +8,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 
+use config::api::ApiError;
 use config::plan::{NicPeer, SwitchPlan, VlanPlan};
 use sidecore::{BRIDGES_MAX, BridgeId, BridgeKind, Command, PortSpec};
 use switch::{Limits, PORTS_MAX, PortId, Vlan, Vlans};
 use tracing::info;
 
 use crate::api::Reply;
+use crate::defects::found;
 use crate::kind::Kind;
 use crate::manager::Manager;
 use crate::nic::Plug;
@@ -102,9 +104,9 @@ impl Network {
         self.uplinks.values().any(Uplink::is_asked_back)
     }
 
-    /// The uplinks of a switch.
+    /// The uplinks of a switch, and those that come to it when their descriptors are back.
     pub(crate) fn uplinks_of(&self, bridge: BridgeId) -> Vec<u32> {
-        let its = self.uplinks.iter().filter(|(_, uplink)| uplink.place.bridge == bridge);
+        let its = self.uplinks.iter().filter(|(_, uplink)| uplink.bridge() == bridge);
         its.map(|(number, _)| *number).collect()
     }
 
@@ -177,10 +179,12 @@ impl Manager {
     /// # Errors
     /// No number is left, or its switch is gone.
     pub(crate) fn plug_in(&mut self, number: u32) -> Result<(), NetworkError> {
-        let Some(device) = self.devices.get(&number) else { return Ok(()) };
-        let (Some(nic), rings) = (device.kind.nic(), usize::from(device.facts.rings)) else {
+        let Some(device) = self.devices.get(&number) else {
+            self.defects.note("device to plug in");
             return Ok(());
         };
+        let Some(nic) = device.kind.nic() else { return Ok(()) };
+        let rings = usize::from(device.facts.rings);
         let (peer, id) = (nic.plan.peer.clone(), nic.plan.id.clone());
         let home = match &peer {
             NicPeer::Switch(_) => self.place_movable(number, rings),
@@ -243,7 +247,10 @@ impl Manager {
     /// Takes a NIC's port away. False: the host's end of its wire is still with its sidecore, and the
     /// device is settled again when it is back.
     pub(crate) fn unplug(&mut self, number: u32) -> bool {
-        let Some(device) = self.devices.get(&number) else { return true };
+        let Some(device) = self.devices.get(&number) else {
+            self.defects.note("device to unplug");
+            return true;
+        };
         let Some(Plug { place, uplink, .. }) = device.kind.nic().and_then(|nic| nic.plug) else {
             return true;
         };
@@ -270,12 +277,11 @@ impl Manager {
 
     /// Tells sidecores what a NIC's port is now.
     pub(crate) fn say_port(&mut self, number: u32) {
-        let Some(nic) = self.devices.get(&number).and_then(|device| device.kind.nic()) else {
-            return;
-        };
-        let Some(Plug { place, .. }) = nic.plug else { return };
-        let spec = nic.port_spec(place.home);
-        self.set_port(place, Some(spec));
+        let nic = found!(self.defects, self.nic_parts_mut(number), "NIC whose port is told");
+        if let Some(Plug { place, .. }) = nic.plug {
+            let spec = nic.port_spec(place.home);
+            self.set_port(place, Some(spec));
+        }
     }
 
     pub(crate) fn set_port(&mut self, place: Place, spec: Option<PortSpec>) {
@@ -323,7 +329,11 @@ impl Manager {
     /// Has a switch go when its ports have gone; its uplinks go now.
     pub(crate) fn begin_switch_removal(&mut self, id: &str, reply: Option<Reply>) {
         self.plan.switches.retain(|plan| plan.id != id);
-        let Some(switch) = self.network.switch_mut(id) else { return };
+        let Some(switch) = self.network.switch_mut(id) else {
+            // The reload that added it could not have it served, and said so.
+            let gone = || Err(ApiError::no_such_switch(id));
+            return reply.into_iter().for_each(|reply| reply.answer(gone()));
+        };
         switch.leaving = Some(reply);
         let bridge = switch.bridge;
         for uplink in self.network.uplinks_of(bridge) {

@@ -10,6 +10,7 @@ use sidecore::Command;
 use tracing::{info, warn};
 
 use crate::answers::{Answered, UNDONE, UNTIL_RESTART, not_kept};
+use crate::defects::found;
 use crate::device::Device;
 use crate::host_ports::{Guest, HostPorts};
 use crate::kind::{DevicePlan, Facts, Kind};
@@ -119,13 +120,13 @@ impl Manager {
 
     /// Has a NIC that runs follow its plan, which was `before`.
     pub(crate) fn apply_nic(&mut self, before: &NicPlan, after: &NicPlan) {
+        // One that is not open is opened as its plan is then.
         let Some(number) = self.number_of(&after.id) else { return };
         if before.link != after.link {
             self.turn_link(number, after.link);
         }
-        if let Some(device) = self.devices.get_mut(&number) {
-            device.follow.look_again(self.now);
-        }
+        let device = self.devices.get_mut(&number);
+        found!(self.defects, device, "NIC that is changed").follow.look_again(self.now);
         self.say_port(number);
         let limits = |plan: &NicPlan| (plan.limit, plan.group.clone());
         if limits(before) != limits(after) {
@@ -171,7 +172,7 @@ impl Manager {
     /// The guest sees a carrier or none because its front-end is connected or not: without a cable,
     /// it is not (QEMU asks nobody for the state of the link).
     fn turn_link(&mut self, number: u32, link: LinkState) {
-        let Some(nic) = self.nic_parts_mut(number) else { return };
+        let nic = found!(self.defects, self.nic_parts_mut(number), "NIC whose link is turned");
         nic.live.set_up(link == LinkState::Up);
         self.touched.insert(number);
         self.plan_connect(number);
@@ -180,8 +181,11 @@ impl Manager {
     /// A guest has come here from another host, with its address: whoever is on its network learns
     /// where it is now.
     pub(crate) fn announce(&mut self, number: u32, mac: [u8; 6]) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
-        let Some(nic) = device.kind.nic() else { return };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device to announce");
+        let Kind::Nic(nic) = &mut device.kind else {
+            return self.defects.note("NIC to announce");
+        };
         if !nic.may_announce(mac) {
             if device.may_log(self.now) {
                 warn!(nic = device.facts.id, "another address than its own was not announced");
@@ -192,16 +196,13 @@ impl Manager {
         if nic.announced_at.is_some_and(|at| self.now < at + ANNOUNCE_INTERVAL) {
             return;
         }
-        let now = self.now;
-        if let Some(nic) = self.nic_parts_mut(number) {
-            nic.announced_at = Some(now);
-        }
+        nic.announced_at = Some(self.now);
         self.say_announcement(number, mac);
     }
 
     /// Now, or when it is known where the NIC is.
     pub(crate) fn say_announcement(&mut self, number: u32, mac: [u8; 6]) {
-        let Some(nic) = self.nic_parts_mut(number) else { return };
+        let nic = found!(self.defects, self.nic_parts_mut(number), "NIC to announce");
         if let Some(travel) = &mut nic.travel {
             return travel.hold_announcement(mac);
         }

@@ -13,6 +13,7 @@ use tracing::{debug, info};
 
 use crate::answers::Answered;
 use crate::api::Reply;
+use crate::defects::found;
 use crate::device::Device;
 use crate::manager::Manager;
 
@@ -136,18 +137,20 @@ impl Manager {
         to: usize,
         by_hand: bool,
     ) -> Option<MoveId> {
-        let plug = self.nic_parts_mut(number)?.plug.as_mut()?;
+        let plug = self.nic_parts_mut(number).and_then(|nic| nic.plug.as_mut());
+        let plug = found!(self.defects, plug, "port of a NIC that moves");
         let place = plug.place;
         if place.home == to {
             plug.by_hand |= by_hand;
             return None;
         }
-        let device = self.devices.get(&number)?;
+        let device = found!(self.defects, self.devices.get(&number), "NIC to move");
         let queues = device.attached().len();
         // Frames can go from there to wherever its switch has ports before it is there.
         self.connect_homes(Some(place.bridge), to);
         let id = self.moves.begin(number, None);
-        self.nic_parts_mut(number)?.travel = Some(Travel::new(id, to, by_hand));
+        let nic = found!(self.defects, self.nic_parts_mut(number), "NIC to move");
+        nic.travel = Some(Travel::new(id, to, by_hand));
         let (port, ends) = ((place.bridge, place.port), (place.home as u16, to as u16));
         let parts = relocation(id, port, queues, ends, self.cores.all.len() as u16);
         for (core, part) in parts.into_iter().enumerate() {
@@ -206,9 +209,8 @@ impl Manager {
             return false;
         }
         let Some(next) = self.begin_nic_move(number, to, by_hand) else { return false };
-        if let Some(travel) = self.nic_parts_mut(number).and_then(|nic| nic.travel.as_mut()) {
-            travel.tries_left = tries_left;
-        }
+        let travel = self.nic_parts_mut(number).and_then(|nic| nic.travel.as_mut());
+        found!(self.defects, travel, "way of a NIC that begins").tries_left = tries_left;
         self.moves.replace(before, next);
         true
     }

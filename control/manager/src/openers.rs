@@ -160,9 +160,8 @@ impl Openers {
             Err(not_yet) => return Opening::NotYet(not_yet),
         };
         let late = Opening::NotYet(NotYet::Late);
-        let Some(medium) = self.jobs.get(at).map(|job| job.medium.clone()) else { return late };
-        let wait = self.patience_for(&medium, patience);
         let Some(job) = self.jobs.get(at) else { return late };
+        let wait = self.patience_for(&job.medium, patience);
         let began = now();
         let outcome = job.outcome.recv_timeout(wait);
         self.waited += now().saturating_duration_since(began);

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use vcpu_tracker::vcpus::Vcpu;
 
 use self::dialogue::{Dialogue, QmpError};
+use crate::defects::{found, late};
 use crate::lent::{Closer, Lent};
 use crate::manager::Manager;
 use crate::poll::Token;
@@ -206,8 +207,8 @@ impl Manager {
     }
 
     fn begin_inquiry(&mut self, number: u32) {
-        // One that is gone, or is to be known by names, is looked at again in any case.
-        let Some(device) = self.devices.get(&number) else { return };
+        let Some(device) = self.devices.get(&number) else { return late("device") };
+        // One that is to be known by names by now is looked at again in any case.
         let Some(path) = device.qmp().map(str::to_string) else { return };
         // Whoever fills that with descriptors is not listened to.
         let is_behind = device.closer.is_full() || self.is_short_while_closing(device);
@@ -234,7 +235,8 @@ impl Manager {
     }
 
     pub(crate) fn hear_qmp(&mut self, id: u32) {
-        let Some(inquiry) = self.guests.inquiries.open.get_mut(&id) else { return };
+        let inquiry = self.guests.inquiries.open.get_mut(&id);
+        let Some(inquiry) = inquiry else { return late("dialogue") };
         let device = inquiry.devices.iter().find_map(|number| self.devices.get(number));
         let closer = device.map(|device| device.closer.clone());
         let closer = closer.unwrap_or_else(|| Closer::counted_in(self.bounds.waiting()));
@@ -247,7 +249,7 @@ impl Manager {
 
     fn end_inquiry(&mut self, id: u32, said: Said) {
         let inquiries = &mut self.guests.inquiries;
-        let Some(inquiry) = inquiries.open.remove(&id) else { return };
+        let inquiry = found!(self.defects, inquiries.open.remove(&id), "dialogue to end");
         self.poll.remove(&inquiry.socket);
         // The VMM sees the end at once, though the close itself may come later.
         let _ = rustix::net::shutdown(&inquiry.socket, rustix::net::Shutdown::Both);

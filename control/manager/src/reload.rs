@@ -12,6 +12,7 @@ use config::{Change, Plan, Size};
 use tracing::{info, warn};
 
 use crate::api::Reply;
+use crate::defects::found;
 use crate::effects::{refuse_beyond, refuse_losses, say_made, say_refused};
 use crate::manager::Manager;
 use crate::poll::Token;
@@ -78,10 +79,10 @@ impl Manager {
     pub(crate) fn reload(&mut self, reply: Option<Reply>, force: bool) {
         match self.may_reload().and_then(|()| self.begin_reload(force)) {
             Ok(()) => {
-                if let Some(reloading) = &mut self.reloading {
-                    reloading.reply = reply;
-                    reloading.warn_of_restart();
-                }
+                let begun = self.reloading.as_mut();
+                let begun = found!(self.defects, begun, "reload that has begun");
+                begun.reply = reply;
+                begun.warn_of_restart();
                 // A disk without queues is gone at once, and nothing would wake us for that.
                 self.settle();
                 self.open_shut();
@@ -164,7 +165,9 @@ impl Manager {
         };
         let anew = self.opened_anew(wanted);
         for pair in anew.chunks_exact(2) {
-            let [Change::Remove { id }, _] = pair else { continue };
+            let [Change::Remove { id }, _] = pair else {
+                return self.defects.note("disk that goes and is opened anew");
+            };
             if !goes(id, changes) {
                 changes.extend(pair.iter().cloned());
             }
@@ -236,10 +239,10 @@ impl Manager {
     fn begin_resizes(&mut self, changes: &[Change]) {
         for change in changes {
             let Change::Resize { id, size_bytes } = change else { continue };
+            // One that is not open is opened with that size.
             let Some(number) = self.number_of(id) else { continue };
-            if let Some(reloading) = &mut self.reloading {
-                reloading.resizing.push(number);
-            }
+            let begun = self.reloading.as_mut();
+            found!(self.defects, begun, "reload that has begun").resizing.push(number);
             self.resize_to_plan(number, Size(*size_bytes));
         }
     }

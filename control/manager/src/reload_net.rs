@@ -108,7 +108,10 @@ impl Manager {
     /// Gives a switch other limits: a new one takes over its ports, one by one, as their queues and
     /// descriptors come back.
     fn replace_switch(&mut self, plan: &SwitchPlan) {
-        let Some(old) = self.network.switch_mut(&plan.id) else { return };
+        let Some(old) = self.network.switch_mut(&plan.id) else {
+            // The reload that added it said so.
+            return warn!(switch = plan.id, "keeps its limits: it is not served");
+        };
         old.leaving = Some(None);
         let bridge = old.bridge;
         let mut limits = plan.clone();

@@ -342,7 +342,10 @@ impl Manager {
         put: Result<(), UngivenError>,
     ) -> Result<(), UngivenError> {
         let Err(error) = put else { return Ok(()) };
-        let Some(device) = self.devices.get_mut(&number) else { return Err(error) };
+        let Some(device) = self.devices.get_mut(&number) else {
+            self.defects.note("device whose socket was not given");
+            return Err(error);
+        };
         let name = device.kind.plan().name();
         device.ungiven = Some(format!(
             "{error}; it is opened by those who could before, until that is put right and reloaded"
@@ -351,8 +354,11 @@ impl Manager {
         Err(UngivenError::Named { name, source: Box::new(error) })
     }
 
-    fn put_device(&self, number: u32, how: How) -> Result<(), UngivenError> {
-        let Some(device) = self.devices.get(&number) else { return Ok(()) };
+    fn put_device(&mut self, number: u32, how: How) -> Result<(), UngivenError> {
+        let Some(device) = self.devices.get(&number) else {
+            self.defects.note("device whose socket is to be given");
+            return Ok(());
+        };
         if device.listener.is_none() {
             // It has them when it listens.
             return Ok(());

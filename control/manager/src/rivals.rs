@@ -130,7 +130,10 @@ impl Manager {
         let times = (now_ns, time_ns);
         let rivals = self.guests.rivals.look(roster.table(), vcpus.into_iter(), &cpus, times);
         for Rival { device, vcpu, core } in rivals {
-            let Some(device) = self.devices.get_mut(&device) else { continue };
+            let Some(device) = self.devices.get_mut(&device) else {
+                self.defects.note("device of a guest that is followed");
+                continue;
+            };
             if !device.may_log(self.now) {
                 continue;
             }

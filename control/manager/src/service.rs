@@ -12,6 +12,7 @@ use config::plan::LimitPlan;
 use schedule::{Gate, Limited, Meter, Meters, Rate};
 use sidecore::{Command, QueueKey, Service};
 
+use crate::defects::found;
 use crate::device::Device;
 use crate::kind::Kind;
 use crate::manager::Manager;
@@ -116,7 +117,8 @@ impl Manager {
     /// Has a device counted on what its plan says. For its queues that are attached, see
     /// [`Self::set_service`].
     pub(crate) fn meter(&mut self, number: u32) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device to meter");
         let of_plan = |id: &str| self.plan.groups.iter().find(|group| group.id == id);
         let group = device.facts.group.as_deref().and_then(of_plan);
         let group = group.map(|group| {
@@ -130,7 +132,8 @@ impl Manager {
     /// Has the queues of a device served as its plan says from now on, without detaching them.
     pub(crate) fn set_service(&mut self, number: u32) {
         self.meter(number);
-        let Some(device) = self.devices.get(&number) else { return };
+        let device = self.devices.get(&number);
+        let device = found!(self.defects, device, "device to serve otherwise");
         let (share, policy) = (device.facts.share, policy_of(device.facts.policy));
         let (target_ns, moderate_ns) = (device.facts.target_ns(), device.facts.moderate_ns());
         let gate = |index| device.metered.gate(Flow::of(&device.kind, index), None);

@@ -17,6 +17,7 @@ use config::spec::Mode;
 use rustix::io::Errno;
 use tracing::{error, info, warn};
 
+use crate::defects::found;
 use crate::device::Device;
 use crate::disk::DiskParts;
 use crate::images::{self, FileId};
@@ -473,13 +474,14 @@ impl Manager {
             return self.shut.push(Shut::waiting(plan, why, self.now));
         }
         let opened = self.open_device(plan.clone()).and_then(|device| self.serve_device(device));
-        let Err(why) = opened else { return };
-        self.shut.push(match why {
-            NotOpen::Ended(_) | NotOpen::Late(_) | NotOpen::Living(_) => {
-                Shut::waiting_for(plan, &why, self.now)
-            }
-            NotOpen::Ours(_) | NotOpen::Wrong(_) => Shut::failed(plan, why.to_string()),
-        });
+        if let Err(why) = opened {
+            self.shut.push(match why {
+                NotOpen::Ended(_) | NotOpen::Late(_) | NotOpen::Living(_) => {
+                    Shut::waiting_for(plan, &why, self.now)
+                }
+                NotOpen::Ours(_) | NotOpen::Wrong(_) => Shut::failed(plan, why.to_string()),
+            });
+        }
     }
 
     /// Writes into the log which devices are not open, and why.
@@ -515,15 +517,14 @@ impl Manager {
         let removing = self.devices.values().any(|device| device.removing)
             || self.openers.is_closing()
             || self.is_taking();
-        let Some(at) = self.shut.iter().position(|shut| shut.plan.id() == id) else { return };
         let why = match opened {
             Ok(_) => {
-                self.shut.remove(at);
+                self.shut.retain(|shut| shut.plan.id() != id);
                 return info!(device = id, "open now");
             }
             Err(why) => why,
         };
-        let Some(shut) = self.shut.get_mut(at) else { return };
+        let shut = found!(self.defects, self.shut_device(&id), "device that is not open");
         // Of what nobody knows yet holds what was known.
         if !matches!(why, NotOpen::Late(_)) || shut.problem.ends_with(NO_THREAD) {
             shut.problem = why.to_string();

@@ -10,6 +10,7 @@ use config::plan::DiskPlan;
 use config::spec::OnFailure;
 use tracing::{info, warn};
 
+use crate::defects::late;
 use crate::device::Device;
 use crate::disk::DiskParts;
 use crate::failures::since;
@@ -115,7 +116,8 @@ impl Said {
 impl Manager {
     /// A queue of the device has begun to wait, or has ceased to, or is back.
     pub(crate) fn say_stalls(&mut self, number: u32) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
+        // As in `queue_failed`.
+        let Some(device) = self.devices.get_mut(&number) else { return late("device") };
         let stall = Stall::of(device);
         let is_served = device.queues.iter().any(Queue::is_attached);
         let Some(disk) = device.kind.disk_mut() else { return };

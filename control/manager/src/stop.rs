@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tracing::info;
 
+use crate::defects::found;
 use crate::device::Device;
 use crate::manager::Manager;
 use crate::poll::Token;
@@ -31,7 +32,8 @@ impl Manager {
         self.stop_by = Some(self.now + STOP_TIME_MAX);
         let devices: Vec<u32> = self.devices.keys().copied().collect();
         for number in devices {
-            let Some(device) = self.devices.get_mut(&number) else { continue };
+            let device = self.devices.get_mut(&number);
+            let device = found!(self.defects, device, "device to stop");
             device.close_socket();
             let attached = device.attached();
             if attached.is_empty() {
@@ -39,9 +41,8 @@ impl Manager {
             }
             attached.into_iter().for_each(|queue| self.detach(number, queue));
             // Its queues must not start again, and its front-end sees the end at once.
-            if let Some(device) = self.devices.get_mut(&number) {
-                device.removing = true;
-            }
+            let device = self.devices.get_mut(&number);
+            found!(self.defects, device, "device to stop").removing = true;
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use guest_memory::Loss;
 use tracing::warn;
 
+use crate::defects::{found, late};
 use crate::lent::Lent;
 use crate::manager::Manager;
 use crate::queue::Owner;
@@ -17,13 +18,18 @@ const SHUT_OUT_TIME: Duration = Duration::from_secs(10);
 impl Manager {
     /// A queue takes nothing more, for that reason.
     pub(crate) fn queue_failed(&mut self, key: sidecore::QueueKey, violation: &str) {
-        let Some(device) = self.devices.get_mut(&key.device) else { return };
-        let Some(queue) = device.queues.get_mut(usize::from(key.queue)) else { return };
-        let Some(Owner::Connection(connection)) = queue.place().map(|place| place.owner) else {
-            return;
+        // The sidecore that had it then may be heard after the one that it has moved to, and has gone home from.
+        let Some(device) = self.devices.get_mut(&key.device) else { return late("device") };
+        let queue = device.queues.get_mut(usize::from(key.queue));
+        let queue = found!(self.defects, queue, "queue of the number that is stopped");
+        let connection = match queue.place().map(|place| place.owner) {
+            Some(Owner::Connection(connection)) => connection,
+            // Its ring is this daemon's own, and a link is its driver.
+            Some(Owner::Link) => return self.defects.note("sound ring of a link"),
+            None => return late("service"),
         };
         // A front-end that has gone leaves no problem behind: the next one starts the queue anew.
-        let Some(link) = device.links.get_mut(&connection) else { return };
+        let Some(link) = device.links.get_mut(&connection) else { return late("front-end") };
         queue.stop(violation);
         if device.log.allows(self.now) {
             warn!(device = device.facts.id, queue = key.queue, "it is stopped: {violation}");
@@ -39,7 +45,8 @@ impl Manager {
 
     /// A front-end made a sidecore wait, which serves others too: it may do so once in a while.
     pub(crate) fn shut_out(&mut self, number: u32, link: u32) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device whose front-end is shut out");
         let until = self.now + SHUT_OUT_TIME;
         (device.closed_until, device.connect_after) = (Some(until), Some(until));
         device.problem = Some(format!(

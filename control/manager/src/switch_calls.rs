@@ -13,6 +13,7 @@ use tracing::{info, warn};
 
 use crate::answers::{Answered, UNDONE, not_kept};
 use crate::api::Reply;
+use crate::defects::late;
 use crate::host_ports::HostPorts;
 use crate::manager::Manager;
 use crate::net_views;
@@ -67,10 +68,9 @@ impl Manager {
 
     /// A sidecore's part of an answer.
     pub(crate) fn hear_macs(&mut self, table: &MacTable) {
-        let Some(at) = self.queries.iter().position(|query| query.token == table.token) else {
-            return;
-        };
-        let Some(query) = self.queries.get_mut(at) else { return };
+        let its = |(_, query): &(usize, &mut MacQuery)| query.token == table.token;
+        let query = self.queries.iter_mut().enumerate().find(its);
+        let Some((at, query)) = query else { return late("operator who waits") };
         for entry in table.entries() {
             let last = query.heard.entry((entry.address, entry.vlan));
             let last = last.or_insert((entry.port.0, entry.age_ns));
@@ -188,8 +188,12 @@ impl Manager {
         uplink: UplinkPlan,
         opened: Option<HostPorts>,
     ) {
-        if let Some(bridge) = self.network.switch(switch).map(|switch| switch.bridge) {
-            self.uplink_of_switch(bridge, uplink, opened);
+        match self.network.switch(switch).map(|switch| switch.bridge) {
+            Some(bridge) => self.uplink_of_switch(bridge, uplink, opened),
+            // The reload that added it said so.
+            None => {
+                warn!(uplink = uplink.name(), switch, "is not opened: its switch is not served")
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ use config::api::{Answer, ApiError, ErrorKind};
 use names::Kept;
 use tracing::{error, info, warn};
 
+use crate::defects::{found, late};
 use crate::disk::DiskParts;
 use crate::manager::Manager;
 
@@ -71,7 +72,7 @@ impl Manager {
 
     /// A device has just lost data: that is marked.
     pub(crate) fn note_unsynced(&mut self, number: u32) {
-        let Some(DiskParts { disk, .. }) = self.disk_parts(number) else { return };
+        let Some(DiskParts { disk, .. }) = self.disk_parts(number) else { return late("disk") };
         if let Some(failure) = disk.sync_failure_fd() {
             let _ = rustix::io::read(failure, &mut [0; 8]);
         }
@@ -84,7 +85,7 @@ impl Manager {
     /// That a device has lost data is kept.
     pub(crate) fn mark_unsynced(&mut self, number: u32) {
         self.count_loss(number);
-        let Some(parts) = self.disk_parts(number) else { return };
+        let parts = found!(self.defects, self.disk_parts(number), "disk that has lost data");
         let (id, image) = (&parts.plan.id, parts.marked_as().unwrap_or_default());
         error!(
             disk = id,

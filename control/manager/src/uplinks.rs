@@ -17,6 +17,7 @@ use sidecore::{
 use switch::Rules;
 use tracing::{info, warn};
 
+use crate::defects::{found, late};
 use crate::host_ports::{Guest, HostPorts};
 use crate::manager::Manager;
 use crate::network::Place;
@@ -109,6 +110,11 @@ impl Uplink {
         matches!(&self.state, State::Open(lent) if lent.asked_back)
     }
 
+    /// The switch's that it is at, or comes to when its descriptors are back.
+    pub(crate) fn bridge(&self) -> BridgeId {
+        self.moving_to.unwrap_or(self.place.bridge)
+    }
+
     /// Whether it goes for good.
     pub(crate) fn is_leaving(&self) -> bool {
         self.removing
@@ -177,7 +183,10 @@ impl Manager {
                 let plan = &parts.plan;
                 (parts.opened.take(), plan.share, plan.policy, Some(Guest::from(plan)))
             }
-            None => (None, config::spec::SHARE_DEFAULT, config::plan::PolicyPlan::default(), None),
+            None => {
+                self.defects.note("NIC to wire up");
+                (None, config::spec::SHARE_DEFAULT, config::plan::PolicyPlan::default(), None)
+            }
         };
         let (vlan, macs_max, mac, spoof) = (VlanPlan::None, 1, None, Spoof::Allow);
         let plan = UplinkPlan { host, vlan, macs_max, mac, spoof, share, policy };
@@ -271,7 +280,8 @@ impl Manager {
 
     /// Changes an uplink in place: its VLANs, limits, share.
     pub(crate) fn change_uplink(&mut self, number: u32, plan: UplinkPlan) {
-        let Some(uplink) = self.network.uplinks.get_mut(&number) else { return };
+        let uplink = self.network.uplinks.get_mut(&number);
+        let uplink = found!(self.defects, uplink, "uplink to change");
         let is_served_otherwise =
             (uplink.plan.share, uplink.plan.policy) != (plan.share, plan.policy);
         uplink.plan = plan;
@@ -284,9 +294,10 @@ impl Manager {
     }
 
     fn open_uplink(&mut self, number: u32) {
-        let Some(opened) = self.open_ports(number) else { return };
+        let opened = found!(self.defects, self.open_ports(number), "uplink to open");
         let pause = self.uplink_pause();
-        let Some(uplink) = self.network.uplinks.get_mut(&number) else { return };
+        let uplink = self.network.uplinks.get_mut(&number);
+        let uplink = found!(self.defects, uplink, "uplink that was opened");
         match opened {
             Ok(ports) => {
                 info!(uplink = uplink.name(), "open");
@@ -317,7 +328,10 @@ impl Manager {
         let kept = kept.map(|(number, _)| *number).collect::<Vec<_>>();
         let has_some = !kept.is_empty();
         for number in kept {
-            let Some(uplink) = self.network.uplinks.get_mut(&number) else { continue };
+            let Some(uplink) = self.network.uplinks.get_mut(&number) else {
+                self.defects.note("uplink that was kept");
+                continue;
+            };
             let shut = State::Shut { problem: String::new(), retry_at: self.now };
             if let State::Kept(ports) = std::mem::replace(&mut uplink.state, shut) {
                 // One of which the other process was to have another is opened anew.
@@ -333,7 +347,8 @@ impl Manager {
         if let Some(end) = ports.take_end() {
             self.plug_into_link(number, end);
         }
-        let Some(uplink) = self.network.uplinks.get_mut(&number) else { return };
+        let uplink = self.network.uplinks.get_mut(&number);
+        let uplink = found!(self.defects, uplink, "uplink to serve");
         let (served_as, queues) = (ports.describe(), ports.count());
         let (back, problem) = (HostPorts::default(), None);
         uplink.state = State::Open(Lent { served_as, asked_back: false, queues, back, problem });
@@ -369,7 +384,8 @@ impl Manager {
 
     /// Has an uplink's descriptors come back, once.
     fn ask_back(&mut self, number: u32) {
-        let Some(uplink) = self.network.uplinks.get_mut(&number) else { return };
+        let uplink = self.network.uplinks.get_mut(&number);
+        let uplink = found!(self.defects, uplink, "uplink to ask for");
         let State::Open(lent) = &mut uplink.state else { return };
         if std::mem::replace(&mut lent.asked_back, true) {
             return;
@@ -382,7 +398,8 @@ impl Manager {
 
     /// Removes an uplink: now, or when its descriptor is back.
     pub(crate) fn remove_uplink(&mut self, number: u32) {
-        let Some(uplink) = self.network.uplinks.get_mut(&number) else { return };
+        // That of a wire goes before its NIC, which asks once more.
+        let Some(uplink) = self.network.uplinks.get_mut(&number) else { return late("uplink") };
         uplink.removing = true;
         match uplink.is_attached() {
             true => self.ask_back(number),
@@ -392,7 +409,8 @@ impl Manager {
 
     /// Moves an uplink to another bridge: now, or when its descriptor is back.
     pub(crate) fn move_uplink(&mut self, number: u32, to: BridgeId) {
-        let Some(uplink) = self.network.uplinks.get_mut(&number) else { return };
+        let uplink = self.network.uplinks.get_mut(&number);
+        let uplink = found!(self.defects, uplink, "uplink to move");
         uplink.moving_to = Some(to);
         match uplink.is_attached() {
             true => self.ask_back(number),
@@ -402,15 +420,20 @@ impl Manager {
 
     fn plug_uplink_in_anew(&mut self, number: u32) {
         let uplink = self.network.uplinks.get_mut(&number);
-        let Some((to, from)) = uplink.and_then(|up| Some((up.moving_to.take()?, up.place))) else {
-            return;
+        let uplink = found!(self.defects, uplink, "uplink that may move");
+        let to = uplink.moving_to.take().filter(|_| !uplink.removing);
+        let (Some(to), from) = (to, uplink.place) else { return };
+        self.cores.give_load(from.home, 1);
+        let place = self.place_of_uplink(to, number);
+        self.cores.take_load(place.unwrap_or(from).home, 1);
+        let Some(place) = place else {
+            let uplink = self.network.uplinks.get(&number).map(Uplink::name);
+            return warn!(uplink, "stays where it is: its switch has no port left");
         };
         self.set_port(from, None);
-        self.cores.give_load(from.home, 1);
         self.leave_switch(from);
-        let Some(place) = self.place_of_uplink(to, number) else { return };
-        self.cores.take_load(place.home, 1);
-        let Some(uplink) = self.network.uplinks.get_mut(&number) else { return };
+        let uplink = self.network.uplinks.get_mut(&number);
+        let uplink = found!(self.defects, uplink, "uplink that moves");
         uplink.place = place;
         let spec = uplink.port_spec();
         self.set_port(place, Some(spec));
@@ -418,18 +441,20 @@ impl Manager {
 
     /// Its interface is gone: the descriptor is of no use any more.
     pub(crate) fn uplink_failed(&mut self, key: HostKey) {
-        if let Some(number) = self.uplink_of(key) {
-            self.ask_back(number);
-        }
+        let Some(number) = self.uplink_of(key) else { return late("uplink") };
+        self.ask_back(number);
     }
 
     /// Its sidecore gave a descriptor back, for `problem` if there was one. With the last one that was
     /// asked back the uplink goes on: elsewhere, anew, or not at all.
     pub(crate) fn uplink_is_back(&mut self, spec: HostSpec, problem: Option<String>) {
         let HostSpec { key, port, .. } = spec;
-        let Some(number) = self.uplink_of(key) else { return };
-        let Some(uplink) = self.network.uplinks.get_mut(&number) else { return };
-        let State::Open(lent) = &mut uplink.state else { return };
+        let number = found!(self.defects, self.uplink_of(key), "uplink that came back");
+        let uplink = self.network.uplinks.get_mut(&number);
+        let uplink = found!(self.defects, uplink, "uplink that came back");
+        let State::Open(lent) = &mut uplink.state else {
+            return self.defects.note("sidecore that had the uplink which came back");
+        };
         let gone = match uplink.plan.host {
             HostPlan::Remote { .. } | HostPlan::Lent { .. } => "its link has let it go",
             _ => "its interface is gone",
@@ -447,7 +472,8 @@ impl Manager {
     fn uplink_is_whole(&mut self, number: u32, ports: HostPorts, problem: Option<String>) {
         self.plug_uplink_in_anew(number);
         let stopping = self.is_stopping();
-        let Some(uplink) = self.network.uplinks.get_mut(&number) else { return };
+        let uplink = self.network.uplinks.get_mut(&number);
+        let uplink = found!(self.defects, uplink, "uplink that is back");
         let removing = uplink.removing;
         let host = uplink.plan.host.clone();
         if let Some(problem) = &problem {
@@ -473,7 +499,8 @@ impl Manager {
     }
 
     fn uplink_is_gone(&mut self, number: u32) {
-        let Some(uplink) = self.network.uplinks.remove(&number) else { return };
+        let uplink = self.network.uplinks.remove(&number);
+        let uplink = found!(self.defects, uplink, "uplink that is gone");
         self.set_port(uplink.place, None);
         // Whoever waited for its interface may have it.
         for other in self.network.uplinks.values_mut() {

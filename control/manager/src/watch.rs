@@ -16,6 +16,7 @@ use confine::Kind;
 use names::Medium;
 use tracing::{debug, info, warn};
 
+use crate::defects::{found, late};
 use crate::disk::DiskParts;
 use crate::images::ImageNames;
 use crate::manager::Manager;
@@ -237,8 +238,8 @@ impl Manager {
     }
 
     fn note_astray(&mut self, number: u32, looked_at: &Weak<Disk>, astray: Option<Astray>) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
-        let Some(parts) = device.kind.disk_mut() else { return };
+        let Some(device) = self.devices.get_mut(&number) else { return late("device") };
+        let parts = found!(self.defects, device.kind.disk_mut(), "disk that was looked at");
         // It was resized, let go or opened anew meanwhile.
         if looked_at.as_ptr() != Arc::as_ptr(&parts.disk) {
             return;

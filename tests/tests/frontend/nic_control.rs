@@ -382,6 +382,40 @@ fn taps_are_made_kept_found_again_and_removed() -> Result<()> {
     })
 }
 
+/// A switch with other limits takes over the ports of the one before; what the file says of an uplink meanwhile is done
+/// all the same, however often.
+#[test]
+fn a_reload_changes_a_switch_and_its_uplink_at_once() -> Result<()> {
+    in_namespace(|| {
+        let mut daemon = Daemon::start("nic-both", WIRED)?;
+        let ports = || Ok::<_, anyhow::Error>(daemon.ask("switch show lan")?["ports"].clone());
+        await_that("the uplink to be open", || Ok(ports()?[0]["link"] == "up"))?;
+        let file = daemon.dir().join("sidecore.toml");
+        let before = std::fs::read_to_string(&file)?;
+        for vlan in 7..12 {
+            let limits = format!("id = \"lan\"\nmacs_max = {}", 100 + vlan);
+            let text = before.replace("id = \"lan\"", &limits);
+            let text = text.replace("tap = \"sc-up\"", &format!("tap = \"sc-up\"\nvlan = {vlan}"));
+            std::fs::write(&file, text)?;
+            daemon.ask("reload")?;
+        }
+        await_that("the uplink to be there as the file has it", || {
+            let uplink = ports()?[0].clone();
+            Ok(uplink["kind"] == "tap" && uplink["link"] == "up" && uplink["vlan"] == 11)
+        })?;
+        // And it goes with its switch, though both have just changed.
+        let text = before.replace("id = \"lan\"", "id = \"lan\"\nmacs_max = 200");
+        std::fs::write(&file, text)?;
+        daemon.ask("reload")?;
+        let (_, wire) = before.split_once("mac = \"52:54:00:00:00:01\"").context("a NIC")?;
+        let (top, _) = before.split_once("[[switch]]").context("a switch")?;
+        std::fs::write(&file, format!("{top}{wire}"))?;
+        daemon.ask("reload --force")?;
+        await_that("the tap to go", || Ok(!has_interface("sc-up")?))?;
+        daemon.stop()
+    })
+}
+
 /// Flows of the test below, told apart by the one byte that each carries.
 const FLOWS: u8 = 64;
 

@@ -5,6 +5,7 @@ use config::api::{Answer, ApiError, ErrorKind};
 use config::{Change, Plan};
 use tracing::info;
 
+use crate::defects::found;
 use crate::device::Device;
 use crate::manager::Manager;
 use crate::shut::NotOpen;
@@ -77,7 +78,8 @@ impl Manager {
 
     /// The rings of a disk whose guest waits are judged once more.
     pub(crate) fn judge_again(&mut self, number: u32) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
+        let device = self.devices.get_mut(&number);
+        let device = found!(self.defects, device, "device whose rings are judged again");
         for queue in &mut device.queues {
             queue.try_again();
         }
@@ -86,7 +88,10 @@ impl Manager {
 
     /// What the path of disk `number` names now.
     fn named(&mut self, number: u32) -> Named {
-        let Some(parts) = self.disk_parts(number) else { return Named::Open };
+        let Some(parts) = self.disk_parts(number) else {
+            self.defects.note("disk whose path is looked at");
+            return Named::Open;
+        };
         let (plan, open) = (parts.plan.clone(), parts.file);
         if plan.source.path().is_none() || open.is_none() {
             return Named::Open;
@@ -121,9 +126,8 @@ impl Manager {
     pub(crate) fn reopenings(&mut self, numbers: Vec<u32>, wanted: &Plan) -> Vec<Change> {
         let mut changes = Vec::new();
         for number in numbers {
-            let Some(id) = self.devices.get(&number).map(|device| device.facts.id.clone()) else {
-                continue;
-            };
+            let device = self.devices.get(&number);
+            let id = found!(self.defects, device, "disk to open anew").facts.id.clone();
             let Some(plan) = wanted.disk(&id).cloned() else { continue };
             // What cannot be looked at is told when it is opened.
             if let Named::Another = self.named(number) {

@@ -85,8 +85,7 @@ impl Closings {
     }
 
     fn run(&self, medium: &Medium, wake: &Wake) {
-        loop {
-            let Some(Closing { path, disk, device, .. }) = self.next(medium) else { return };
+        while let Some(Closing { path, disk, device, .. }) = self.next(medium) {
             drop(disk);
             let mut list = self.list();
             list.under_way.retain(|(of, _)| of != medium);
