@@ -39,11 +39,18 @@ cmd_build() {
     say "built $SIDECORE"
 }
 
-# cmd_bench NAME OPTIONS...: the `bench` program, beside the daemon that it measures.
+# cmd_bench NAME OPTIONS...: the `bench` program, beside the daemon that it measures; `pass`, which measures none, is one
+# of its own.
 cmd_bench() {
     (($#)) || set -- --help
     need_rust
     say 'building the benchmarks'
+    if [[ $1 == pass ]]; then
+        shift
+        run_cargo build --release -p pass
+        need_packages valgrind
+        exec "${CARGO_TARGET_DIR:-$ROOT/target}/release/pass" "$@"
+    fi
     run_cargo build --release -p bench
     case " $* " in
         *' --help '* | *' -h '*) ;;

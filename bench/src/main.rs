@@ -1,5 +1,5 @@
-//! The benches of Sidecore: `bench blk`, `bench many`, `bench net`, `bench pass`,
-//! `bench recover`, `bench remote`, `bench runstate`, `bench schedule`, `bench tap`.
+//! The benches of Sidecore: `bench blk`, `bench many`, `bench net`, `bench recover`, `bench remote`,
+//! `bench runstate`, `bench schedule`, `bench tap`. `bench pass` is a program of its own, in `pass`.
 //!
 //! Numbers go to standard output, as a table or with `--json` one object a line; progress goes to
 //! standard error.
@@ -10,7 +10,6 @@ mod blk;
 mod guests;
 mod many;
 mod net;
-mod pass;
 mod recover;
 mod remote;
 mod runstate;
@@ -20,11 +19,17 @@ mod tap;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use testing::report::{Row, table};
+use testing::report::write;
+
+/// What has a program of its own, and an example.
+const AFTER_HELP: &str = "\
+`./x bench pass` is the walk alone: allocations and instructions of a request.
+
+Example: bench blk --quick --backend null --json";
 
 /// Measures sidecore, and what it is compared with, on this machine.
 #[derive(Debug, Parser)]
-#[command(name = "bench", after_help = "Example: bench blk --quick --backend null --json")]
+#[command(name = "bench", after_help = AFTER_HELP)]
 struct Cli {
     #[command(subcommand)]
     bench: Bench,
@@ -47,8 +52,6 @@ enum Bench {
     Recover(recover::Options),
     /// A disk of another machine, beside NBD servers on the same wire.
     Remote(remote::Options),
-    /// The walk alone: allocations and instructions of a request.
-    Pass(pass::Options),
     /// Whether run state is what the kernel accounts for, what it costs, and what a guest has of it.
     Runstate(runstate::Options),
     /// Who is served next, and what idling costs: mixed loads, idle queues, many queues.
@@ -64,29 +67,14 @@ fn main() -> ExitCode {
         Bench::Tap(options) => tap::run(options),
         Bench::Recover(options) => recover::run(options),
         Bench::Remote(options) => remote::run(options),
-        Bench::Pass(options) => pass::run(options),
         Bench::Runstate(options) => runstate::run(options),
         Bench::Schedule(options) => schedule::run(options),
     };
-    match result.and_then(|rows| print(&rows, cli.json)) {
+    match result.and_then(|rows| write(&rows, cli.json, &mut std::io::stdout().lock())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("bench: {error:#}");
             ExitCode::FAILURE
         }
     }
-}
-
-/// Nothing without rows: a guest has none, nor who has had others measure.
-fn print(rows: &[Row], json: bool) -> anyhow::Result<()> {
-    use std::io::Write;
-    let mut out = std::io::stdout().lock();
-    if json {
-        for row in rows {
-            writeln!(out, "{}", row.to_json()?)?;
-        }
-    } else if !rows.is_empty() {
-        out.write_all(table(rows).as_bytes())?;
-    }
-    Ok(())
 }

@@ -18,7 +18,6 @@ mod client;
 mod counters;
 mod daemon;
 mod idle;
-pub(crate) mod lane;
 mod mixed;
 mod moving;
 mod saturated;

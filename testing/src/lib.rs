@@ -13,6 +13,7 @@
 //! | `histogram` | latencies, with quantiles |
 //! | `image` | guests' images: programs, scripts and modules as an initramfs |
 //! | `lacking` | what a test says that is not done here |
+//! | `lane` | the requests of one of many busy queues |
 //! | `load` | keeps a number of requests in flight and measures |
 //! | `mover` | an operator who moves queues between sidecores, many a second |
 //! | `mounts` | what is mounted in folders of tests, and how it is let go of |
@@ -41,6 +42,7 @@ pub mod frontend;
 pub mod histogram;
 pub mod image;
 pub mod lacking;
+pub mod lane;
 pub mod load;
 pub mod mounts;
 pub mod mover;

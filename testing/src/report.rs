@@ -1,5 +1,8 @@
 //! What a bench says: a table for people, or one JSON object a line for programs.
 
+use std::io::Write;
+
+use anyhow::Result;
 use serde::Serialize;
 
 use crate::server::Who;
@@ -45,6 +48,22 @@ impl Row {
     pub fn to_json(&self) -> serde_json::Result<String> {
         serde_json::to_string(self)
     }
+}
+
+/// Writes the rows: as a table, or with `json` one object a line. Nothing without rows: a guest has none, nor who has had
+/// others measure.
+///
+/// # Errors
+/// As [`Row::to_json`]; they cannot be written.
+pub fn write(rows: &[Row], json: bool, out: &mut impl Write) -> Result<()> {
+    if json {
+        for row in rows {
+            writeln!(out, "{}", row.to_json()?)?;
+        }
+    } else if !rows.is_empty() {
+        out.write_all(table(rows).as_bytes())?;
+    }
+    Ok(())
 }
 
 /// The rows as aligned text. A row of sidecore's that has a counterpart of somebody else's says how

@@ -124,8 +124,8 @@ pub enum Built {
     Daemon,
     /// The same, and the tests of the daemon.
     Tests,
-    /// The benches, optimised as what is shipped.
-    Bench,
+    /// What counts the instructions of a request, optimised as what is shipped.
+    Pass,
 }
 
 /// What a case takes of the machine.

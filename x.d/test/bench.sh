@@ -5,12 +5,13 @@
 group_bench() {
     need_rust
     need_packages valgrind util-linux jq
-    run_cargo build --release -p bench
     if bench_case pass; then
-        run_command pass "${CARGO_TARGET_DIR:-$ROOT/target}/release/bench" pass --quick --instructions || true
+        run_cargo build --release -p pass
+        run_command pass "${CARGO_TARGET_DIR:-$ROOT/target}/release/pass" --quick --instructions || true
     fi
     if timed_case schedule; then
         need_sidecore
+        run_cargo build --release -p bench
         run_command schedule schedule_rows || true
     fi
     if timed_case runstate; then
@@ -25,6 +26,7 @@ group_bench() {
 # runstate_may: whether a program may be loaded that sees who runs.
 runstate_may() {
     need_sidecore
+    run_cargo build --release -p bench
     [[ $("$SIDECORE" doctor --json | jq -r '.checks[] | select(.name == "ebpf").state') == ok ]]
 }
 

@@ -12,11 +12,11 @@
 //! badly with one, since their work is over in microseconds: both sides just run.
 
 use super::daemon::{Daemon, Disk};
-use super::lane::{BLOCK_BYTES, DEPTH, LANE_BYTES, Lane, RING};
 use super::{Options, PATIENCE_NS, row};
 use anyhow::{Context, Result, ensure};
 use testing::clock::now_ns;
 use testing::frontend::{Frontend, FrontendSpec};
+use testing::lane::{BLOCK_BYTES, DEPTH, LANE_BYTES, Lane, RING};
 use testing::load::Random;
 use testing::report::Row;
 use testing::slots::{SECTOR_SIZE, Slots};

@@ -49,8 +49,8 @@ pub enum Step {
     Crates,
     /// The daemon, as it is shipped.
     Shipped,
-    /// The benches, as fast as they can be.
-    Bench,
+    /// What counts the instructions of a request, built as what is shipped.
+    Pass,
 }
 
 impl Step {
@@ -61,7 +61,7 @@ impl Step {
             Step::Tests => "tests",
             Step::Crates => "crates",
             Step::Shipped => "shipped daemon",
-            Step::Bench => "bench",
+            Step::Pass => "bench pass",
         }
     }
 
@@ -78,7 +78,7 @@ impl Step {
             Step::Tests => &["test", "--no-run", "--workspace", "--test", "*"],
             Step::Crates => &["build", "--workspace", "--all-targets"],
             Step::Shipped => &["build", "--release", "-p", "sidecore-bin"],
-            Step::Bench => &["build", "--release", "-p", "bench"],
+            Step::Pass => &["build", "--release", "-p", "pass"],
         }
     }
 }
@@ -93,7 +93,7 @@ pub fn steps(needs: impl IntoIterator<Item = Built>, is_shipped: bool) -> Vec<St
         let is_part = *step == Step::Tests && needs.contains(&Built::Crates);
         !is_left && !is_part && needs.iter().any(|need| takes(*need).contains(step))
     };
-    let all = [Step::Programs, Step::Crates, Step::Tests, Step::Shipped, Step::Bench];
+    let all = [Step::Programs, Step::Crates, Step::Tests, Step::Shipped, Step::Pass];
     all.into_iter().filter(is_needed).collect()
 }
 
@@ -104,7 +104,7 @@ fn takes(need: Built) -> &'static [Step] {
         Built::Crates => &[Step::Crates],
         Built::Daemon => &[Step::Programs, Step::Shipped],
         Built::Tests => &[Step::Programs, Step::Tests, Step::Shipped],
-        Built::Bench => &[Step::Bench],
+        Built::Pass => &[Step::Pass],
     }
 }
 
@@ -262,16 +262,16 @@ mod tests {
             steps([Built::Tests, Built::Crates, Built::Nothing], true),
             [Step::Programs, Step::Crates, Step::Shipped]
         );
-        assert_eq!(steps([Built::Bench, Built::Daemon], false), [Step::Programs, Step::Bench]);
+        assert_eq!(steps([Built::Pass, Built::Daemon], false), [Step::Programs, Step::Pass]);
     }
 
     #[test]
     fn a_case_waits_for_what_it_needs() {
         let waits = |need, steps: &[Step]| steps.iter().any(|step| waits_for(need, *step));
         assert!(waits(Built::Tests, &[Step::Crates]) && waits(Built::Tests, &[Step::Tests]));
-        assert!(!waits(Built::Daemon, &[Step::Crates, Step::Tests, Step::Bench]));
+        assert!(!waits(Built::Daemon, &[Step::Crates, Step::Tests, Step::Pass]));
         assert!(waits(Built::Daemon, &[Step::Shipped]) && waits(Built::Daemon, &[Step::Programs]));
-        assert!(!waits(Built::Crates, &[Step::Programs, Step::Shipped, Step::Bench]));
+        assert!(!waits(Built::Crates, &[Step::Programs, Step::Shipped, Step::Pass]));
         assert!(!waits(Built::Nothing, &[Step::Programs, Step::Crates, Step::Shipped]));
     }
 

@@ -11,7 +11,7 @@ pub(super) const GROUP: Group = Group::new(
     "what a request costs: no allocation, instructions beside the checked-in baseline; with --all, that the \
      scheduling bench runs, and run state beside the kernel's accounts",
     &[
-        alone("pass").needs_built(Built::Bench).takes(Takes::Lane).usually(200).within(1200),
+        alone("pass").needs_built(Built::Pass).takes(Takes::Lane).usually(200).within(1200),
         alone("schedule").needs_built(Built::Daemon).only_all(TIMES),
         alone("runstate").needs_built(Built::Daemon).only_all(TIMES),
     ],

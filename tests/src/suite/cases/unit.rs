@@ -33,7 +33,7 @@ pub(super) const GROUP: Group = Group::new(
         Case::command("shellcheck", &["sh", "-c", SHELLCHECK]),
         Case::command("shellcheck-guest", &["sh", "-c", SHELLCHECK_GUEST]),
         Case::run("clippy", clippy).needs_built(Built::Crates).takes(Takes::Little),
-        Case::run("doors", doors).needs_built(Built::Bench).takes(Takes::Little),
+        Case::run("doors", doors).needs_built(Built::Pass).takes(Takes::Little),
         Case::run("crates", crates)
             .needs_built(Built::Crates)
             .variables(&[("HISTORIES", "200", "20000")])
@@ -77,16 +77,17 @@ fn tidy(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// What `./x` does of itself beside tests, as a user calls it: all is built already, but for the shipped daemon, which
-/// takes as long as all else.
+/// What `./x` does of itself beside tests, as a user calls it: all is built already, but for the shipped daemon and the
+/// benches beside it, which take as long as all else.
 fn doors(bed: &Bed) -> Result<()> {
     for (check, words, says) in [
         ("help", "help", "the daemon, optimised"),
         ("build", "build", "built "),
         ("bench", "bench --help", "Usage: "),
+        ("pass", "bench pass --help", "Usage: "),
     ] {
-        if check == "build" && !tests_all() {
-            bed.skipped(check, "builds the daemon as it is shipped: ./x test --all");
+        if ["build", "bench"].contains(&check) && !tests_all() {
+            bed.skipped(check, "builds what is shipped, or what measures it: ./x test --all");
             continue;
         }
         let mut door = Command::new("./x");

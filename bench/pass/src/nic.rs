@@ -17,7 +17,7 @@ use testing::net_frontend::{Header, NicSpec, Pair, Stream, frames};
 use virtqueue::driver::RingSpec;
 use virtqueue::{Format, Queue, QueueSpec};
 
-use super::{TURN_NS, WARM_TURNS, counted_pass};
+use crate::{TURN_NS, WARM_TURNS, counted_pass};
 
 const BRIDGE: BridgeId = BridgeId(0);
 const MTU: u32 = 9000;
@@ -37,14 +37,14 @@ enum Trip {
 
 /// A trip of frames in one kind of ring.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Case {
-    pub(super) name: &'static str,
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
     trip: Trip,
     format: Format,
     is_segment: bool,
 }
 
-pub(super) const CASES: [Case; 8] = [
+pub(crate) const CASES: [Case; 8] = [
     case("net.rx.64.split", Trip::Receive, Format::Split, false),
     case("net.rx.64.packed", Trip::Receive, Format::Packed, false),
     case("net.tx.64.split", Trip::Transmit, Format::Split, false),
@@ -60,7 +60,7 @@ const fn case(name: &'static str, trip: Trip, format: Format, is_segment: bool) 
 }
 
 /// A sidecore with one or two NICs, and their drivers.
-pub(super) struct Bed {
+pub(crate) struct Bed {
     sidecore: Sidecore,
     handle: Handle,
     pairs: Vec<(Pair, Stream)>,
@@ -71,7 +71,7 @@ pub(super) struct Bed {
 }
 
 impl Bed {
-    pub(super) fn new(case: Case) -> Result<Bed> {
+    pub(crate) fn new(case: Case) -> Result<Bed> {
         let (sidecore, handle) = Sidecore::new(SidecoreSpec {
             index: 0,
             cpu: None,
@@ -196,7 +196,7 @@ impl Bed {
     }
 
     /// At least `frames` frames; gives how many there were.
-    pub(super) fn run(&mut self, frames: u64) -> Result<u64> {
+    pub(crate) fn run(&mut self, frames: u64) -> Result<u64> {
         let before = self.done();
         let mut idle = 0;
         while self.done() - before < frames {

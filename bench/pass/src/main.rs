@@ -2,7 +2,9 @@
 //!
 //! Driver side and sidecore take turns on one thread, 32 requests a turn. Counted are allocations
 //! (there must be none) and, under valgrind, instructions of the sidecore's passes. Instructions are
-//! the same on every run, so `baseline.json` is compared with: more than 2% above it fails.
+//! the same on every run, so `baseline.json` is compared with: more than 2% above it fails. A program of its own, since
+//! each run of the tests builds it as it builds what ships, and nothing else so.
+#![expect(clippy::disallowed_macros, reason = "a program prints")]
 
 mod link;
 mod many;
@@ -10,8 +12,9 @@ mod nic;
 
 use std::alloc::System;
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -25,7 +28,7 @@ use sidecore::{Sidecore, SidecoreSpec};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use testing::clock::now_ns;
 use testing::load::Load;
-use testing::report::{ROUNDS_MIN, Row};
+use testing::report::{ROUNDS_MIN, Row, write};
 use testing::scratch::Scratch;
 use testing::server::Who;
 use testing::slots::{Kind, SECTOR_SIZE, Slots};
@@ -48,20 +51,26 @@ const REQUESTS: u64 = 200_000;
 /// Of one run under valgrind, for about a second.
 const REQUESTS_VALGRIND: u64 = 50_000;
 
+const HELP: &str = "\
+The walk alone: allocations and instructions of a request.
+
+Usage: pass [OPTIONS]
+
+  --instructions  count instructions under valgrind, and compare with the checked-in baseline
+  --update        with --instructions: write what was counted as the new baseline
+  --quick         fewer requests a round
+  --json          one JSON object a line instead of a table
+";
+
 /// What to measure.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Options {
-    /// Count instructions under valgrind, and compare with the checked-in baseline.
-    #[arg(long)]
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Options {
+    is_help: bool,
     instructions: bool,
-    /// With --instructions: write what was counted as the new baseline.
-    #[arg(long, requires = "instructions")]
     update: bool,
-    /// Fewer requests a round.
-    #[arg(long)]
     quick: bool,
-    /// Run one case and nothing else; what runs under valgrind.
-    #[arg(long, hide = true)]
+    json: bool,
+    /// One case and nothing else: what runs under valgrind.
     case: Option<String>,
 }
 
@@ -96,7 +105,44 @@ const fn case(
     Case { name, is_memory, kind, format, indirect_entries }
 }
 
-pub(crate) fn run(options: &Options) -> Result<Vec<Row>> {
+fn main() -> ExitCode {
+    match options(std::env::args().skip(1)).and_then(|options| told(&options)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn told(options: &Options) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    if options.is_help {
+        return Ok(out.write_all(HELP.as_bytes())?);
+    }
+    write(&run(options)?, options.json, &mut out)
+}
+
+/// Reads the command line, without the program's name.
+fn options(words: impl IntoIterator<Item = String>) -> Result<Options> {
+    let mut words = words.into_iter();
+    let mut options = Options::default();
+    while let Some(word) = words.next() {
+        match &*word {
+            "--help" | "-h" => options.is_help = true,
+            "--instructions" => options.instructions = true,
+            "--update" => options.update = true,
+            "--quick" => options.quick = true,
+            "--json" => options.json = true,
+            "--case" => options.case = Some(words.next().context("--case: which?")?),
+            word => bail!("pass does not know {word}: pass --help"),
+        }
+    }
+    ensure!(options.instructions || !options.update, "--update: only with --instructions");
+    Ok(options)
+}
+
+fn run(options: &Options) -> Result<Vec<Row>> {
     if let Some(name) = &options.case {
         run_case(name)?;
         return Ok(Vec::new());
@@ -185,13 +231,13 @@ fn instructions(update: bool) -> Result<Vec<Row>> {
     if update {
         let text = serde_json::to_string_pretty(&found)? + "\n";
         std::fs::write(BASELINE, text).context("writing the baseline")?;
-        eprintln!("bench: wrote {} numbers to bench/baseline.json", found.len());
+        eprintln!("bench: wrote {} numbers to bench/pass/baseline.json", found.len());
         return Ok(rows);
     }
     let text = std::fs::read_to_string(BASELINE)
-        .context("no bench/baseline.json: make one with bench pass --instructions --update")?;
+        .context("no bench/pass/baseline.json: make one with bench pass --instructions --update")?;
     let baseline: BTreeMap<String, f64> =
-        serde_json::from_str(&text).context("bench/baseline.json")?;
+        serde_json::from_str(&text).context("bench/pass/baseline.json")?;
     compare(&baseline, &found)?;
     Ok(rows)
 }
@@ -212,7 +258,7 @@ fn compare(baseline: &BTreeMap<String, f64>, found: &BTreeMap<String, f64>) -> R
     }
     ensure!(
         grown.is_empty(),
-        "more instructions for a request than bench/baseline.json allows:\n  {}\nIf that is the \
+        "more instructions for a request than bench/pass/baseline.json allows:\n  {}\nIf that is the \
          price of something worth it: bench pass --instructions --update, and say why in the commit",
         grown.join("\n  ")
     );
@@ -228,7 +274,7 @@ fn instructions_of(case: &str) -> Result<f64> {
         .arg("--toggle-collect=*counted_pass*")
         .arg(format!("--callgrind-out-file={}", out.display()))
         .arg(own_program()?)
-        .args(["pass", "--case", case])
+        .args(["--case", case])
         .output()
         .context("starting valgrind (Debian: apt-get install valgrind)")?;
     ensure!(
@@ -431,4 +477,23 @@ fn allocated() -> usize {
 #[inline(never)]
 fn counted_pass(sidecore: &mut Sidecore, now: Nanos) {
     std::hint::black_box(sidecore.pass(now, &now));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_baseline_is_only_written_by_who_counts() {
+        let asked = |line: &str| options(line.split_whitespace().map(str::to_owned));
+        let wanted = Options { instructions: true, update: true, json: true, ..Options::default() };
+        assert_eq!(asked("--update --json --instructions").unwrap(), wanted);
+        for (line, says) in [
+            ("--update", "--update: only with --instructions"),
+            ("--case", "--case: which?"),
+            ("--slow", "pass does not know --slow: pass --help"),
+        ] {
+            assert_eq!(asked(line).unwrap_err().to_string(), says);
+        }
+    }
 }

@@ -12,8 +12,8 @@ use testing::slots::Slots;
 use virtqueue::Queue;
 use virtqueue::driver::{Arena, Driver, first_base};
 
-use super::{DISK_BYTES, TURN_NS, counted_pass, served};
-use crate::schedule::lane::{BLOCK_BYTES, DEPTH, LANE_BYTES, Lane, RING};
+use crate::{DISK_BYTES, TURN_NS, counted_pass, served};
+use testing::lane::{BLOCK_BYTES, DEPTH, LANE_BYTES, Lane, RING};
 
 const BLOCKS: u64 = DISK_BYTES / BLOCK_BYTES as u64;
 const QUEUES_PER_DEVICE: u16 = 64;
@@ -22,18 +22,18 @@ const WARM_TURNS: u64 = 8;
 
 /// So many queues, with 4 reads in each turn of each.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Case {
-    pub(super) name: &'static str,
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
     queues: u16,
 }
 
-pub(super) const CASES: [Case; 2] = [
+pub(crate) const CASES: [Case; 2] = [
     Case { name: "null.randread.split.of_1", queues: 1 },
     Case { name: "null.randread.split.of_4096", queues: 4096 },
 ];
 
 /// A sidecore, and the drivers of its queues.
-pub(super) struct Bed {
+pub(crate) struct Bed {
     sidecore: Sidecore,
     handle: Handle,
     lanes: Vec<(Driver, Lane)>,
@@ -42,7 +42,7 @@ pub(super) struct Bed {
 }
 
 impl Bed {
-    pub(super) fn new(case: Case) -> Result<Bed> {
+    pub(crate) fn new(case: Case) -> Result<Bed> {
         let spec = SidecoreSpec {
             index: 0,
             cpu: None,
@@ -86,7 +86,7 @@ impl Bed {
 
     /// So many requests, to the next multiple of a queue's; every queue has work in every pass but
     /// those of the last turn, and nothing is in flight afterwards. Gives how many there were.
-    pub(super) fn run(&mut self, requests: u64) -> Result<u64> {
+    pub(crate) fn run(&mut self, requests: u64) -> Result<u64> {
         let mut done = 0;
         while done < requests {
             done += self.turn(requests - done, counted_pass)?;

@@ -21,7 +21,7 @@ use sidecore::{HostLinkCounters, HostLinkSpec, Link, LinkKey, Opened, QueueCount
 use sidecore::{RoleSpec, Served, ServedSpec, Sidecore, SidecoreSpec, ToHost};
 use testing::load::Random;
 
-use super::{BLOCK_BYTES, DEPTH, DISK_BYTES, TURN_NS, counted_pass};
+use crate::{BLOCK_BYTES, DEPTH, DISK_BYTES, TURN_NS, counted_pass};
 
 const LINK: LinkKey = LinkKey(0);
 const KEY: QueueKey = QueueKey { device: 0, queue: 0 };
@@ -40,13 +40,13 @@ const NEWS: News = News { revision: 1, size: DISK_BYTES, features: 0, is_removed
 
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Case {
-    pub(super) name: &'static str,
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
     frame_bytes: u16,
     is_direct: bool,
 }
 
-pub(super) const CASES: [Case; 3] = [
+pub(crate) const CASES: [Case; 3] = [
     Case { name: "link.memory.randread.9000", frame_bytes: 8972, is_direct: false },
     Case { name: "link.memory.randread.9000.direct", frame_bytes: 8972, is_direct: true },
     Case { name: "link.memory.randread.1500", frame_bytes: 1472, is_direct: false },
@@ -65,7 +65,7 @@ fn bits() -> Bits {
 }
 
 /// The client, and one of the two.
-pub(super) struct Bed {
+pub(crate) struct Bed {
     far: Far,
     near: Near,
     now: Nanos,
@@ -124,7 +124,7 @@ fn socket() -> Result<(LinkSocket, Address)> {
 }
 
 impl Bed {
-    pub(super) fn new(case: Case) -> Result<Bed> {
+    pub(crate) fn new(case: Case) -> Result<Bed> {
         let (near_socket, iohost) = socket()?;
         let (far_socket, client_at) = socket()?;
         let spec = ClientSpec { instance: 1, ring_frames: RING_FRAMES, fail_after_ns: None };
@@ -176,7 +176,7 @@ impl Bed {
     }
 
     /// At least `requests` requests; gives how many there were.
-    pub(super) fn run(&mut self, requests: u64) -> Result<u64> {
+    pub(crate) fn run(&mut self, requests: u64) -> Result<u64> {
         let (mut done, mut idle) = (0, 0);
         while done < requests {
             let ended = self.turn()?;

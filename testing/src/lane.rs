@@ -1,26 +1,26 @@
 //! One of many busy queues: a few requests that are offered together and taken together.
 //!
-//! For `schedule::scaling`, and for `bench pass`, where it has no daemon on its other side. Nothing is
+//! For `bench schedule`, and for `bench pass`, where it has no daemon on its other side. Nothing is
 //! measured here; a queue has some hundred bytes on the driver's side, so that thousands fit.
 
+use crate::load::Random;
+use crate::slots::{Kind, SECTOR_SIZE, STATUS_OK, Slots};
 use anyhow::{Result, ensure};
-use testing::load::Random;
-use testing::slots::{Kind, SECTOR_SIZE, STATUS_OK, Slots};
 use virtqueue::Format;
 use virtqueue::driver::{Driver, Prepared, RingSpec};
 
 /// Requests of a queue.
-pub(crate) const DEPTH: u16 = 4;
+pub const DEPTH: u16 = 4;
 /// Bytes of a request.
-pub(crate) const BLOCK_BYTES: u32 = 512;
+pub const BLOCK_BYTES: u32 = 512;
 /// Room for them, three descriptors each.
-pub(crate) const RING: RingSpec =
+pub const RING: RingSpec =
     RingSpec { size: 16, format: Format::Split, event_index: true, indirect_entries: 0 };
 /// Guest memory of one queue: a ring, and the lines and data of its requests, each from a new page.
-pub(crate) const LANE_BYTES: u64 = 16 << 10;
+pub const LANE_BYTES: u64 = 16 << 10;
 
 /// The requests of one queue.
-pub(crate) struct Lane {
+pub struct Lane {
     slots: Slots,
     prepared: Vec<Prepared>,
 }
@@ -30,7 +30,7 @@ impl Lane {
     ///
     /// # Errors
     /// The ring is too small for them.
-    pub(crate) fn new(driver: &mut Driver, slots: Slots) -> Result<Lane> {
+    pub fn new(driver: &mut Driver, slots: Slots) -> Result<Lane> {
         driver.disarm_calls();
         let mut prepared = Vec::new();
         for slot in 0..slots.count() {
@@ -45,12 +45,7 @@ impl Lane {
     ///
     /// # Errors
     /// One of them is still in flight.
-    pub(crate) fn offer(
-        &self,
-        driver: &mut Driver,
-        random: &mut Random,
-        blocks: u64,
-    ) -> Result<bool> {
+    pub fn offer(&self, driver: &mut Driver, random: &mut Random, blocks: u64) -> Result<bool> {
         for (slot, prepared) in (0..).zip(&self.prepared) {
             let sector = random.below(blocks) * u64::from(BLOCK_BYTES) / SECTOR_SIZE;
             self.slots.set_sector(slot, sector);
@@ -63,7 +58,7 @@ impl Lane {
     ///
     /// # Errors
     /// A failed request, or a device that broke the ring's rules.
-    pub(crate) fn take(&self, driver: &mut Driver) -> Result<u64> {
+    pub fn take(&self, driver: &mut Driver) -> Result<u64> {
         let mut taken = 0;
         while let Some(used) = driver.take_used() {
             let status = self.slots.status(used.token as u16);
