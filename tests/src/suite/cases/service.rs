@@ -13,7 +13,7 @@ use testing::clock::now_ns;
 use testing::daemon::pause;
 use testing::daemon::sidecore_binary;
 use testing::image::Tree;
-use testing::vm::{build_folder, has_kvm, record, short};
+use testing::vm::{build_folder, has_kvm, model, record, short};
 
 use crate::suite::host::{output_of, program};
 use crate::suite::{Case, Group};
@@ -102,15 +102,15 @@ fn start(bed: &Bed, out: &Path) -> Result<Child> {
     tree.pack(&initramfs)?;
     let said = File::create(bed.folder().join("qemu"))?;
     let words = format!(
-        "console=ttyS0 quiet mitigations=off no_timer_check panic=-1 systemd.show_status=false \
-         service.root={} service.out={}",
+        "console=ttyS0 quiet mitigations=off no_timer_check cryptomgr.notests panic=-1 \
+         systemd.show_status=false service.root={} service.out={}",
         root.display(),
         out.display()
     );
     let accelerator = if has_kvm() { "kvm" } else { "tcg,thread=multi" };
     Command::new("setpriv")
         .args(["--pdeathsig", "KILL", "qemu-system-x86_64", "-name", "service"])
-        .args(["-accel", accelerator, "-cpu", "max,la57=off", "-smp", "2", "-m", "1500"])
+        .args(["-accel", accelerator, "-cpu", &model(), "-smp", "2", "-m", "1500"])
         .args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
         .arg("-kernel")
         .arg(kernel.join("vmlinuz"))

@@ -11,7 +11,7 @@ use testing::daemon::{Daemon, pause};
 use testing::image::Tree;
 use testing::place::{Place, until};
 use testing::qmp::Qmp;
-use testing::vm::{Boot, Kernel, Vm, boot_words, build_folder, has_kvm};
+use testing::vm::{Boot, EMULATED, Kernel, Vm, boot_words, build_folder, has_kvm};
 
 use super::file;
 
@@ -99,7 +99,7 @@ fn load_ends(vm: &Vm) -> Result<String> {
 }
 
 fn processor_comes(vm: &Vm) -> Result<String> {
-    let model = if has_kvm() { "host" } else { "max" };
+    let model = if has_kvm() { "host" } else { EMULATED };
     let arguments = json!({
         "driver": format!("{model}-x86_64-cpu"), "id": "cpu2",
         "socket-id": 2, "core-id": 0, "thread-id": 0,
