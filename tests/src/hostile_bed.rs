@@ -21,7 +21,7 @@ use crate::hostile_guest::{D, DATA, End, Guest, HEADER, Layout, STATUS, WRITE};
 use crate::misdeeds::{RingRow, Storm};
 use crate::windows::{self, PAUSE_MIN, Rates};
 use testing::daemon::{Daemon, await_that, pause};
-use testing::timing::PATIENCE;
+use testing::timing::{PATIENCE, are_judged, judge};
 use testing::verified::Load;
 
 /// The disk of the hostile guest.
@@ -30,10 +30,12 @@ const VICTIM: &str = "victim";
 const VICTIM_DISK: &str = "backend = \"memory\"\nsize = \"4M\"";
 const SIDECORE_CPU: usize = 0;
 
-/// One window; both kinds have [`WINDOWS`] of them in each try. Short and many, because a machine that
+/// One window; both kinds have [`windows_each`] of them in each try. Short and many, because a machine that
 /// does something else besides is fast and slow in turns, and both kinds must have of either.
 const WINDOW_NS: u64 = 15_000_000;
 const WINDOWS: usize = 16;
+/// The same where rates are not judged: the misdeed is done again and again all the same.
+const WINDOWS_UNJUDGED: usize = 4;
 /// Where too little is kept, as many windows are added, so often.
 const TRIES: usize = 12;
 /// Between two misdeeds of a row, as many times what the last one took of the processor time of this
@@ -150,7 +152,7 @@ impl Bed {
         .start()?;
         let off = if apart { Some(OffSidecore::new()?) } else { None };
         let mut victim = daemon.frontend(VICTIM, &FrontendSpec::default())?;
-        let (load, _) = Load::start(&mut victim)?;
+        let load = Load::witness(&mut victim)?;
         load.await_requests(50)?;
         Ok(Bed { daemon, load, _victim: victim, _off: off, _alone: alone })
     }
@@ -201,7 +203,7 @@ impl Bed {
         mut bad: impl FnMut() -> Result<()>,
     ) -> Result<Shown> {
         let (mut misdeeds, mut rates) = (0, Rates::default());
-        let tries = rates.take_until(kept_min, TRIES, WINDOWS, |is_bad| {
+        let tries = rates.take_until(kept_min, TRIES, windows_each(), |is_bad| {
             if !is_bad {
                 return self.window(&mut good);
             }
@@ -212,7 +214,7 @@ impl Bed {
         })?;
         let shown = Shown { misdeeds, rates, tries };
         ensure!(shown.rates.kept() > 0.0, "{shown}");
-        testing::timing::judge(shown.rates.kept() >= kept_min, || shown.to_string())?;
+        judge(shown.rates.kept() >= kept_min, || shown.to_string())?;
         Ok(shown)
     }
 
@@ -257,6 +259,11 @@ impl Bed {
         ensure!(errors == 0, "the neighbour has {errors} errors");
         Ok(())
     }
+}
+
+/// How many windows each kind has in a try.
+fn windows_each() -> usize {
+    if are_judged() { WINDOWS } else { WINDOWS_UNJUDGED }
 }
 
 /// Keeps this thread, and those that it starts, off the sidecore's processor until it is dropped, as a

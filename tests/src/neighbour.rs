@@ -44,7 +44,7 @@ impl Neighbour {
         if disk.contains("path = ") {
             held = held.with_ring();
         }
-        let (load, _) = Load::start(&mut frontend)?;
+        let load = Load::witness(&mut frontend)?;
         load.await_requests(50)?;
         let mut neighbour = Neighbour { daemon, load, held, _frontend: frontend };
         neighbour.door().is_of_use()?;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use testing::bed::tests_all;
 use testing::clock::now_ns;
 use testing::daemon::{Daemon, await_that};
 use testing::frontend::{FrontQueue, Frontend, FrontendSpec};
@@ -30,6 +31,11 @@ fn disks(urgency: &str, target: &str) -> String {
         text += &format!("[[disk]]\nid = \"s{stream}\"\nbackend = \"memory\"\nsize = \"4M\"\n");
     }
     text + &format!("[[disk]]\nid = \"a\"\nbackend = \"memory\"\nsize = \"4M\"\n{target}")
+}
+
+/// So many of something, of which a fifth shows the same: all of them with `--all`.
+fn of(all: u64) -> u64 {
+    if tests_all() { all } else { all / 5 }
 }
 
 /// Guests on one thread.
@@ -158,7 +164,7 @@ fn run(name: &str, urgency: &str, more: impl FnOnce(&Daemon, &Guests) -> Result<
     let streams = frontends.iter_mut().map(|frontend| Guest::new(frontend, DEPTH, 64 << 10));
     let streams = streams.collect::<Result<Vec<_>>>()?;
     let bursts = guests(streams, Guest::new(&mut frontend, BURST, 4096)?)?;
-    bursts.await_rounds(100)?;
+    bursts.await_rounds(of(100))?;
     more(&daemon, &bursts)?;
     bursts.finish()?;
     daemon.is_alive()
@@ -169,14 +175,14 @@ fn a_queue_with_a_target_is_served_early() -> Result<()> {
     run("target-off", "off", |daemon, bursts| {
         // As many as make it late where that matters.
         await_that("requests that miss the target", || {
-            Ok(counters(daemon)?.0 > 64 * u64::from(BURST))
+            Ok(counters(daemon)?.0 > of(64) * u64::from(BURST))
         })?;
-        bursts.await_rounds(100)?;
+        bursts.await_rounds(of(100))?;
         ensure!(interruptions(daemon)? == 0, "urgency is off");
         Ok(())
     })?;
     run("target-on", "watch", |daemon, bursts| {
-        await_that("it to be served early", || Ok(interruptions(daemon)? > 100))?;
+        await_that("it to be served early", || Ok(interruptions(daemon)? > of(100)))?;
         ensure!(counters(daemon)?.0 > 0, "it was late by nothing");
         the_target_changes(daemon, bursts)
     })
@@ -192,12 +198,12 @@ fn the_target_changes(daemon: &Daemon, bursts: &Guests) -> Result<()> {
         std::fs::write(&file, text.replace(&old, target))?;
         let changed = daemon.ask("reload")?["changes"].to_string();
         ensure!(changed.contains("set disk a to share 100"), "{changed}");
-        bursts.await_rounds(100)?;
+        bursts.await_rounds(of(100))?;
         ensure!(daemon.shown("a", "queues_attached")? == 1);
     }
     let (before, _) = counters(daemon)?;
     let early = interruptions(daemon)?;
-    bursts.await_rounds(200)?;
+    bursts.await_rounds(of(200))?;
     ensure!(interruptions(daemon)? == early, "without a target it is not light");
     let (after, requests) = counters(daemon)?;
     ensure!(before == after && after < requests, "{after} of {requests} missed, was {before}");

@@ -16,7 +16,7 @@ pub(super) const GROUP: Group = Group::new(
         Case::raw(PROGRAM, "upgrade_refused"),
         Case::raw(PROGRAM, "upgrade_killed"),
         Case::raw(PROGRAM, "upgrade_kinds")
-            .variables(&[("UPGRADES", "5", "500"), ("STARVED", "6", "10")])
+            .variables(&[("UPGRADES", "5", "500"), ("STARVED", "2", "10")])
             .usually(60),
         Case::raw(PROGRAM, "fence").variables(&[("FENCE_ROUNDS", "10", "200")]),
         Case::raw(PROGRAM, "recover_many").variables(&[
