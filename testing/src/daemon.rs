@@ -30,8 +30,8 @@ pub use self::upgrade::{BUSY, Pause, UpgradeCall, is_busy};
 
 /// Between two looks at something that has no descriptor.
 const LOOK: Duration = Duration::from_millis(1);
-/// Between two looks, when it takes long.
-const LOOK_MAX: Duration = Duration::from_millis(20);
+/// Between two looks, when it takes long: many are a command of the program, some 15 ms of a processor.
+const LOOK_MAX: Duration = Duration::from_millis(50);
 /// Between two tries to connect: how soon a guest is back is measured, too.
 const TRY: Duration = Duration::from_micros(200);
 /// Of what those said that were killed one after the other only the end is worth keeping.
@@ -417,7 +417,7 @@ pub fn await_within(
     while !holds()? {
         let waited = Duration::from_nanos(now_ns() - start);
         ensure!(waited < within, "waited {waited:?} in vain for {what}");
-        pause((waited / 16).clamp(LOOK, LOOK_MAX));
+        pause((waited / 4).clamp(LOOK, LOOK_MAX));
     }
     Ok(())
 }
