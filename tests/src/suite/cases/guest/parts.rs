@@ -9,7 +9,7 @@ use testing::daemon::Daemon;
 use testing::place::until;
 use testing::vm::{Boot, Vm};
 
-use super::{disk, file, host, memory};
+use super::{disk, file, fio_size, host, memory};
 use crate::suite::names;
 
 /// A case of the shared guest.
@@ -89,7 +89,7 @@ fn one_disk(
 
 fn fio_memory(bed: &Bed, vm: &Vm) -> Result<()> {
     let mut daemon = Daemon::start("fio-memory", &memory("a", "256M", 2))?;
-    one_disk(bed, vm, &daemon, 2, "fio", &[])?;
+    one_disk(bed, vm, &daemon, 2, "fio", &fio_size())?;
     daemon.stop()
 }
 
@@ -189,7 +189,7 @@ fn packed(bed: &Bed, vm: &Vm) -> Result<()> {
     let queues = queues.as_array().context("a disk has queues")?;
     let formats: Vec<&str> = queues.iter().filter_map(|queue| queue["format"].as_str()).collect();
     bed.same("ring-format", formats, vec!["packed"; 2]);
-    vm.script(bed, "fio", &[])?;
+    vm.script(bed, "fio", &fio_size())?;
     vm.unplug("a")?;
     daemon.stop()
 }
