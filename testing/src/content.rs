@@ -80,16 +80,16 @@ pub fn verify(frontend: &mut Frontend, capacity_sectors: u64, count: u64) -> Res
 /// What block `block` holds.
 pub fn block_content(block: u64, into: &mut [u8]) {
     let mut word = block.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    for place in into.chunks_exact_mut(8) {
-        place.copy_from_slice(&word.to_le_bytes());
+    for place in into.as_chunks_mut().0 {
+        *place = word.to_le_bytes();
         word = word.rotate_left(5).wrapping_add(block);
     }
 }
 
 /// What `seed` alone has from byte `at` on, a multiple of 8, in whole words.
 pub fn large_content(seed: u64, at: usize, into: &mut [u8]) {
-    for (number, place) in into.chunks_exact_mut(8).enumerate() {
-        place.copy_from_slice(&large_word(seed, at + number * 8).to_le_bytes());
+    for (number, place) in into.as_chunks_mut().0.iter_mut().enumerate() {
+        *place = large_word(seed, at + number * 8).to_le_bytes();
     }
 }
 

@@ -65,7 +65,7 @@ impl Faulty {
     pub fn start(name: &str) -> Result<Faulty> {
         let daemon = Daemon::start(name, DISKS)?;
         let mut frontend = daemon.frontend(VICTIM, &FrontendSpec::default())?;
-        let (load, _) = Load::start(&mut frontend)?;
+        let load = Load::witness(&mut frontend)?;
         load.await_requests(50)?;
         Ok(Faulty { daemon, load, _frontend: frontend })
     }
