@@ -5,10 +5,6 @@
 group_bench() {
     need_rust
     need_packages valgrind util-linux jq
-    if bench_case pass; then
-        run_cargo build --release -p pass
-        run_command pass "${CARGO_TARGET_DIR:-$ROOT/target}/release/pass" --quick --instructions || true
-    fi
     if timed_case schedule; then
         need_sidecore
         run_cargo build --release -p bench
@@ -50,9 +46,6 @@ timed_case() {
     [[ -n $CASES ]] || skipped "$1" "measures times: ./x test --all, or ./x test bench/$1"
     return 1
 }
-
-# bench_case NAME: whether the command line asks for it.
-bench_case() { [[ -z $CASES || " $CASES " == *" $1 "* ]]; }
 
 # What it says is there and a number; how large it is, is not judged.
 schedule_rows() {

@@ -16,7 +16,8 @@ use crate::suite::child::apart;
 use crate::suite::programs::Program;
 use crate::suite::session::{Sessions, kill_rest};
 
-/// The daemon as it is tested, and the programs of `tests/src/bin` that cases start.
+/// The daemon as it is tested, and the programs of `tests/src/bin` that cases start. And one program of tests, since cargo
+/// gives libraries other features where it builds any: without it the daemon would be built twice.
 const PROGRAMS: &[&str] = &[
     "build",
     "--workspace",
@@ -36,6 +37,8 @@ const PROGRAMS: &[&str] = &[
     "relay_heir",
     "--bin",
     "without_io_uring",
+    "--test",
+    "foreign",
 ];
 
 /// One call of cargo.
@@ -136,14 +139,18 @@ pub struct Made {
     pub programs: Vec<Program>,
     /// What the compiler, and clippy where it is who compiles, warn of.
     pub warnings: Vec<String>,
+    /// The library of C that was built: words by which cargo takes it in another profile. To compile it takes longer than
+    /// all of ours that `bench pass` is made of, and no request that it counts is sealed.
+    pub native: Vec<String>,
 }
 
-/// Builds one step; what cargo says is in `log`.
+/// Builds one step, with what [`Made::native`] of another one has; what cargo says is in `log`.
 ///
 /// # Errors
 /// Cargo cannot be started, or it fails.
 pub fn build(
     step: Step,
+    native: &[String],
     root: &Path,
     log: &Path,
     sessions: &Sessions,
@@ -163,6 +170,9 @@ pub fn build(
         .stderr(Stdio::piped());
     if step.is_linted() {
         command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
+    }
+    if step == Step::Pass {
+        command.args(native);
     }
     let mut cargo = command.spawn().context("starting cargo")?;
     let leader = Pid::from_child(&cargo);
@@ -200,8 +210,29 @@ fn made(stdout: ChildStdout) -> Made {
         made.programs.extend(Program::of_line(&line));
         // Of a library that is built with its tests too there are two.
         made.warnings.extend(warning_of(&line).filter(|text| !made.warnings.contains(text)));
+        made.native.extend(native_of(&line).into_iter().flatten());
     }
     made
+}
+
+/// What cargo is told so that it takes the library of C that a line of its own tells of, of a build of aws-lc.
+fn native_of(line: &str) -> Option<Vec<String>> {
+    let said: Value = serde_json::from_str(line).ok()?;
+    let first = |key: &str| said.get(key)?.get(0)?.as_str();
+    let (library, path) = (first("linked_libs")?, first("linked_paths")?);
+    let links = library.strip_prefix("static=")?.strip_suffix("_crypto")?;
+    let include = format!("{}/include", path.strip_prefix("native=")?);
+    let is_it = links.starts_with("aws_lc_") && said.get("reason")? == "build-script-executed";
+    let cfgs = said.get("cfgs")?.to_string();
+    let target = format!("target.{}-unknown-linux-gnu.{links}", std::env::consts::ARCH);
+    let keys = [
+        ("rustc-link-lib", format!("[{library:?}]")),
+        ("rustc-link-search", format!("[{path:?}]")),
+        ("rustc-cfg", cfgs),
+        ("include", format!("{include:?}")),
+    ];
+    let words = |(key, value)| ["--config".to_owned(), format!("{target}.{key}={value}")];
+    is_it.then(|| keys.into_iter().flat_map(words).collect())
 }
 
 /// What the compiler says in a line of cargo's, as people read it.
@@ -286,6 +317,27 @@ mod tests {
         assert_eq!(warning_of(&line("compiler-message", "warning: 2 warnings emitted\n\n")), None);
         assert_eq!(warning_of(&line("compiler-artifact", text)), None);
         assert_eq!(warning_of("no json"), None);
+    }
+
+    #[test]
+    fn the_library_of_c_is_taken_from_another_build() {
+        let line = |library: &str| {
+            serde_json::json!({
+                "reason": "build-script-executed", "linked_libs": [library],
+                "linked_paths": ["native=/out"], "cfgs": ["universal"],
+            })
+        };
+        let told = native_of(&line("static=aws_lc_1_crypto").to_string()).unwrap();
+        let target = format!("target.{}-unknown-linux-gnu.aws_lc_1", std::env::consts::ARCH);
+        let wanted = [
+            "rustc-link-lib=[\"static=aws_lc_1_crypto\"]",
+            "rustc-link-search=[\"native=/out\"]",
+            "rustc-cfg=[\"universal\"]",
+            "include=\"/out/include\"",
+        ];
+        let wanted = wanted.map(|words| ["--config".to_owned(), format!("{target}.{words}")]);
+        assert_eq!(told, wanted.concat());
+        assert_eq!(native_of(&line("static=z").to_string()), None);
     }
 
     #[test]

@@ -87,13 +87,14 @@ impl Programs {
         found.with_context(|| format!("cargo has built no tests {name} of {package}"))
     }
 
-    /// The program `name`, which is no program of tests.
+    /// The program `name`, which is no program of tests; the last that was built.
     ///
     /// # Errors
     /// It was not built.
     pub fn plain(&self, name: &str) -> Result<&Program> {
         let is_it = |program: &&Program| program.kind == Kind::Plain && program.name == name;
-        self.0.iter().find(is_it).with_context(|| format!("cargo has built no program {name}"))
+        let found = self.0.iter().rev().find(is_it);
+        found.with_context(|| format!("cargo has built no program {name}"))
     }
 
     /// Writes them to a file.

@@ -198,9 +198,12 @@ impl Run {
         let (progress, sessions) = (self.progress.clone(), Arc::clone(&self.sessions));
         let folder = self.shelf.folder().to_owned();
         std::thread::spawn(move || {
+            let mut native = Vec::new();
             for step in steps {
                 let log = folder.join(format!("build-{}.log", step.name()));
-                let built = build(step, &root, &log, &sessions, &progress);
+                let built = build(step, &native, &root, &log, &sessions, &progress);
+                let made = built.iter().map(|made| &made.native).find(|of| !of.is_empty());
+                native = made.cloned().unwrap_or(native);
                 // Nobody listens once the run was interrupted.
                 let _ = sender.send(Event::Built(step, built));
             }

@@ -1,7 +1,14 @@
 //! What a request costs.
 
+use std::process::Command;
+
+use anyhow::Result;
+use testing::bed::Bed;
+
 use crate::suite::cases::alone;
-use crate::suite::{Built, Group, Takes};
+use crate::suite::programs::Programs;
+use crate::suite::tools::done;
+use crate::suite::{Built, Case, Group};
 
 const TIMES: &str = "measures times";
 
@@ -11,8 +18,15 @@ pub(super) const GROUP: Group = Group::new(
     "what a request costs: no allocation, instructions beside the checked-in baseline; with --all, that the \
      scheduling bench runs, and run state beside the kernel's accounts",
     &[
-        alone("pass").needs_built(Built::Pass).takes(Takes::Lane).usually(200).within(1200),
+        Case::run("pass", pass).needs_built(Built::Pass).usually(100).within(1200),
         alone("schedule").needs_built(Built::Daemon).only_all(TIMES),
         alone("runstate").needs_built(Built::Daemon).only_all(TIMES),
     ],
 );
+
+/// No allocation, and no more instructions than the baseline has.
+fn pass(bed: &Bed) -> Result<()> {
+    let mut pass = Command::new(&Programs::known()?.plain("pass")?.path);
+    bed.check("", done(pass.args(["--quick", "--instructions"])));
+    Ok(())
+}
