@@ -117,8 +117,8 @@ fn check_devices(plan: &Plan) {
     plan.nics.iter().for_each(check_nic);
     plan.groups.iter().for_each(check_group);
     distinct(plan.groups.iter().map(|group| group.id.as_str()).collect(), "two groups of one name");
-    let groups = plan.disks.iter().filter_map(|disk| disk.group.as_deref());
-    let mut groups = groups.chain(plan.nics.iter().filter_map(|nic| nic.group.as_deref()));
+    let groups = plan.disks.iter().filter_map(|disk| disk.service.group.as_deref());
+    let mut groups = groups.chain(plan.nics.iter().filter_map(|nic| nic.service.group.as_deref()));
     assert!(groups.all(|id| plan.group(id).is_some()), "a member without its group");
 }
 
@@ -151,14 +151,14 @@ fn check_switch(switch: &config::SwitchPlan) {
 }
 
 fn check_nic(nic: &NicPlan) {
-    assert!(nic.queues >= 1 && nic.queues <= 16 && nic.mtu >= 68 && nic.share >= 1);
+    assert!(nic.queues >= 1 && nic.queues <= 16 && nic.mtu >= 68 && nic.service.share >= 1);
     assert!(nic.socket.starts_with('/') && nic.socket.len() <= 107);
     assert!(!nic.id.contains('/') && !nic.id.is_empty());
     assert!(nic.mac.check().is_ok() && nic.macs_max >= 1);
     if let Some(HostPlan::Null(NullPlan::Generate { size, .. })) = nic.host() {
         assert!(*size >= 60 && *size <= u32::from(nic.mtu) + 14);
     }
-    check_limit(&nic.limit);
+    check_limit(&nic.service.limit);
     check_vlan(&nic.vlan);
     assert!(nic.switch().is_some() || nic.vlan == VlanPlan::None);
 }
@@ -179,8 +179,8 @@ fn check_disk(disk: &config::DiskPlan) {
     assert!(disk.queues >= 1 && disk.queues <= 64, "{} queues", disk.queues);
     assert!(disk.socket.starts_with('/') && disk.socket.len() <= 107);
     assert!(!disk.id.contains('/') && !disk.id.is_empty());
-    assert!(disk.share >= 1);
-    check_limit(&disk.limit);
+    assert!(disk.service.share >= 1);
+    check_limit(&disk.service.limit);
     if let Some(bytes) = disk.source.size_bytes() {
         assert!(bytes >= 512 && bytes % 512 == 0, "{bytes} bytes");
     }

@@ -15,6 +15,7 @@ mod rows;
 mod size;
 mod source;
 mod text;
+mod told;
 mod words;
 
 use std::fmt;
@@ -76,6 +77,7 @@ fn check(sources: &[Source]) -> anyhow::Result<Vec<Finding>> {
     findings.extend(groups::check(sources));
     findings.extend(mutants::check(sources));
     findings.extend(control::check(sources));
+    findings.extend(told::check(sources));
     for source in sources {
         findings.extend(text::check(source));
         if source.is_rust() {

@@ -85,6 +85,7 @@ fn images_are_there(plan: &Plan) -> Result<(), Failure> {
 /// That an image can be opened, by whoever checks.
 fn image_opens(disk: &DiskPlan, images: &Images) -> Result<(), Failure> {
     images.check(disk).map_err(|why| {
+        let why = why.to_string();
         let user = rustix::process::geteuid().as_raw();
         let hint = match why.contains("ermission denied") {
             true => format!(

@@ -563,7 +563,7 @@ pub(crate) struct PrintArgs {
 
 /// A size that a guest can have.
 fn guest_memory(text: &str) -> Result<Size, String> {
-    let size = config::number::size(text)?;
+    let size = config::number::size(text).map_err(|refused| refused.to_string())?;
     match size.0 >= 1 << 20 {
         true => Ok(size),
         false => Err("a guest has at least 1M of memory".to_string()),

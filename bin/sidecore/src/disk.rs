@@ -87,10 +87,10 @@ fn moved_text(id: &str, wish: &DiskMove) -> String {
 
 /// What a disk has after a change. What the change took away is said, too.
 fn set_text(disk: &DiskView, change: &DiskChange) -> String {
-    let target = disk.latency_target_us.map(|us| format!("latency target {us} us"));
-    let wait = disk.moderate_us.map(|us| format!("calls may wait {us} us"));
+    let target = disk.service.latency_target_us.map(|us| format!("latency target {us} us"));
+    let wait = disk.service.moderate_us.map(|us| format!("calls may wait {us} us"));
     let limit = limit(disk).map(|limit| format!("at most {limit}"));
-    let group = disk.group.as_ref().map(|group| format!("in group {group}"));
+    let group = disk.service.group.as_ref().map(|group| format!("in group {group}"));
     let limits = change.limit_iops.is_some() || change.limit_bytes.is_some();
     let on_full = change.on_full.map(|on| format!("on_full {on}"));
     let on_error = change.on_error.map(|on| format!("on_error {on}"));
@@ -101,30 +101,17 @@ fn set_text(disk: &DiskView, change: &DiskChange) -> String {
         said(group, change.group.is_some(), "in no group"),
         said(on_full, false, ""),
         said(on_error, false, ""),
-        said(table::for_whom(&disk.rights(), change.sets_rights()), false, ""),
+        said(table::for_whom(&disk.access.rights(), change.sets_rights()), false, ""),
     ];
     let more: String = more.into_iter().flatten().collect();
-    let DiskView { id, share, .. } = disk;
-    format!("disk {id} has share {share} and policy {} now{more}\n", policy(disk))
-}
-
-/// Its policy with its numbers.
-fn policy(disk: &DiskView) -> String {
-    disk.policy_as.clone().unwrap_or_else(|| disk.policy.to_string())
+    let (id, share) = (&disk.id, disk.service.share);
+    format!("disk {id} has share {share} and policy {} now{more}\n", disk.service.policy_in_words())
 }
 
 /// Its own limit, in words.
 fn limit(disk: &DiskView) -> Option<String> {
-    let (limit, burst_ms) = (rates(disk)?, disk.limit_burst_ms?);
+    let (limit, burst_ms) = (disk.service.rates()?, disk.service.limit_burst_ms?);
     Some(format!("{limit}, bursts of {burst_ms} ms"))
-}
-
-/// The same without its burst.
-fn rates(disk: &DiskView) -> Option<String> {
-    let iops = disk.limit_iops.map(|iops| format!("{iops} requests/s"));
-    let bytes = disk.limit_bytes.map(|bytes| format!("{} bytes/s", Size(bytes)));
-    let rates = [iops, bytes].into_iter().flatten().collect::<Vec<_>>();
-    (!rates.is_empty()).then(|| rates.join(", "))
 }
 
 fn add(args: AddArgs, client: &Client, output: &Output) -> Result<(), Failure> {
@@ -140,7 +127,7 @@ fn add(args: AddArgs, client: &Client, output: &Output) -> Result<(), Failure> {
 
 /// What an operator reads of a disk that was added: also that it is not served yet, and why.
 fn added(disk: &DiskView) -> String {
-    let (id, backend, socket) = (&disk.id, &disk.backend, &disk.socket);
+    let (id, backend, socket) = (&disk.id, &disk.backend, &disk.access.socket);
     match &disk.problem {
         Some(problem) => format!("added disk {id}, and it is not served yet: {problem}\n"),
         None if disk.was_empty => format!(
@@ -166,7 +153,7 @@ pub(crate) fn absolute(path: String) -> Result<String, Failure> {
 /// One disk, or what gives it to a guest.
 pub(crate) fn present(disk: &DiskView, args: &PrintArgs, output: &Output) -> Result<(), Failure> {
     match args.print {
-        Some(_) if disk.socket.is_empty() => {
+        Some(_) if disk.access.socket.is_empty() => {
             let error = format!("disk {:?} has no socket here: clients of a link have it", disk.id);
             let hint = "`sidecore remote status` says who; a VM here needs a disk of its own";
             Err(Failure::Refused(ApiError::new(ErrorKind::Refused, error, hint)))
@@ -178,7 +165,7 @@ pub(crate) fn present(disk: &DiskView, args: &PrintArgs, output: &Output) -> Res
 
 /// Disks, a line each.
 pub(crate) fn table(disks: &[DiskView]) -> String {
-    let limits = Limits::of(disks.iter().map(is_limited));
+    let limits = Limits::of(disks.iter().map(|disk| disk.service.is_limited()));
     let mut columns = vec![
         ("ID", Align::Left),
         ("STATE", Align::Left),
@@ -206,8 +193,8 @@ pub(crate) fn table(disks: &[DiskView]) -> String {
             latency(disk.counters.latency_p99_ns),
         ];
         row.extend(has_hand.then(|| placed(disk)));
-        row.extend(limits.cells(disk.group.as_ref(), rates(disk)));
-        row.extend([disk.declared.clone(), disk.socket.clone()]);
+        row.extend(limits.cells(disk.service.group.as_ref(), disk.service.rates()));
+        row.extend([disk.declared.clone(), disk.access.socket.clone()]);
         table.row(row);
     }
     table.text()
@@ -229,11 +216,13 @@ fn disk_text(disk: &DiskView) -> String {
         ("state", disk.state.word().to_string()),
     ];
     facts.extend(disk.problem.clone().map(|problem| ("problem", problem)));
-    facts.push(match disk.socket.is_empty() {
+    facts.push(match disk.access.socket.is_empty() {
         true => {
             ("served to", "clients of a link: `sidecore remote status` says who has it".to_string())
         }
-        false => ("socket", table::socket(&disk.socket, disk.mode, &disk.rights())),
+        false => {
+            ("socket", table::socket(&disk.access.socket, disk.access.mode, &disk.access.rights()))
+        }
     });
     facts.push(("backend", disk.backend.to_string()));
     facts.extend(made_of(disk));
@@ -252,14 +241,7 @@ fn disk_text(disk: &DiskView) -> String {
             format!("{count} stay by hand; `sidecore disk move {id} --to auto` lets them go");
         facts.push(("placed", text));
     }
-    facts.extend([("share", disk.share.to_string()), ("policy", policy(disk))]);
-    facts.extend(disk.latency_target_us.map(|target_us| {
-        ("target", format!("{target_us} us, missed by {} requests", disk.counters.missed))
-    }));
-    facts.extend(disk.moderate_us.map(|us| ("calls", format!("may wait {us} us for others"))));
-    facts.extend(limit(disk).map(|limit| ("limit", limit)));
-    facts.extend(disk.group.clone().map(|group| ("group", group)));
-    facts.extend(table::held(&disk.counters.held, is_limited(disk)).map(|held| ("held", held)));
+    facts.extend(served(disk));
     if disk.allow_user_folder {
         facts.push(("image's folder", "may be another user's, who owns the image".to_string()));
     }
@@ -279,6 +261,21 @@ fn disk_text(disk: &DiskView) -> String {
     text.push('\n');
     text.push_str(&queues_text(disk));
     text
+}
+
+/// How its queues are served.
+fn served(disk: &DiskView) -> Vec<(&'static str, String)> {
+    let service = &disk.service;
+    let mut facts =
+        vec![("share", service.share.to_string()), ("policy", service.policy_in_words())];
+    facts.extend(service.latency_target_us.map(|target_us| {
+        ("target", format!("{target_us} us, missed by {} requests", disk.counters.missed))
+    }));
+    facts.extend(service.moderate_us.map(|us| ("calls", format!("may wait {us} us for others"))));
+    facts.extend(limit(disk).map(|limit| ("limit", limit)));
+    facts.extend(service.group.clone().map(|group| ("group", group)));
+    facts.extend(table::held(&disk.counters.held, service.is_limited()).map(|held| ("held", held)));
+    facts
 }
 
 /// Its image, or where that is.
@@ -334,11 +331,6 @@ fn faults(disk: &DiskView) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// Whether a limit is there for it to wait for.
-fn is_limited(disk: &DiskView) -> bool {
-    disk.limit_burst_ms.is_some() || disk.group.is_some()
-}
-
 fn queues_text(disk: &DiskView) -> String {
     let columns = [
         "QUEUE", "CORE", "BUSY", "RING", "REQUESTS", "READS", "WRITES", "FLUSHES", "ERRORS",
@@ -347,7 +339,7 @@ fn queues_text(disk: &DiskView) -> String {
     let mut columns = columns.to_vec();
     let has_hand = disk.queues_by_hand > 0;
     columns.extend(has_hand.then_some("PLACED"));
-    let shows_held = is_limited(disk) || disk.counters.held.held > 0;
+    let shows_held = disk.service.is_limited() || disk.counters.held.held > 0;
     columns.extend(shows_held.then_some("HELD"));
     let columns: Vec<_> = columns.into_iter().map(|name| (name, Align::Right)).collect();
     let mut table = Table::new(&columns);
@@ -393,7 +385,7 @@ fn queues_text(disk: &DiskView) -> String {
 
 #[cfg(test)]
 mod tests {
-    use config::api::HeldView;
+    use config::api::{DiskServiceView, HeldView};
 
     use super::*;
 
@@ -460,13 +452,15 @@ mod tests {
         assert_eq!(set_text(&disk, &share), format!("{now}\n"));
         let limit = DiskChange { limit_iops: Some(0), group: Some(String::new()), ..share };
         assert_eq!(set_text(&disk, &limit), format!("{now}, no limit of its own, in no group\n"));
-        let disk = DiskView { latency_target_us: None, ..disk };
+        let mut disk = disk;
+        disk.service.latency_target_us = None;
         let target = DiskChange { latency_target_us: Some(0), ..DiskChange::default() };
         assert!(set_text(&disk, &target).ends_with(" now, no latency target\n"));
         let owner = DiskChange { socket_owner: Some(String::new()), ..DiskChange::default() };
         let whose = ", its socket for the daemon's user alone\n";
         assert!(set_text(&disk, &owner).ends_with(whose), "{}", set_text(&disk, &owner));
-        let given = DiskView { socket_owner: Some("vm1".to_string()), ..disk.clone() };
+        let mut given = disk.clone();
+        given.access.socket_owner = Some("vm1".to_string());
         assert!(set_text(&given, &owner).ends_with(", its socket for user vm1, mode 0600\n"));
         assert!(disk_text(&disk).contains("policy      es2 (quota 3)\n"));
         // Groups and limits are columns where somebody has one.
@@ -475,10 +469,13 @@ mod tests {
         let counters = CountersView { held, ..CountersView::default() };
         let limited = DiskView {
             id: "b".to_string(),
-            limit_iops: Some(2000),
-            limit_bytes: Some(1 << 20),
-            limit_burst_ms: Some(100),
-            group: Some("tenant".to_string()),
+            service: DiskServiceView {
+                limit_iops: Some(2000),
+                limit_bytes: Some(1 << 20),
+                limit_burst_ms: Some(100),
+                group: Some("tenant".to_string()),
+                ..disk.service.clone()
+            },
             counters,
             ..disk.clone()
         };

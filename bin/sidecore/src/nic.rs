@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use config::Target;
 use config::api::{
     NicList, NicView, PortCountersView, RunStateView, VcpuState, VcpuView, VlanView,
 };
 use config::routes::Method;
 use config::spec::{LinkChange, NicChange, Redirect, Spoof, fixed_in_a_nic};
-use config::{Size, Target};
 
 use crate::cli::{NicAddArgs, NicCommand, PrintArgs};
 use crate::client::{Client, path_of};
@@ -71,7 +71,7 @@ fn add(args: NicAddArgs, client: &Client, output: &Output) -> Result<(), Failure
                 nic.id,
                 connected(nic),
                 nic.mac,
-                nic.socket
+                nic.access.socket
             )
         }),
     }
@@ -90,7 +90,7 @@ pub(crate) fn present(nic: &NicView, args: &PrintArgs, output: &Output) -> Resul
 
 /// NICs, a line each.
 pub(crate) fn table(nics: &[NicView]) -> String {
-    let limits = Limits::of(nics.iter().map(is_limited));
+    let limits = Limits::of(nics.iter().map(|nic| nic.service.is_limited()));
     let mut columns = vec![
         ("NIC", Align::Left),
         ("STATE", Align::Left),
@@ -121,8 +121,8 @@ pub(crate) fn table(nics: &[NicView]) -> String {
         ];
         let placed = if nic.by_hand { "hand" } else { "auto" };
         row.extend(has_hand.then(|| placed.to_string()));
-        row.extend(limits.cells(nic.group.as_ref(), rates(nic)));
-        row.extend([nic.declared.clone(), nic.socket.clone()]);
+        row.extend(limits.cells(nic.service.group.as_ref(), nic.service.rates()));
+        row.extend([nic.declared.clone(), nic.access.socket.clone()]);
         table.row(row);
     }
     table.text()
@@ -147,12 +147,12 @@ fn connected(nic: &NicView) -> String {
 
 /// What a NIC has after a change. What the change took away is said, too.
 fn set_text(nic: &NicView, change: &NicChange) -> String {
-    let target = nic.latency_target_us.map(|us| format!("latency target {us} us"));
+    let target = nic.service.latency_target_us.map(|us| format!("latency target {us} us"));
     // Said only when it was asked for: each NIC has it.
-    let wait = nic.moderate_us.filter(|_| change.moderate_us.is_some());
+    let wait = nic.service.moderate_us.filter(|_| change.moderate_us.is_some());
     let wait = wait.map(|us| format!("calls for sent frames may wait {us} us"));
     let limit = limit(nic).map(|limit| format!("at most {limit}"));
-    let group = nic.group.as_ref().map(|group| format!("in group {group}"));
+    let group = nic.service.group.as_ref().map(|group| format!("in group {group}"));
     let steered = nic.run_state.as_ref().map(|state| format!("redirect {}", redirect(state)));
     let steered = steered.filter(|_| change.redirect.is_some() || change.vcpus.is_some());
     let limits = change.limit_packets.is_some() || change.limit_bytes.is_some();
@@ -162,34 +162,22 @@ fn set_text(nic: &NicView, change: &NicChange) -> String {
         said(steered, change.redirect.is_some(), "redirect off"),
         said(limit, limits, "no limit of its own"),
         said(group, change.group.is_some(), "in no group"),
-        said(table::for_whom(&nic.rights(), change.sets_rights()), false, ""),
+        said(table::for_whom(&nic.access.rights(), change.sets_rights()), false, ""),
     ];
     let more: String = more.into_iter().flatten().collect();
-    let NicView { id, share, macs_max, spoof, .. } = nic;
-    let (policy, vlans) = (policy(nic), vlans_text(&nic.vlans, ", "));
+    let NicView { id, macs_max, spoof, .. } = nic;
+    let (policy, vlans) = (nic.service.policy_in_words(), vlans_text(&nic.vlans, ", "));
     format!(
-        "nic {id} has share {share}, policy {policy}, {macs_max} addresses, spoof \
-         {spoof}{vlans}{more}\n"
+        "nic {id} has share {}, policy {policy}, {macs_max} addresses, spoof \
+         {spoof}{vlans}{more}\n",
+        nic.service.share
     )
-}
-
-/// Its policy with its numbers.
-fn policy(nic: &NicView) -> String {
-    nic.policy_as.clone().unwrap_or_else(|| nic.policy.to_string())
 }
 
 /// Its own limit, in words.
 fn limit(nic: &NicView) -> Option<String> {
-    let (limit, burst_ms) = (rates(nic)?, nic.limit_burst_ms?);
+    let (limit, burst_ms) = (nic.service.rates()?, nic.service.limit_burst_ms?);
     Some(format!("{limit} each way, bursts of {burst_ms} ms"))
-}
-
-/// The same without its burst.
-fn rates(nic: &NicView) -> Option<String> {
-    let packets = nic.limit_packets.map(|packets| format!("{packets} packets/s"));
-    let bytes = nic.limit_bytes.map(|bytes| format!("{} bytes/s", Size(bytes)));
-    let rates = [packets, bytes].into_iter().flatten().collect::<Vec<_>>();
-    (!rates.is_empty()).then(|| rates.join(", "))
 }
 
 /// The rule about VLANs in words, after `before`; nothing when there is none.
@@ -231,7 +219,7 @@ fn nic_text(nic: &NicView) -> String {
         facts.push(("offloads", "to the guest none: its frames are finished here".to_string()));
     }
     facts.extend([
-        ("socket", table::socket(&nic.socket, nic.mode, &nic.rights())),
+        ("socket", table::socket(&nic.access.socket, nic.access.mode, &nic.access.rights())),
         (
             "queues",
             format!("{} of {} attached", nic.queues_attached, 2 * u32::from(nic.queues_max)),
@@ -242,16 +230,7 @@ fn nic_text(nic: &NicView) -> String {
         false => String::new(),
     };
     facts.extend(nic.sidecore.map(|core| ("sidecore", format!("{core}{by_hand}"))));
-    facts.extend([("share", nic.share.to_string()), ("policy", policy(nic))]);
-    let missed: u64 = nic.queues.iter().map(|queue| queue.missed).sum();
-    facts.extend(
-        nic.latency_target_us
-            .map(|target_us| ("target", format!("{target_us} us, missed by {missed} frames"))),
-    );
-    facts.extend(nic.moderate_us.map(|us| ("calls", format!("for sent frames may wait {us} us"))));
-    facts.extend(limit(nic).map(|limit| ("limit", limit)));
-    facts.extend(nic.group.clone().map(|group| ("group", group)));
-    facts.extend(table::held(&nic.held, is_limited(nic)).map(|held| ("held", held)));
+    facts.extend(served(nic));
     if nic.allow_unsealed_memory {
         facts.push(("memory", "may be unsealed".to_string()));
     }
@@ -268,6 +247,26 @@ fn nic_text(nic: &NicView) -> String {
         text.push_str(&vcpus_text(&state.vcpus));
     }
     text
+}
+
+/// How its queues are served.
+fn served(nic: &NicView) -> Vec<(&'static str, String)> {
+    let service = &nic.service;
+    let mut facts =
+        vec![("share", service.share.to_string()), ("policy", service.policy_in_words())];
+    let missed: u64 = nic.queues.iter().map(|queue| queue.missed).sum();
+    facts.extend(
+        service
+            .latency_target_us
+            .map(|target_us| ("target", format!("{target_us} us, missed by {missed} frames"))),
+    );
+    facts.extend(
+        service.moderate_us.map(|us| ("calls", format!("for sent frames may wait {us} us"))),
+    );
+    facts.extend(limit(nic).map(|limit| ("limit", limit)));
+    facts.extend(service.group.clone().map(|group| ("group", group)));
+    facts.extend(table::held(&nic.held, service.is_limited()).map(|held| ("held", held)));
+    facts
 }
 
 /// Where frames went by what vCPUs did.
@@ -376,13 +375,8 @@ pub(crate) fn drops_text(ports: &[(&str, &PortCountersView)]) -> String {
     if count == 0 { String::new() } else { format!("\n{}", table.text()) }
 }
 
-/// Whether a limit is there for it to wait for.
-fn is_limited(nic: &NicView) -> bool {
-    nic.limit_burst_ms.is_some() || nic.group.is_some()
-}
-
 fn queues_text(nic: &NicView) -> String {
-    let shows_held = is_limited(nic) || nic.held.held > 0;
+    let shows_held = nic.service.is_limited() || nic.held.held > 0;
     let mut columns = vec![
         ("QUEUE", Align::Right),
         ("DOES", Align::Left),
@@ -421,9 +415,13 @@ fn queues_text(nic: &NicView) -> String {
 
 #[cfg(test)]
 mod tests {
-    use config::api::{DropView, HeldView, NicQueueView};
+    use config::api::{DropView, HeldView, NicQueueView, NicServiceView};
 
     use super::*;
+
+    fn in_group() -> NicServiceView {
+        NicServiceView { group: Some("tenant".to_string()), ..nic().service }
+    }
 
     fn nic() -> NicView {
         serde_json::from_value(serde_json::json!({
@@ -501,7 +499,8 @@ mod tests {
         let held = HeldView { held: 7, held_ns: 1_500_000, ..HeldView::default() };
         let queue = |index, held| NicQueueView { index, held, ..NicQueueView::default() };
         let queues = vec![queue(0, HeldView::default()), queue(1, held)];
-        let nic = NicView { held, queues, group: Some("tenant".to_string()), ..nic() };
+        let service = in_group();
+        let nic = NicView { held, queues, service, ..nic() };
         let text = nic_text(&nic);
         assert!(text.contains("held        7 times by its limits, 1.5 ms in all\n"), "{text}");
         let last = |line: &str| line.split("  ").last().map(|cell| cell.trim().to_string());
@@ -512,7 +511,8 @@ mod tests {
     #[test]
     fn a_change_says_what_is_so_and_what_is_so_no_longer() {
         let change = NicChange { limit_packets: Some(0), ..NicChange::default() };
-        let nic = NicView { latency_target_us: Some(100), ..nic() };
+        let service = NicServiceView { latency_target_us: Some(100), ..nic().service };
+        let nic = NicView { service, ..nic() };
         assert_eq!(
             set_text(&nic, &change),
             "nic vm1-net has share 100, policy adaptive, 1024 addresses, spoof allow, trunk 10,20, \
@@ -553,12 +553,9 @@ mod tests {
              b        running  up    interface eth1 (xdp)  52:54:00:12:34:56    1/1     12          \
              9        4  api       /s\n"
         );
-        let limited = NicView {
-            limit_packets: Some(1000),
-            limit_burst_ms: Some(100),
-            group: Some("tenant".to_string()),
-            ..nic()
-        };
+        let service =
+            NicServiceView { limit_packets: Some(1000), limit_burst_ms: Some(100), ..in_group() };
+        let limited = NicView { service, ..nic() };
         let text = table(&[nic(), limited]);
         let after = |line: &str| line.split_once("DROPPED  ").map(|(_, after)| after.to_string());
         assert_eq!(

@@ -73,13 +73,13 @@ fn qemu(disk: &DiskView, memory: Size) -> Paste {
     let mib = memory.0.div_ceil(1 << 20);
     let id = format!("sidecore-{}", disk.id);
     let mut lines = qemu_memory(mib);
-    lines.push(qemu_socket(&id, &disk.socket, disk.mode));
+    lines.push(qemu_socket(&id, &disk.access.socket, disk.access.mode));
     let queues = disk.queues_max;
     lines.push(format!(
         "-device vhost-user-blk-pci,chardev={id},num-queues={queues},queue-size={DISK_RING}"
     ));
     let once = "a guest needs the first three lines once; each further disk adds the last two";
-    Paste { text: lines.join(" \\\n") + "\n", notes: qemu_notes(once, disk.mode) }
+    Paste { text: lines.join(" \\\n") + "\n", notes: qemu_notes(once, disk.access.mode) }
 }
 
 /// The guest's memory, which the daemon is to reach.
@@ -116,7 +116,7 @@ fn qemu_notes(once: &str, mode: Mode) -> Vec<String> {
 }
 
 fn libvirt(disk: &DiskView, memory: Size) -> Result<Paste, Failure> {
-    if disk.mode == Mode::Connect {
+    if disk.access.mode == Mode::Connect {
         return Err(wrong_mode(disk, "libvirt"));
     }
     let text = format!(
@@ -130,9 +130,9 @@ fn libvirt(disk: &DiskView, memory: Size) -> Result<Paste, Failure> {
          </disk>\n",
         libvirt_memory(memory),
         disk.queues_max,
-        xml(&disk.socket),
+        xml(&disk.access.socket),
     );
-    Ok(Paste { text, notes: vec![other_user("disk", &disk.id, &disk.rights())] })
+    Ok(Paste { text, notes: vec![other_user("disk", &disk.id, &disk.access.rights())] })
 }
 
 /// libvirt's QEMU is another user than the daemon.
@@ -160,15 +160,15 @@ fn libvirt_memory(memory: Size) -> String {
 }
 
 fn cloud_hypervisor(disk: &DiskView, memory: Size) -> Result<Paste, Failure> {
-    if disk.mode == Mode::Connect {
+    if disk.access.mode == Mode::Connect {
         return Err(wrong_mode(disk, "cloud-hypervisor"));
     }
-    check_path(&disk.socket, "disk")?;
+    check_path(&disk.access.socket, "disk")?;
     let mib = memory.0.div_ceil(1 << 20);
     let queues = disk.queues_max;
     let value = quote(&format!(
         "vhost_user=on,socket={},num_queues={queues},queue_size={DISK_RING}",
-        disk.socket
+        disk.access.socket
     ));
     let text = format!("--memory size={mib}M,shared=on \\\n--disk {value}\n");
     let mut notes = vec![format!("the guest needs at least {queues} vCPUs (--cpus boot={queues})")];
@@ -218,6 +218,8 @@ fn xml(text: &str) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use config::api::AccessView;
+
     use super::*;
 
     pub(crate) fn disk() -> DiskView {
@@ -229,6 +231,11 @@ pub(crate) mod tests {
             "counters": config::api::CountersView::default(),
         }))
         .unwrap()
+    }
+
+    fn at(socket: &str, mode: Mode) -> DiskView {
+        let access = AccessView { socket: socket.to_string(), mode, ..disk().access };
+        DiskView { access, ..disk() }
     }
 
     fn text(vmm: Vmm, disk: &DiskView) -> String {
@@ -245,7 +252,7 @@ pub(crate) mod tests {
              -chardev socket,id=sidecore-vm1,path=/run/s/vm1.sock,reconnect=1 \\\n\
              -device vhost-user-blk-pci,chardev=sidecore-vm1,num-queues=4,queue-size=256\n"
         );
-        let odd = DiskView { socket: "/a, b's".into(), mode: Mode::Connect, ..disk() };
+        let odd = at("/a, b's", Mode::Connect);
         assert!(
             text(Vmm::Qemu, &odd)
                 .contains("-chardev 'socket,id=sidecore-vm1,path=/a,, b'\\''s,server=on' \\\n")
@@ -254,7 +261,7 @@ pub(crate) mod tests {
 
     #[test]
     fn libvirt_gets_its_xml() {
-        let text = text(Vmm::Libvirt, &DiskView { socket: "/a'<&>".into(), ..disk() });
+        let text = text(Vmm::Libvirt, &at("/a'<&>", Mode::Listen));
         assert!(text.contains("<source type='unix' path='/a&apos;&lt;&amp;&gt;'>"), "{text}");
         assert!(
             text.contains("<driver name='qemu' type='raw' queues='4' queue_size='256'/>"),
@@ -277,11 +284,11 @@ pub(crate) mod tests {
 
     #[test]
     fn what_cannot_work_is_refused() {
-        let connect = DiskView { mode: Mode::Connect, ..disk() };
+        let connect = at("/run/s/vm1.sock", Mode::Connect);
         for vmm in [Vmm::Libvirt, Vmm::CloudHypervisor] {
             assert!(paste(vmm, &connect, Size(1 << 30)).is_err());
         }
-        let odd = DiskView { socket: "/a,b".into(), ..disk() };
+        let odd = at("/a,b", Mode::Listen);
         assert!(paste(Vmm::CloudHypervisor, &odd, Size(1 << 30)).is_err());
     }
 }

@@ -12,6 +12,7 @@ use crate::spec::{
     NicMove, NicSpec, SwitchSpec,
 };
 
+mod alike;
 mod daemon;
 mod disk;
 mod group;
@@ -22,6 +23,7 @@ mod reload;
 mod sidecores;
 mod vcpus;
 
+pub use alike::*;
 pub use daemon::*;
 pub use disk::*;
 pub use group::*;

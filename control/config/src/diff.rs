@@ -9,9 +9,7 @@ use std::fmt;
 
 mod links;
 
-use crate::plan::{
-    DiskPlan, GroupPlan, LimitPlan, NicPlan, Plan, PolicyPlan, Source, SwitchPlan, UplinkPlan,
-};
+use crate::plan::{DiskPlan, GroupPlan, NicPlan, Plan, Source, SwitchPlan, UplinkPlan};
 use crate::size::Size;
 use crate::spec::OnFailure;
 
@@ -25,27 +23,8 @@ pub enum Change {
         /// Its name.
         id: String,
     },
-    /// Give a running disk another share, policy, latency target, limit or group.
-    Set {
-        /// Its name.
-        id: String,
-        /// Its share from now on.
-        share: u32,
-        /// Its policy from now on.
-        policy: PolicyPlan,
-        /// Its latency target from now on, microseconds.
-        latency_target_us: Option<u32>,
-        /// For how long its calls may wait from now on, microseconds.
-        moderate_us: Option<u32>,
-        /// Its limit from now on.
-        limit: LimitPlan,
-        /// Its group from now on.
-        group: Option<String>,
-        /// What becomes of requests for which there is no space, from now on.
-        on_full: OnFailure,
-        /// What becomes of requests that the medium fails, from now on.
-        on_error: OnFailure,
-    },
+    /// Serve a running disk otherwise: another share, policy, latency target, limit or group, or other failures.
+    Set(Box<DiskPlan>),
     /// Let others open the socket of a device than before.
     SetRights {
         /// `disk` or `nic`.
@@ -125,29 +104,9 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Change::Remove { id } => write!(f, "removed disk {id}"),
-            Change::Set {
-                id,
-                share,
-                policy,
-                latency_target_us,
-                moderate_us,
-                limit,
-                group,
-                on_full,
-                on_error,
-            } => {
-                write!(f, "set disk {id} to share {share} and policy {policy}")?;
-                if let Some(target_us) = latency_target_us {
-                    write!(f, ", latency target {target_us} us")?;
-                }
-                if let Some(wait_us) = moderate_us {
-                    write!(f, ", calls may wait {wait_us} us")?;
-                }
-                if limit.is_some() {
-                    write!(f, ", at most {limit}")?;
-                }
-                group.iter().try_for_each(|group| write!(f, ", in group {group}"))?;
-                write_failures(f, *on_full, *on_error)
+            Change::Set(disk) => {
+                write!(f, "set disk {} to {}", disk.id, disk.service)?;
+                write_failures(f, disk.on_full, disk.on_error)
             }
             Change::SetRights { kind, id } => {
                 write!(f, "set who may open the socket of {kind} {id}")
@@ -333,10 +292,8 @@ fn network(running: &Plan, wanted: &Plan, (removed, kept, added): Lists<'_>) {
             Some(old) if nic_changes_in_place(old, new) => {
                 let what = |nic: &NicPlan| {
                     let rules = (nic.vlan.clone(), nic.macs_max, nic.spoof);
-                    let service = (nic.share, nic.policy, nic.latency_target_us, nic.moderate_us);
-                    let limits = (nic.limit, nic.group.clone());
                     let vcpus = (nic.redirect, nic.vcpus.clone(), nic.qmp.clone());
-                    (rules, service, limits, nic.link, vcpus)
+                    (rules, nic.service.clone(), nic.link, vcpus)
                 };
                 if old.rights != new.rights {
                     kept.push(Change::SetRights { kind: "nic", id: new.id.clone() });
@@ -389,24 +346,9 @@ fn changes_in_place(old: &DiskPlan, new: &DiskPlan) -> bool {
 
 fn in_place(old: &DiskPlan, new: &DiskPlan) -> Vec<Change> {
     let mut changes = Vec::new();
-    let how = |disk: &DiskPlan| (disk.share, disk.policy, disk.limit, disk.group.clone());
-    let when =
-        |disk: &DiskPlan| (disk.latency_target_us, disk.moderate_us, disk.on_full, disk.on_error);
-    if how(old) != how(new) || when(old) != when(new) {
-        let id = new.id.clone();
-        let (share, policy, limit, group) = how(new);
-        let (latency_target_us, moderate_us, on_full, on_error) = when(new);
-        changes.push(Change::Set {
-            id,
-            share,
-            policy,
-            latency_target_us,
-            moderate_us,
-            limit,
-            group,
-            on_full,
-            on_error,
-        });
+    let failures = |disk: &DiskPlan| (disk.on_full, disk.on_error);
+    if old.service != new.service || failures(old) != failures(new) {
+        changes.push(Change::Set(Box::new(new.clone())));
     }
     if old.rights != new.rights {
         changes.push(Change::SetRights { kind: "disk", id: new.id.clone() });

@@ -10,6 +10,7 @@
 //!
 //! Called by `manager` and by the program.
 #![forbid(unsafe_code)]
+#![recursion_limit = "256"]
 
 pub mod api;
 pub mod diff;

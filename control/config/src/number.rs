@@ -4,18 +4,32 @@
 use std::ops::RangeInclusive;
 
 use crate::mistake::Mistake;
-use crate::size::{SIZE_HINT, Size};
+use crate::size::{SIZE_HINT, Size, SizeError};
+use crate::spec::told::Number;
+
+/// What may be written for a number that an option cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", allowed(.field, (*.bounds.start()).into(), (*.bounds.end()).into()))]
+pub struct NumberError {
+    field: &'static str,
+    bounds: RangeInclusive<u32>,
+}
+
+/// What is wrong with a size that an option cannot be, and what to write.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}; {SIZE_HINT}")]
+pub struct SizeRefused(#[from] SizeError);
 
 /// The number of a field of that name, as an option has it: digits, within bounds.
 pub fn of<T: TryFrom<u32> + Send + Sync + 'static>(
     field: &'static str,
     bounds: RangeInclusive<u32>,
-) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+) -> impl Fn(&str) -> Result<T, NumberError> + Clone + Send + Sync + 'static {
     move |text| {
         let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let number = text.parse::<u32>().ok().filter(|number| is_plain && bounds.contains(number));
         let number = number.and_then(|number| T::try_from(number).ok());
-        number.ok_or_else(|| allowed(field, (*bounds.start()).into(), (*bounds.end()).into()))
+        number.ok_or_else(|| NumberError { field, bounds: bounds.clone() })
     }
 }
 
@@ -23,8 +37,8 @@ pub fn of<T: TryFrom<u32> + Send + Sync + 'static>(
 ///
 /// # Errors
 /// What is wrong with it, and what to write.
-pub fn size(text: &str) -> Result<Size, String> {
-    text.parse::<Size>().map_err(|error| format!("{error}; {SIZE_HINT}"))
+pub fn size(text: &str) -> Result<Size, SizeRefused> {
+    Ok(text.parse::<Size>()?)
 }
 
 /// What may be written for the field of that name.
@@ -44,11 +58,9 @@ pub(crate) fn allowed(field: &str, least: i64, most: i64) -> String {
 /// What to write for none of what a field may have none of: 0 where that is in bounds, as in every change, and
 /// nothing elsewhere.
 pub(crate) fn none_of(field: &str, has_zero: bool) -> String {
-    let what = match field {
-        "limit_iops" | "limit_packets" | "limit_bytes" => "limit",
-        "latency_target_us" => "target",
-        "moderate_us" => "waiting",
-        _ => return String::new(),
+    let of_table = Number::named(field).and_then(|number| number.none.first().copied());
+    let Some(what) = of_table.or((field == "limit_bytes").then_some("limit")) else {
+        return String::new();
     };
     let none = if has_zero { "0" } else { "leave it out" };
     format!("; {none} for no {what}")
@@ -68,23 +80,14 @@ pub(crate) fn of_a_change(mistakes: &mut [Mistake]) {
 /// A usual number of the field of that name.
 fn example(field: &str) -> Option<i64> {
     Some(match field {
-        "queues" | "quota_disk" | "quota_nic" => 4,
-        "min" | "native" => 1,
+        "quota_disk" | "quota_nic" => 4,
+        "min" => 1,
         "max" => 2,
-        "vlan" | "trunk" => 10,
-        "moderate_us" => 20,
-        "drain_timeout" => 30,
+        "trunk" => 10,
         "ageing_s" => 60,
-        "block_size" => 4096,
-        "limit_burst_ms" => 100,
-        "share" | "latency_target_us" => 200,
-        "macs_max" => 256,
-        "size" => 1514,
-        "limit_iops" | "rate_out" => 5000,
-        "mtu" => 9000,
+        "rate_out" => 5000,
         "rate_in" => 20_000,
-        "limit_packets" | "rate" => 100_000,
-        _ => return None,
+        _ => return Number::named(field)?.example.first().copied(),
     })
 }
 
@@ -97,35 +100,38 @@ mod tests {
         let share = of::<u16>("share", 1..=10_000);
         assert_eq!(share("7"), Ok(7));
         for text in ["5k", "", "-1", "+1", "1.5", "1_000", "0", "10001", "99999999999"] {
-            let error = share(text).unwrap_err();
+            let error = share(text).unwrap_err().to_string();
             assert_eq!(error, "write a number from 1 to 10000, such as 200", "{text}");
         }
         assert_eq!(
-            of::<u32>("latency_target_us", 10..=1_000_000)("2us").unwrap_err(),
+            of::<u32>("latency_target_us", 10..=1_000_000)("2us").unwrap_err().to_string(),
             "write a number from 10 to 1000000 (microseconds, without a unit), such as 200; leave it \
              out for no target"
         );
         assert_eq!(
-            of::<u32>("limit_iops", 0..=9999)("-5").unwrap_err(),
+            of::<u32>("limit_iops", 0..=9999)("-5").unwrap_err().to_string(),
             "write a number from 0 to 9999, such as 5000; 0 for no limit"
         );
         let wait = of::<u32>("moderate_us", 0..=1000);
         assert_eq!(wait("0"), Ok(0));
         assert_eq!(
-            wait("1ms").unwrap_err(),
+            wait("1ms").unwrap_err().to_string(),
             "write a number from 0 to 1000 (microseconds, without a unit), such as 20; 0 for no waiting"
         );
-        assert_eq!(of::<u32>("queue", 0..=9)("x").unwrap_err(), "write a number from 0 to 9");
+        assert_eq!(
+            of::<u32>("queue", 0..=9)("x").unwrap_err().to_string(),
+            "write a number from 0 to 9"
+        );
     }
 
     #[test]
     fn what_is_no_size_says_what_to_write() {
         assert_eq!(size("4K"), Ok(Size(4096)));
-        let error = size("1.5G").unwrap_err();
+        let error = size("1.5G").unwrap_err().to_string();
         assert!(
             error.starts_with("\"1.5G\" is not a size; write bytes, or a whole number"),
             "{error}"
         );
-        assert!(size("100Mbit").unwrap_err().contains("bytes, not bits"));
+        assert!(size("100Mbit").unwrap_err().to_string().contains("bytes, not bits"));
     }
 }

@@ -27,6 +27,7 @@ mod policy;
 mod port;
 mod reading;
 mod rights;
+mod service;
 mod switch;
 
 pub use disk::{DiskPlan, Source};
@@ -37,6 +38,7 @@ pub use names::Origin;
 pub use nic::{NicPeer, NicPlan};
 pub use policy::{Policies, PolicyPlan};
 pub use port::{HostPlan, NullPlan, VlanPlan};
+pub use service::ServicePlan;
 pub use switch::{SwitchPlan, UplinkPlan};
 
 /// Longest path of a Unix socket, in bytes: `sun_path` without the final NUL.

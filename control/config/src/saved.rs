@@ -11,17 +11,15 @@ use serde_json::Value;
 
 use crate::mistake::{Mistake, Path};
 use crate::schema;
+use crate::spec::told::Told;
 use crate::spec::{
     DISKS_MAX, DiskSpec, GROUPS_MAX, GroupSpec, NICS_MAX, NicSpec, SWITCHES_MAX, SwitchSpec,
 };
 
-/// The highest version that is read: with what becomes of a disk's failures, block sizes, formats that are said,
-/// images in a user's folder, NICs without receive offloads, or devices that say who may open their sockets. Like those
-/// below it is written only when there is something of the kind, so that an older program reads the rest.
+/// The highest version that is read. Like those below and between it is written only when a field says something that
+/// came with it (`since` in the tables of [`crate::spec`]), so that an older program reads the rest.
 pub const VERSION: u64 = 6;
-/// With disks whose guests may move; likewise.
-const VERSION_OF_MOVES: u64 = 5;
-/// With bursts that wait for a limit, and what is said of NICs' calls.
+/// With bursts that wait for a limit.
 const VERSION_OF_BURSTS: u64 = 4;
 /// With groups. Still written when there is none of these, so that an older program reads it.
 const VERSION_OF_GROUPS: u64 = 3;
@@ -86,54 +84,22 @@ pub enum SavedError {
 /// The text to keep.
 pub fn write(devices: &Devices) -> String {
     let Devices { disks, switches, nics, groups } = devices;
-    let version = match (groups.is_empty(), switches.is_empty() && nics.is_empty()) {
-        _ if names_users(devices) => VERSION,
-        _ if disks.iter().any(is_of_now) => VERSION,
-        _ if nics.iter().any(|nic| !nic.guest_offloads) => VERSION,
-        _ if disks.iter().any(|disk| disk.migratable) => VERSION_OF_MOVES,
-        _ if has_news(devices) => VERSION_OF_BURSTS,
+    let kinds = match (groups.is_empty(), switches.is_empty() && nics.is_empty()) {
+        _ if has_waiting_burst(devices) => VERSION_OF_BURSTS,
         (true, true) => VERSION_OF_DISKS,
         (true, false) => VERSION_OF_NICS,
         (false, _) => VERSION_OF_GROUPS,
     };
+    let fields = disks.iter().map(Told::since).chain(nics.iter().map(Told::since));
+    let version = fields.fold(kinds, u64::max);
     let saved = Saved { format: FORMAT, version, disks, switches, nics, groups };
     let mut text = serde_json::to_string_pretty(&saved).unwrap_or_default();
     text.push('\n');
     text
 }
 
-/// Whether a disk says what becomes of its failures, of which size its blocks are, of which format its image is,
-/// or that it is in a user's folder.
-fn is_of_now(disk: &DiskSpec) -> bool {
-    disk.allow_user_folder
-        || disk.on_full.is_some()
-        || disk.on_error.is_some()
-        || disk.block_size.is_some()
-        || disk.format.is_some()
-}
-
-/// Whether a device says who may open its socket.
-fn names_users(devices: &Devices) -> bool {
-    let disks = devices.disks.iter();
-    let disks = disks.map(|it| (&it.socket_owner, &it.socket_group, it.socket_mode));
-    let nics = devices.nics.iter();
-    let nics = nics.map(|it| (&it.socket_owner, &it.socket_group, it.socket_mode));
-    disks
-        .chain(nics)
-        .any(|(owner, group, mode)| owner.is_some() || group.is_some() || mode.is_some())
-}
-
-/// Whether something has a burst that waits for a limit, or a NIC says whether its calls wait, where its frames go, or where
-/// its guest's QMP is: a program that does not know these refuses them.
-fn has_news(devices: &Devices) -> bool {
-    let Devices { disks, nics, groups, .. } = devices;
-    let of_nic = |nic: &NicSpec| {
-        let of_vcpus = nic.redirect.is_some() || nic.vcpus.is_some() || nic.qmp.is_some();
-        nic.moderate_us.is_some() || of_vcpus
-    };
-    if nics.iter().any(of_nic) {
-        return true;
-    }
+/// Whether something has a burst that waits for a limit: a program that does not know that refuses it.
+fn has_waiting_burst(Devices { disks, nics, groups, .. }: &Devices) -> bool {
     let disks = disks
         .iter()
         .map(|disk| (disk.limit_burst_ms, disk.limit_bytes.is_some() || disk.limit_iops.is_some()));

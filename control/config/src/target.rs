@@ -18,15 +18,20 @@ pub enum Target {
 /// What would be right, in the words every refusal of a target uses.
 pub const TARGET_HINT: &str = "write the number of a sidecore, such as 0, or \"auto\"";
 
-impl FromStr for Target {
-    type Err = String;
+/// What would be right instead of a text that is no target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{TARGET_HINT}")]
+pub struct TargetError;
 
-    fn from_str(text: &str) -> Result<Target, String> {
+impl FromStr for Target {
+    type Err = TargetError;
+
+    fn from_str(text: &str) -> Result<Target, TargetError> {
         let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
         match text.parse::<u16>() {
             _ if text == "auto" => Ok(Target::Auto),
             Ok(sidecore) if is_plain => Ok(Target::Sidecore(sidecore)),
-            _ => Err(TARGET_HINT.to_string()),
+            _ => Err(TargetError),
         }
     }
 }
@@ -91,7 +96,7 @@ mod tests {
             assert_eq!(target.to_string(), text);
         }
         for text in ["", "+1", "-1", "70000", "Auto", "1.5"] {
-            assert_eq!(text.parse::<Target>().unwrap_err(), TARGET_HINT, "{text}");
+            assert_eq!(text.parse::<Target>().unwrap_err().to_string(), TARGET_HINT, "{text}");
         }
         let json = serde_json::to_string(&[Target::Sidecore(7), Target::Auto]).unwrap();
         assert_eq!(json, "[7,\"auto\"]");

@@ -2,6 +2,7 @@
 //!
 //! Nothing stays open here, and nothing is made or locked. Called by the program; `begin` and `shut` do the same when they start.
 
+use std::error::Error;
 use std::path::Path;
 
 use backend::net::HostOpenError;
@@ -54,6 +55,9 @@ pub enum CheckError {
     /// Name of an image.
     #[error("{0}")]
     Image(#[from] ImageError),
+    /// Image that does not open.
+    #[error("{0}")]
+    NotOpen(#[source] Box<dyn Error + Send + Sync>),
 }
 
 impl From<CheckError> for String {
@@ -145,11 +149,13 @@ impl Images {
     ///
     /// # Errors
     /// What a start would say.
-    pub fn check(&self, disk: &DiskPlan) -> Result<(), String> {
+    pub fn check(&self, disk: &DiskPlan) -> Result<(), CheckError> {
         image_name(disk)?;
         let vetting = Vetting::of(disk, &self.0, self.0.may_have_missed(false));
         match disk.source {
-            Source::File { .. } => DiskParts::check(disk, &vetting).map_err(|why| why.to_string()),
+            Source::File { .. } => {
+                DiskParts::check(disk, &vetting).map_err(|why| CheckError::NotOpen(why.into()))
+            }
             Source::Null { .. } | Source::Memory { .. } | Source::Remote { .. } => Ok(()),
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::api::{ApiError, ErrorKind};
-use config::plan::{DiskPlan, Origin};
+use config::plan::{DiskPlan, Origin, ServicePlan};
 use config::spec::{DiskChange, DiskResize};
 use config::{DiskSpec, Size};
 use tracing::{info, warn};
@@ -131,8 +131,7 @@ impl Manager {
         self.check_made_by_api(id)?;
         let after = self.plan.disk_changed(id, change)?;
         let before = self.plan.disk(id).cloned().ok_or_else(|| self.plan.no_such_disk(id))?;
-        let (share, policy, limit) = (after.share, after.policy, after.limit);
-        let group = after.group.clone();
+        let ServicePlan { share, policy, limit, group, .. } = after.service.clone();
         Rights::of(&after.rights).map_err(refused_rights)?;
         let has_others = before.rights != after.rights;
         self.set_plan(after);

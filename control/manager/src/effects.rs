@@ -407,10 +407,8 @@ pub(crate) fn refuse_losses(effects: &[EffectView]) -> Result<(), ApiError> {
 /// What a change is about.
 fn thing(change: &Change) -> (ThingView, String) {
     match change {
-        Change::Remove { id } | Change::Set { id, .. } | Change::Resize { id, .. } => {
-            (ThingView::Disk, id.clone())
-        }
-        Change::Add(disk) => (ThingView::Disk, disk.id.clone()),
+        Change::Remove { id } | Change::Resize { id, .. } => (ThingView::Disk, id.clone()),
+        Change::Set(disk) | Change::Add(disk) => (ThingView::Disk, disk.id.clone()),
         Change::RemoveNic { id } => (ThingView::Nic, id.clone()),
         Change::SetNic(nic) | Change::AddNic(nic) => (ThingView::Nic, nic.id.clone()),
         Change::AddGroup(group) | Change::SetGroup(group) => (ThingView::Group, group.id.clone()),

@@ -90,7 +90,7 @@ impl Manager {
         let GroupPlan { id, origin, limit, .. } = group;
         let (disks, nics) = self.plan.members(id);
         let names = |members: Vec<&str>| members.into_iter().map(str::to_string).collect();
-        let is_in = |device: &&Device| device.facts.group.as_deref() == Some(id.as_str());
+        let is_in = |device: &&Device| device.facts.service.group.as_deref() == Some(id.as_str());
         let mut used = GroupUseView::default();
         self.devices.values().filter(is_in).for_each(|device| add_use(&mut used, device));
         GroupView {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use config::plan::{DiskPlan, LimitPlan, NicPlan, Origin, PolicyPlan};
+use config::plan::{DiskPlan, NicPlan, Origin, ServicePlan};
 use config::spec::{DRAIN_TIMEOUT_DEFAULT_S, Mode, SocketRights};
 use device::{blk, net};
 use vhost_user::{DeviceClass, DeviceFacts};
@@ -23,12 +23,8 @@ pub(crate) struct Facts {
     pub(crate) mode: Mode,
     /// Who may open its socket.
     pub(crate) rights: SocketRights,
-    pub(crate) share: u32,
-    pub(crate) policy: PolicyPlan,
-    pub(crate) latency_target_us: Option<u32>,
-    pub(crate) moderate_us: Option<u32>,
-    pub(crate) limit: LimitPlan,
-    pub(crate) group: Option<String>,
+    /// How its queues are served.
+    pub(crate) service: ServicePlan,
     pub(crate) allow_unsealed_memory: bool,
     /// Seconds that a front-end waits for its queues.
     pub(crate) drain_timeout_s: u32,
@@ -89,18 +85,6 @@ impl DevicePlan {
     }
 }
 
-impl Facts {
-    /// Its latency target as a sidecore takes it.
-    pub(crate) fn target_ns(&self) -> Option<u64> {
-        self.latency_target_us.map(|target_us| u64::from(target_us) * 1000)
-    }
-
-    /// For how long its calls may wait, as a sidecore takes it.
-    pub(crate) fn moderate_ns(&self) -> u32 {
-        self.moderate_us.map_or(0, |wait_us| wait_us.saturating_mul(1000))
-    }
-}
-
 impl From<&DiskPlan> for Facts {
     fn from(plan: &DiskPlan) -> Facts {
         Facts {
@@ -109,12 +93,7 @@ impl From<&DiskPlan> for Facts {
             socket: plan.socket.clone(),
             mode: plan.mode,
             rights: plan.rights.clone(),
-            share: plan.share,
-            policy: plan.policy,
-            latency_target_us: plan.latency_target_us,
-            moderate_us: plan.moderate_us,
-            limit: plan.limit,
-            group: plan.group.clone(),
+            service: plan.service.clone(),
             allow_unsealed_memory: plan.allow_unsealed_memory,
             drain_timeout_s: plan.drain_timeout_s,
             rings: plan.queues,
@@ -130,12 +109,7 @@ impl From<&NicPlan> for Facts {
             socket: plan.socket.clone(),
             mode: plan.mode,
             rights: plan.rights.clone(),
-            share: plan.share,
-            policy: plan.policy,
-            latency_target_us: plan.latency_target_us,
-            moderate_us: plan.moderate_us,
-            limit: plan.limit,
-            group: plan.group.clone(),
+            service: plan.service.clone(),
             allow_unsealed_memory: plan.allow_unsealed_memory,
             // Its queues wait for no disk.
             drain_timeout_s: DRAIN_TIMEOUT_DEFAULT_S,

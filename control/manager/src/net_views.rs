@@ -1,8 +1,8 @@
 //! NICs and switches as operators are shown them. Disks and sidecores: `views`.
 
 use config::api::{
-    DropView, HeldView, MacView, NicQueueView, NicState, NicView, PortCountersView, PortKind,
-    PortView, SwitchView, VlanView,
+    AccessView, DropView, HeldView, MacView, NicQueueView, NicState, NicView, PortCountersView,
+    PortKind, PortView, SwitchView, VlanView,
 };
 use config::plan::{HostPlan, NicPlan};
 use config::spec::{LinkState, Via};
@@ -179,23 +179,11 @@ fn of_plan(plan: &NicPlan) -> NicView {
         macs_max: plan.macs_max,
         spoof: plan.spoof,
         mtu: plan.mtu,
-        socket: plan.socket.clone(),
-        mode: plan.mode,
-        socket_owner: plan.rights.owner.clone(),
-        socket_group: plan.rights.group.clone(),
-        socket_mode: plan.rights.mode,
+        access: AccessView::new(&plan.socket, plan.mode, &plan.rights),
         guest_offloads: plan.guest_offloads,
         queues_max: plan.queues,
         queues_attached: 0,
-        share: plan.share,
-        policy: plan.policy.policy(),
-        policy_as: plan.policy.in_words(),
-        latency_target_us: plan.latency_target_us,
-        moderate_us: plan.moderate_us,
-        limit_packets: plan.limit.packets,
-        limit_bytes: plan.limit.bytes,
-        limit_burst_ms: plan.limit.is_some().then_some(plan.limit.burst_ms),
-        group: plan.group.clone(),
+        service: (&plan.service).into(),
         allow_unsealed_memory: plan.allow_unsealed_memory,
         sidecore: None,
         by_hand: false,

@@ -128,13 +128,7 @@ impl Manager {
         let device = self.devices.get_mut(&number);
         found!(self.defects, device, "NIC that is changed").follow.look_again(self.now);
         self.say_port(number);
-        let limits = |plan: &NicPlan| (plan.limit, plan.group.clone());
-        if limits(before) != limits(after) {
-            self.set_service(number);
-        }
-        let how =
-            |plan: &NicPlan| (plan.share, plan.policy, plan.latency_target_us, plan.moderate_us);
-        if how(before) == how(after) {
+        if before.service == after.service {
             return;
         }
         let plug = self.nic_parts_mut(number).and_then(|nic| nic.plug);
@@ -142,7 +136,7 @@ impl Manager {
         let its_plan =
             uplink.and_then(|uplink| Some(self.network.uplinks.get(&uplink)?.plan.clone()));
         if let (Some(uplink), Some(mut plan)) = (uplink, its_plan) {
-            (plan.share, plan.policy) = (after.share, after.policy);
+            (plan.share, plan.policy) = (after.service.share, after.service.policy);
             self.change_uplink(uplink, plan);
         }
         self.set_service(number);

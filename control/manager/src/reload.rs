@@ -320,7 +320,7 @@ impl Manager {
                 None => self.drop_shut(id),
             },
             // Done when all plans are in force.
-            Change::Set { .. }
+            Change::Set(_)
             | Change::SetRights { .. }
             | Change::SetApiRights
             | Change::AddGroup(_)

@@ -120,12 +120,12 @@ impl Manager {
         let device = self.devices.get_mut(&number);
         let device = found!(self.defects, device, "device to meter");
         let of_plan = |id: &str| self.plan.groups.iter().find(|group| group.id == id);
-        let group = device.facts.group.as_deref().and_then(of_plan);
+        let group = device.facts.service.group.as_deref().and_then(of_plan);
         let group = group.map(|group| {
             let made = self.groups.0.entry(group.id.clone()).or_default();
             made.follow(group.limit)
         });
-        device.metered.own.follow(device.facts.limit);
+        device.metered.own.follow(device.facts.service.limit);
         device.metered.group = group.unwrap_or_default();
     }
 
@@ -134,8 +134,9 @@ impl Manager {
         self.meter(number);
         let device = self.devices.get(&number);
         let device = found!(self.defects, device, "device to serve otherwise");
-        let (share, policy) = (device.facts.share, policy_of(device.facts.policy));
-        let (target_ns, moderate_ns) = (device.facts.target_ns(), device.facts.moderate_ns());
+        let (share, policy) = (device.facts.service.share, policy_of(device.facts.service.policy));
+        let (target_ns, moderate_ns) =
+            (device.facts.service.target_ns(), device.facts.service.moderate_ns());
         let gate = |index| device.metered.gate(Flow::of(&device.kind, index), None);
         let queues = device.attached().into_iter();
         let queues: Vec<(u16, QueueKey, Option<Box<Gate>>)> =
@@ -152,7 +153,7 @@ impl Manager {
         self.forget_groups();
         let is_changed = |id: &str, group: Option<&str>| {
             changes.iter().any(|change| match change {
-                Change::Set { id: disk, .. } => disk == id,
+                Change::Set(disk) => disk.id == id,
                 // It was told before, when the groups were those of before.
                 Change::SetNic(nic) => nic.id == id,
                 Change::AddGroup(changed) | Change::SetGroup(changed) => {
@@ -163,7 +164,7 @@ impl Manager {
         };
         let devices = self.devices.values().filter(|device| {
             let facts = &device.facts;
-            !device.removing && is_changed(&facts.id, facts.group.as_deref())
+            !device.removing && is_changed(&facts.id, facts.service.group.as_deref())
         });
         let numbers: Vec<u32> = devices.map(|device| device.number).collect();
         numbers.into_iter().for_each(|number| self.set_service(number));
@@ -171,8 +172,9 @@ impl Manager {
 
     /// The same for all members of a group.
     pub(crate) fn set_services_of(&mut self, group: &str) {
-        let is_in =
-            |device: &&Device| device.facts.group.as_deref() == Some(group) && !device.removing;
+        let is_in = |device: &&Device| {
+            device.facts.service.group.as_deref() == Some(group) && !device.removing
+        };
         let members = self.devices.values().filter(is_in);
         let numbers: Vec<u32> = members.map(|device| device.number).collect();
         numbers.into_iter().for_each(|number| self.set_service(number));

@@ -77,6 +77,8 @@ impl fmt::Display for NotOpen {
     }
 }
 
+impl std::error::Error for NotOpen {}
+
 impl NotOpen {
     /// Anything else, in the words of its error.
     pub(crate) fn wrong(why: impl fmt::Display) -> NotOpen {

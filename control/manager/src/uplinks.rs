@@ -181,7 +181,12 @@ impl Manager {
         let (opened, share, policy, guest) = match parts {
             Some(parts) => {
                 let plan = &parts.plan;
-                (parts.opened.take(), plan.share, plan.policy, Some(Guest::from(plan)))
+                (
+                    parts.opened.take(),
+                    plan.service.share,
+                    plan.service.policy,
+                    Some(Guest::from(plan)),
+                )
             }
             None => {
                 self.defects.note("NIC to wire up");

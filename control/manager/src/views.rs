@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use config::api::{
-    CountersView, DiskState, DiskView, FaultsView, HeldView, QueueView, SidecoreState, SidecoreView,
+    AccessView, CountersView, DiskState, DiskView, FaultsView, HeldView, QueueView, SidecoreState,
+    SidecoreView,
 };
 use config::plan::DiskPlan;
 use schedule::Use;
@@ -27,13 +28,16 @@ pub(crate) fn disk(device: &Device, parts: &DiskParts, (queues, now): (bool, Ins
     let snapshots: Vec<QueueSnapshot> =
         device.queues.iter().map(|queue| queue.counters().snapshot()).collect();
     let each = || device.queues.iter().zip(&snapshots).enumerate();
-    let state = state_of(device, now);
+    let (state, of_plan) = (state_of(device, now), of_plan(&parts.plan));
     DiskView {
         state,
         problem: problem_of(device, now),
         removed: parts.remote.as_ref().and_then(|remote| remote.removed),
-        // One that a link serves has none.
-        socket: if device.is_exported { String::new() } else { parts.plan.socket.clone() },
+        access: AccessView {
+            // One that a link serves has none.
+            socket: if device.is_exported { String::new() } else { of_plan.access.socket },
+            ..of_plan.access
+        },
         size_bytes: parts.disk.size_bytes(),
         block_size_bytes: parts.shape.block_size,
         queues_attached: device.attached().len() as u16,
@@ -51,7 +55,7 @@ pub(crate) fn disk(device: &Device, parts: &DiskParts, (queues, now): (bool, Ins
                 .collect(),
             false => Vec::new(),
         },
-        ..of_plan(&parts.plan)
+        ..of_plan
     }
 }
 
@@ -119,11 +123,7 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
         problem: None,
         was_empty: false,
         removed: None,
-        socket: plan.socket.clone(),
-        mode: plan.mode,
-        socket_owner: plan.rights.owner.clone(),
-        socket_group: plan.rights.group.clone(),
-        socket_mode: plan.rights.mode,
+        access: AccessView::new(&plan.socket, plan.mode, &plan.rights),
         backend: plan.source.kind(),
         path: plan.source.path().map(str::to_string),
         link: plan.source.remote().map(|(link, _)| link.to_string()),
@@ -140,15 +140,7 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
         queues_max: plan.queues,
         queues_attached: 0,
         queues_by_hand: 0,
-        share: plan.share,
-        policy: plan.policy.policy(),
-        policy_as: plan.policy.in_words(),
-        latency_target_us: plan.latency_target_us,
-        moderate_us: plan.moderate_us,
-        limit_iops: plan.limit.iops,
-        limit_bytes: plan.limit.bytes,
-        limit_burst_ms: plan.limit.is_some().then_some(plan.limit.burst_ms),
-        group: plan.group.clone(),
+        service: (&plan.service).into(),
         allow_user_folder: plan.spec.allow_user_folder,
         allow_unsealed_memory: plan.allow_unsealed_memory,
         migratable: plan.migratable,

@@ -93,8 +93,14 @@ fn commands(user: &User, api: &str, step: Option<&Step>) -> Option<Check> {
 fn devices(client: &Client) -> Result<Vec<Device>, Failure> {
     let disks: DiskList = client.ask(Method::Get, "/v1/disks")?;
     let nics: NicList = client.ask(Method::Get, "/v1/nics")?;
-    let disks = disks.disks.into_iter().map(|it| ("disk", it.id, it.declared, it.socket, it.mode));
-    let nics = nics.nics.into_iter().map(|it| ("nic", it.id, it.declared, it.socket, it.mode));
+    let disks = disks
+        .disks
+        .into_iter()
+        .map(|it| ("disk", it.id, it.declared, it.access.socket, it.access.mode));
+    let nics = nics
+        .nics
+        .into_iter()
+        .map(|it| ("nic", it.id, it.declared, it.access.socket, it.access.mode));
     let listens = disks.chain(nics).filter(|(.., socket, mode)| {
         // What a link has has no socket here.
         *mode == Mode::Listen && !socket.is_empty()

@@ -51,11 +51,11 @@ fn qemu(nic: &NicView, memory: Size, has_kvm: bool) -> Paste {
         device += &format!(",host_mtu={}", nic.mtu);
     }
     let mut lines = qemu_memory(memory.0.div_ceil(1 << 20));
-    lines.push(qemu_socket(&id, &nic.socket, nic.mode));
+    lines.push(qemu_socket(&id, &nic.access.socket, nic.access.mode));
     lines.push(format!("-netdev vhost-user,id={id},chardev={id}{queues}"));
     lines.push(format!("-device virtio-net-pci,netdev={id}{device}"));
     let once = "a guest needs the first three lines once; each further nic adds the last three";
-    let mut notes = qemu_notes(once, nic.mode);
+    let mut notes = qemu_notes(once, nic.access.mode);
     if !has_kvm {
         notes.push(
             "there is no KVM here, and QEMU 7.2 without it crashes when a guest masks an interrupt of \
@@ -80,7 +80,7 @@ fn qemu(nic: &NicView, memory: Size, has_kvm: bool) -> Paste {
 }
 
 fn libvirt(nic: &NicView, memory: Size) -> Paste {
-    let (role, end) = match nic.mode {
+    let (role, end) = match nic.access.mode {
         Mode::Listen => {
             ("client", ">\n    <reconnect enabled='yes' timeout='1'/>\n  </source>\n".to_string())
         }
@@ -94,7 +94,7 @@ fn libvirt(nic: &NicView, memory: Size) -> Paste {
            <model type='virtio'/>\n",
         libvirt_memory(memory),
         nic.mac,
-        xml(&nic.socket),
+        xml(&nic.access.socket),
     );
     if nic.mtu != MTU_DEFAULT {
         text += &format!("  <mtu size='{}'/>\n", nic.mtu);
@@ -106,7 +106,7 @@ fn libvirt(nic: &NicView, memory: Size) -> Paste {
     text += &format!(
         "  <driver{queues} rx_queue_size='{NIC_RING}' tx_queue_size='{NIC_RING}'/>\n</interface>\n"
     );
-    let mut notes = vec![other_user("nic", &nic.id, &nic.rights())];
+    let mut notes = vec![other_user("nic", &nic.id, &nic.access.rights())];
     if nic.guest_offloads {
         notes.push(
             "a guest that attaches XDP loses TCP, for libvirt cannot switch QEMU's \
@@ -119,17 +119,17 @@ fn libvirt(nic: &NicView, memory: Size) -> Paste {
 }
 
 fn cloud_hypervisor(nic: &NicView, memory: Size) -> Result<Paste, Failure> {
-    check_path(&nic.socket, "nic")?;
+    check_path(&nic.access.socket, "nic")?;
     let mib = memory.0.div_ceil(1 << 20);
     let pairs = nic.queues_max;
     // It counts rings, not pairs.
     let mut value = format!(
         "vhost_user=true,socket={},mac={},num_queues={},queue_size={NIC_RING}",
-        nic.socket,
+        nic.access.socket,
         nic.mac,
         2 * pairs
     );
-    if nic.mode == Mode::Connect {
+    if nic.access.mode == Mode::Connect {
         value += ",vhost_mode=server";
     }
     if nic.mtu != MTU_DEFAULT {
@@ -146,6 +146,8 @@ fn cloud_hypervisor(nic: &NicView, memory: Size) -> Result<Paste, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use config::api::AccessView;
+
     use super::*;
 
     fn nic() -> NicView {
@@ -163,8 +165,13 @@ mod tests {
         paste(vmm, nic, Size(1 << 30), true).map(|paste| paste.text).unwrap()
     }
 
+    fn at(socket: &str) -> NicView {
+        NicView { access: AccessView { socket: socket.to_string(), ..nic().access }, ..nic() }
+    }
+
     fn large() -> NicView {
-        NicView { queues_max: 4, mtu: 9000, mode: Mode::Connect, ..nic() }
+        let access = AccessView { mode: Mode::Connect, ..nic().access };
+        NicView { queues_max: 4, mtu: 9000, access, ..nic() }
     }
 
     #[test]
@@ -212,7 +219,7 @@ mod tests {
 
     #[test]
     fn libvirt_gets_its_xml() {
-        let odd = NicView { socket: "/a'<&>".into(), ..nic() };
+        let odd = at("/a'<&>");
         assert_eq!(
             text(Vmm::Libvirt, &odd),
             "<!-- below <domain> -->\n\
@@ -245,7 +252,7 @@ mod tests {
             text(Vmm::CloudHypervisor, &large())
                 .ends_with("num_queues=8,queue_size=1024,vhost_mode=server,mtu=9000\n")
         );
-        let odd = NicView { socket: "/a,b".into(), ..nic() };
+        let odd = at("/a,b");
         assert!(super::paste(Vmm::CloudHypervisor, &odd, Size(1 << 30), true).is_err());
     }
 }

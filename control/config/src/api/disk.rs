@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::HeldView;
-use crate::spec::{BackendKind, Cache, Format, Mode, OnFailure, Policy, SocketMode, SocketRights};
+use super::{AccessView, DiskServiceView, HeldView};
+use crate::spec::{BackendKind, Cache, Format, OnFailure};
 
 /// Every disk.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -38,19 +38,9 @@ pub struct DiskView {
     /// A disk of another machine that its IOhost has removed, or lets this machine have no more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub removed: Option<Removed>,
-    /// Its Unix socket.
-    pub socket: String,
-    /// Who opens the socket.
-    pub mode: Mode,
-    /// Whose it is, if another user's than the daemon's own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub socket_owner: Option<String>,
-    /// Of which group it is, if another than the daemon's own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub socket_group: Option<String>,
-    /// Who of them may open it.
-    #[serde(default)]
-    pub socket_mode: SocketMode,
+    /// Its socket.
+    #[serde(flatten)]
+    pub access: AccessView,
     /// What it is made of.
     pub backend: BackendKind,
     /// The image or block device.
@@ -86,31 +76,9 @@ pub struct DiskView {
     /// Those of them that an operator moved, and that stay where they are, whatever the loads.
     #[serde(default)]
     pub queues_by_hand: u16,
-    /// Share of a busy core, for each queue.
-    pub share: u32,
-    /// When its queues are polled.
-    pub policy: Policy,
-    /// That policy with its numbers, in words, such as `es2 (quota 4)`; absent where it has none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub policy_as: Option<String>,
-    /// Most microseconds that a request is to wait in its queue; absent without a target.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub latency_target_us: Option<u32>,
-    /// Microseconds for which the call for a completion may wait for others; absent where none waits.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub moderate_us: Option<u32>,
-    /// Most requests a second; absent without a limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit_iops: Option<u32>,
-    /// Most bytes a second; absent without a limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit_bytes: Option<u64>,
-    /// What may be used at once after a pause, as milliseconds of the full limit; absent without one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit_burst_ms: Option<u32>,
-    /// The group whose limit holds for it too.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub group: Option<String>,
+    /// How its queues are served.
+    #[serde(flatten)]
+    pub service: DiskServiceView,
     /// Its image may lie in a folder of another user, who owns it.
     #[serde(default)]
     pub allow_user_folder: bool,
@@ -147,14 +115,6 @@ pub struct DiskView {
     /// Its queues that are or were set up; absent in a list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queues: Vec<QueueView>,
-}
-
-impl DiskView {
-    /// Who may open its socket.
-    pub fn rights(&self) -> SocketRights {
-        let (owner, group) = (self.socket_owner.clone(), self.socket_group.clone());
-        SocketRights { owner, group, mode: self.socket_mode }
-    }
 }
 
 /// What requests met at the disk since it was opened, and how often data was made stable.

@@ -6,9 +6,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::api::{HeldView, RunStateView};
+use crate::api::{AccessView, HeldView, NicServiceView, RunStateView};
 use crate::mac::Mac;
-use crate::spec::{LinkState, Mode, NullKind, Policy, SocketMode, SocketRights, Spoof, Via};
+use crate::spec::{LinkState, NullKind, Spoof, Via};
 
 /// Every NIC.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -64,19 +64,9 @@ pub struct NicView {
     pub spoof: Spoof,
     /// Largest IP packet, in bytes.
     pub mtu: u16,
-    /// Its Unix socket.
-    pub socket: String,
-    /// Who opens the socket.
-    pub mode: Mode,
-    /// Whose it is, if another user's than the daemon's own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub socket_owner: Option<String>,
-    /// Of which group it is, if another than the daemon's own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub socket_group: Option<String>,
-    /// Who of them may open it.
-    #[serde(default)]
-    pub socket_mode: SocketMode,
+    /// Its socket.
+    #[serde(flatten)]
+    pub access: AccessView,
     /// Whether its guest is offered frames that are not cut and have no checksum yet.
     #[serde(default = "yes")]
     pub guest_offloads: bool,
@@ -84,31 +74,9 @@ pub struct NicView {
     pub queues_max: u16,
     /// Queues that a sidecore serves now; two to a pair.
     pub queues_attached: u16,
-    /// Share of a busy core, for each transmit queue.
-    pub share: u32,
-    /// When its queues are polled.
-    pub policy: Policy,
-    /// That policy with its numbers, in words, such as `es2 (quota 8)`; absent where it has none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub policy_as: Option<String>,
-    /// Most microseconds that a frame is to wait in a transmit queue; absent without a target.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub latency_target_us: Option<u32>,
-    /// Microseconds for which the call for sent frames may wait; absent where none waits.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub moderate_us: Option<u32>,
-    /// Most packets a second that it sends, and that it receives; absent without a limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit_packets: Option<u32>,
-    /// Most bytes a second that it sends, and that it receives; absent without a limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit_bytes: Option<u64>,
-    /// What may be used at once after a pause, as milliseconds of the full limit; absent without one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit_burst_ms: Option<u32>,
-    /// The group whose limit holds for it too.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub group: Option<String>,
+    /// How its queues are served.
+    #[serde(flatten)]
+    pub service: NicServiceView,
     /// Memory that is not sealed against shrinking is accepted.
     pub allow_unsealed_memory: bool,
     /// The sidecore that has all of its queues.
@@ -132,14 +100,6 @@ pub struct NicView {
     /// Its queues that are or were set up; absent in a list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queues: Vec<NicQueueView>,
-}
-
-impl NicView {
-    /// Who may open its socket.
-    pub fn rights(&self) -> SocketRights {
-        let (owner, group) = (self.socket_owner.clone(), self.socket_group.clone());
-        SocketRights { owner, group, mode: self.socket_mode }
-    }
 }
 
 /// Which frames a port has. None of the three is there when tags pass as they are.

@@ -2,6 +2,9 @@
 //!
 //! What really happens is `diff`'s to say; a test here holds the two together. Called by `docs`.
 
+use crate::spec::told::Told;
+use crate::spec::{DiskSpec, NicSpec};
+
 /// What a changed field takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AtReload {
@@ -48,43 +51,9 @@ pub(super) fn at_reload(header: &str, field: &str) -> AtReload {
         ("[sidecores]", "policy" | "es2" | "elvis") => AtReload::InPlace,
         ("[sidecores]", _) => AtReload::Restart,
         (_, "id") => AtReload::Anew,
-        (
-            "[[disk]]",
-            "socket"
-            | "mode"
-            | "backend"
-            | "path"
-            | "cache"
-            | "block_size"
-            | "allow_user_folder"
-            | "link"
-            | "remote"
-            | "readonly"
-            | "serial"
-            | "queues"
-            | "migratable"
-            | "allow_unsealed_memory",
-        ) => AtReload::Anew,
+        ("[[disk]]", field) if DiskSpec::ANEW.contains(&field) => AtReload::Anew,
+        ("[[nic]]", field) if NicSpec::ANEW.contains(&field) => AtReload::Anew,
         ("[[switch.uplink]]", "tap" | "interface" | "via" | "remote") => AtReload::Anew,
-        (
-            "[[nic]]",
-            "switch"
-            | "tap"
-            | "interface"
-            | "via"
-            | "by_link"
-            | "remote"
-            | "null"
-            | "size"
-            | "rate"
-            | "mac"
-            | "queues"
-            | "mtu"
-            | "guest_offloads"
-            | "socket"
-            | "mode"
-            | "allow_unsealed_memory",
-        ) => AtReload::Anew,
         _ => AtReload::InPlace,
     }
 }
@@ -97,7 +66,7 @@ mod tests {
     use crate::api::upgrade_refuses;
     use crate::diff::{Difference, diff};
     use crate::plan::{Plan, load};
-    use crate::spec::{DaemonSpec, DiskSpec, NicSpec, SidecoresSpec};
+    use crate::spec::{DaemonSpec, SidecoresSpec};
     use cpus::HostCpus;
 
     fn plan(text: &str, running: Option<&Plan>) -> Plan {

@@ -1,12 +1,10 @@
 //! One disk: resolved from its spec, and compared with its neighbours.
 
-use super::group::check_group;
-use super::limit::{LimitPlan, LimitSpec};
 use super::link::check_link;
-use super::names::{self, Named, Origin, absolute_file, check_bounds};
+use super::names::{self, Named, Origin, absolute_file};
 use super::rights::Written;
 use super::{
-    BackendKind, Cache, Defaults, DiskSpec, Format, Mistake, Mode, OnFailure, Path, PolicyPlan,
+    BackendKind, Cache, Defaults, DiskSpec, Format, Mistake, Mode, OnFailure, Path, ServicePlan,
     Size,
 };
 use crate::spec::SocketRights;
@@ -109,18 +107,8 @@ pub struct DiskPlan {
     pub serial: String,
     /// 1 to 64.
     pub queues: u16,
-    /// 1 to 10,000.
-    pub share: u32,
-    /// When its queues are polled.
-    pub policy: PolicyPlan,
-    /// Microseconds that a request is to wait in its ring at most, 10 to 1,000,000; `None` for no target.
-    pub latency_target_us: Option<u32>,
-    /// Microseconds for which a call may wait, 1 to 1,000; `None` for no waiting.
-    pub moderate_us: Option<u32>,
-    /// What all its queues together may do.
-    pub limit: LimitPlan,
-    /// The group whose limit holds for it too.
-    pub group: Option<String>,
+    /// How its queues are served.
+    pub service: ServicePlan,
     /// Its image may lie in a folder of another user, who owns it.
     pub user_folder: bool,
     /// Memory that is not sealed against shrinking is accepted.
@@ -213,9 +201,8 @@ pub(super) fn resolve(
     let (written, run_dir) = (spec.socket.as_deref(), &defaults.daemon.run_dir);
     let socket = names::resolve_socket((&spec.id, written), run_dir, folder, at, &mut found);
     let rights = Written::from(spec).resolve(defaults.daemon, at, &mut found);
-    check_numbers(spec, at, &mut found);
-    let limit = LimitSpec::from(spec).resolve(&origin, at, &mut found);
-    check_group(("disk", spec.group.as_deref()), defaults.groups, &origin, at, &mut found);
+    names::check_numbers(spec, at, &mut found);
+    let service = spec.service(defaults, &origin, at, &mut found);
     if !found.is_empty() {
         mistakes.append(&mut found);
         return None;
@@ -231,12 +218,7 @@ pub(super) fn resolve(
         readonly: spec.readonly,
         serial,
         queues: spec.queues,
-        share: spec.share,
-        policy: defaults.policies.of_disk(spec.policy),
-        latency_target_us: spec.latency_target_us,
-        moderate_us: spec.moderate_us,
-        limit,
-        group: spec.group.clone(),
+        service,
         // Which is in one of these, or refused.
         user_folder: spec.allow_user_folder || !defaults.daemon.image_folders.is_empty(),
         allow_unsealed_memory: spec.allow_unsealed_memory,
@@ -247,22 +229,6 @@ pub(super) fn resolve(
         on_error: spec.on_error.unwrap_or(OnFailure::Error),
         spec: spec.clone(),
     })
-}
-
-/// Numbers that have bounds of their own.
-fn check_numbers(spec: &DiskSpec, at: &Path, mistakes: &mut Vec<Mistake>) {
-    let numbers = [
-        ("queues", Some(spec.queues.into()), (1, crate::spec::QUEUES_MAX.into())),
-        ("share", Some(spec.share), (1, crate::spec::SHARE_MAX)),
-        ("drain_timeout", Some(spec.drain_timeout), (1, crate::spec::DRAIN_TIMEOUT_MAX_S)),
-        ("moderate_us", spec.moderate_us, crate::spec::MODERATE_US),
-        ("latency_target_us", spec.latency_target_us, crate::spec::LATENCY_TARGET_US),
-    ];
-    for (name, value, bounds) in numbers {
-        if let Some(value) = value {
-            check_bounds(value, bounds, &at.key(name), mistakes);
-        }
-    }
 }
 
 /// That its image is where the daemon may look. Only names are compared here; where links lead is

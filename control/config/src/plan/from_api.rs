@@ -5,6 +5,7 @@ use super::{Defaults, DiskPlan, NicPlan, Origin, Plan, SwitchPlan, api_error, di
 use crate::api::{ApiError, ErrorKind};
 use crate::mistake::{Mistake, Path};
 use crate::number::of_a_change;
+use crate::spec::told::Change;
 use crate::spec::{
     DISKS_MAX, DiskChange, DiskSpec, NICS_MAX, NicChange, NicSpec, SWITCHES_MAX, SwitchSpec,
 };
@@ -35,34 +36,10 @@ impl Plan {
     /// becomes of failures may differ from what it is, and nothing else.
     pub fn disk_changed(&self, id: &str, change: &DiskChange) -> Result<DiskPlan, ApiError> {
         let old = self.disk(id).ok_or_else(|| self.no_such_disk(id))?;
-        if *change == DiskChange::default() {
-            let hint = "name one of share, policy, latency_target_us, moderate_us, limit_iops, \
-                 limit_bytes, limit_burst_ms, group, on_full, on_error, socket_owner, \
-                 socket_group and socket_mode";
-            return Err(ApiError::new(ErrorKind::Refused, "nothing is to be changed", hint));
-        }
-        let mut spec = old.spec.clone();
-        spec.on_full = change.on_full.or(spec.on_full);
-        spec.on_error = change.on_error.or(spec.on_error);
-        spec.share = change.share.unwrap_or(spec.share);
-        spec.policy = change.policy.or(spec.policy);
-        let target_us = change.latency_target_us.or(spec.latency_target_us);
-        spec.latency_target_us = target_us.filter(|target_us| *target_us != 0);
-        let wait_us = change.moderate_us.or(spec.moderate_us);
-        spec.moderate_us = wait_us.filter(|wait_us| *wait_us != 0);
-        let limit = LimitSpec::from(&spec).changed(LimitSpec::from(change));
-        (spec.limit_iops, spec.limit_bytes) = (limit.iops, limit.bytes);
-        spec.limit_burst_ms = limit.burst_ms;
+        let spec = changed(&old.spec, change)?;
         if change.limit_burst_ms.is_some() {
             check_burst(&spec)?;
         }
-        spec.group = change.group.clone().or(spec.group).filter(|group| !group.is_empty());
-        let named = |change: &Option<String>, before: Option<String>| {
-            change.clone().or(before).filter(|name| !name.is_empty())
-        };
-        spec.socket_owner = named(&change.socket_owner, spec.socket_owner);
-        spec.socket_group = named(&change.socket_group, spec.socket_group);
-        spec.socket_mode = change.socket_mode.or(spec.socket_mode);
         let mut mistakes = Vec::new();
         let (defaults, at) = (self.defaults(), Path::root());
         let origin = old.origin.clone();
@@ -110,42 +87,15 @@ impl Plan {
     /// limit, group, VLANs and addresses may differ from what it is, and nothing else.
     pub fn nic_changed(&self, id: &str, change: &NicChange) -> Result<NicPlan, ApiError> {
         let old = self.nic(id).ok_or_else(|| self.no_such_nic(id))?;
-        if *change == NicChange::default() {
-            let hint = "name one of share, policy, latency_target_us, moderate_us, redirect, vcpus, \
-                        limit_packets, limit_bytes, limit_burst_ms, group, vlan, trunk, native, macs_max, spoof, \
-                        socket_owner, socket_group and socket_mode";
-            return Err(ApiError::new(ErrorKind::Refused, "nothing is to be changed", hint));
-        }
+        let mut spec = changed(&old.spec, change)?;
         if change.native.is_some() && change.trunk.is_none() && change.vlan.is_some() {
             let hint = "name `trunk` and `native`, or `vlan`";
             let error = "`native` goes with `trunk`, and `vlan` takes that away";
             return Err(ApiError::new(ErrorKind::Refused, error, hint));
         }
-        let mut spec = old.spec.clone();
-        spec.share = change.share.unwrap_or(spec.share);
-        spec.policy = change.policy.or(spec.policy);
-        let target_us = change.latency_target_us.or(spec.latency_target_us);
-        spec.latency_target_us = target_us.filter(|target_us| *target_us != 0);
-        // 0 stays 0: without one it would be the default.
-        spec.moderate_us = change.moderate_us.or(spec.moderate_us);
-        spec.redirect = change.redirect.or(spec.redirect);
-        let vcpus = change.vcpus.clone().or(spec.vcpus);
-        spec.vcpus = vcpus.filter(|vcpus| !vcpus.is_empty());
-        let limit = LimitSpec::from(&spec).changed(LimitSpec::from(change));
-        (spec.limit_packets, spec.limit_bytes) = (limit.packets, limit.bytes);
-        spec.limit_burst_ms = limit.burst_ms;
         if change.limit_burst_ms.is_some() {
             check_burst(&spec)?;
         }
-        spec.group = change.group.clone().or(spec.group).filter(|group| !group.is_empty());
-        let named = |change: &Option<String>, before: Option<String>| {
-            change.clone().or(before).filter(|name| !name.is_empty())
-        };
-        spec.socket_owner = named(&change.socket_owner, spec.socket_owner);
-        spec.socket_group = named(&change.socket_group, spec.socket_group);
-        spec.socket_mode = change.socket_mode.or(spec.socket_mode);
-        spec.macs_max = change.macs_max.or(spec.macs_max);
-        spec.spoof = change.spoof.or(spec.spoof);
         match (change.vlan, &change.trunk) {
             (Some(vlan), None) => {
                 (spec.vlan, spec.trunk, spec.native) = ((vlan != 0).then_some(vlan), None, None);
@@ -154,7 +104,7 @@ impl Plan {
                 let vlan = vlan.filter(|vlan| *vlan != 0);
                 (spec.vlan, spec.trunk, spec.native) = (vlan, Some(trunk.clone()), change.native);
             }
-            (None, None) => spec.native = change.native.or(spec.native),
+            (None, None) => {}
         }
         let mut mistakes = Vec::new();
         let (defaults, at) = (self.defaults(), Path::root());
@@ -207,6 +157,19 @@ impl Plan {
     fn all_switches(&self) -> Vec<&SwitchPlan> {
         self.switches.iter().collect()
     }
+}
+
+/// What was written, with what a change names in its place.
+pub(super) fn changed<C: Change>(written: &C::Spec, change: &C) -> Result<C::Spec, ApiError> {
+    if let Some((last, names)) = C::NAMES.split_last()
+        && *change == C::default()
+    {
+        let hint = format!("name one of {} and {last}", names.join(", "));
+        return Err(ApiError::new(ErrorKind::Refused, "nothing is to be changed", hint));
+    }
+    let mut spec = written.clone();
+    change.apply(&mut spec);
+    Ok(spec)
 }
 
 /// Refuses a burst without a limit.

@@ -1,8 +1,8 @@
 //! Groups: disks and NICs that have a limit together; of the file, and as the API makes them.
 
-use super::from_api::{check_burst, check_room, fitting, shorten, sound};
+use super::from_api::{changed, check_burst, check_room, fitting, shorten, sound};
 use super::limit::{LimitPlan, LimitSpec};
-use super::names::{Named, check_id};
+use super::names::{Named, check_id, check_numbers};
 use super::{Mistake, Origin, Path, Plan};
 use crate::api::{ApiError, ErrorKind};
 use crate::number::of_a_change;
@@ -26,6 +26,7 @@ pub struct GroupPlan {
 impl GroupPlan {
     fn resolve(spec: &GroupSpec, origin: Origin, at: &Path, mistakes: &mut Vec<Mistake>) -> Self {
         check_id(&spec.id, &at.key("id"), mistakes);
+        check_numbers(spec, at, mistakes);
         let limit = LimitSpec::from(spec).resolve(&origin, at, mistakes);
         GroupPlan { id: spec.id.clone(), origin, limit, spec: spec.clone() }
     }
@@ -125,18 +126,7 @@ impl Plan {
     /// What a group made through the API would be with that change.
     pub fn group_changed(&self, id: &str, change: &GroupChange) -> Result<GroupPlan, ApiError> {
         let old = self.group(id).ok_or_else(|| ApiError::no_such_group(id))?;
-        if *change == GroupChange::default() {
-            let hint = "name one of limit_iops, limit_packets, limit_bytes and limit_burst_ms";
-            return Err(ApiError::new(ErrorKind::Refused, "nothing is to be changed", hint));
-        }
-        let limit = LimitSpec::from(&old.spec).changed(LimitSpec::from(change));
-        let spec = GroupSpec {
-            id: id.to_string(),
-            limit_iops: limit.iops,
-            limit_packets: limit.packets,
-            limit_bytes: limit.bytes,
-            limit_burst_ms: limit.burst_ms,
-        };
+        let spec = changed(&old.spec, change)?;
         if change.limit_burst_ms.is_some() {
             check_burst(&spec)?;
         }
@@ -149,8 +139,8 @@ impl Plan {
     /// The names of the disks and of the NICs that are in a group.
     pub fn members(&self, group: &str) -> (Vec<&str>, Vec<&str>) {
         let is_in = |name: &Option<String>| name.as_deref() == Some(group);
-        let disks = self.disks.iter().filter(|disk| is_in(&disk.group));
-        let nics = self.nics.iter().filter(|nic| is_in(&nic.group));
+        let disks = self.disks.iter().filter(|disk| is_in(&disk.service.group));
+        let nics = self.nics.iter().filter(|nic| is_in(&nic.service.group));
         (disks.map(|disk| disk.id.as_str()).collect(), nics.map(|nic| nic.id.as_str()).collect())
     }
 
@@ -172,14 +162,15 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mistake::Refusal;
     use crate::plan::load;
     use crate::spec::{DiskChange, DiskSpec, NicChange, NicSpec, NullKind};
     use crate::{Size, diff};
     use cpus::HostCpus;
 
-    fn read(text: &str, running: Option<&Plan>) -> Result<Plan, String> {
+    fn read(text: &str, running: Option<&Plan>) -> Result<Plan, Refusal> {
         let host = HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1 };
-        load(text, "f", "/etc", &host, running).map_err(|refusal| refusal.to_string())
+        load(text, "f", "/etc", &host, running)
     }
 
     const FILE: &str = "[[group]]\nid = \"file\"\nlimit_packets = 7\n";
@@ -244,7 +235,7 @@ mod tests {
         assert_eq!(plan.members("api"), (vec![], vec!["n"]));
         let out = NicChange { group: Some(String::new()), ..NicChange::default() };
         plan.nics = vec![plan.nic_changed("n", &out).unwrap()];
-        assert_eq!(plan.nics[0].limit.packets, Some(9));
+        assert_eq!(plan.nics[0].service.limit.packets, Some(9));
         plan.check_group_is_free("api").unwrap();
     }
 
@@ -270,14 +261,14 @@ mod tests {
                 "the group \"api\" was made through the API",
             ),
         ] {
-            let refusal = read(text, Some(&running)).unwrap_err();
+            let refusal = read(text, Some(&running)).unwrap_err().to_string();
             assert!(refusal.contains(wrong), "{refusal}");
         }
         // Nor may one of the file go that something of the API is in.
         let mut running = running;
         let into = NicChange { group: Some("file".to_string()), ..NicChange::default() };
         running.nics = vec![running.nic_changed("n", &into).unwrap()];
-        let refusal = read("", Some(&running)).unwrap_err();
+        let refusal = read("", Some(&running)).unwrap_err().to_string();
         assert!(
             refusal.contains("nic \"n\" (api) is in group \"file\", which is gone"),
             "{refusal}"

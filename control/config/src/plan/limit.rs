@@ -1,12 +1,8 @@
 //! Limits: resolved from what was written of them. The groups that have one together: `group`.
 
-use super::names::check_bounds;
 use super::{DiskSpec, Mistake, Origin, Path, Size};
 use crate::number::none_of;
-use crate::spec::{
-    BURST_MS_DEFAULT, BURST_MS_MAX, BURST_MS_MIN, DiskChange, GroupChange, GroupSpec,
-    LIMIT_BYTES_MIN, LIMIT_IOPS_MAX, LIMIT_PACKETS_MAX, NicChange, NicSpec,
-};
+use crate::spec::{BURST_MS_DEFAULT, GroupSpec, LIMIT_BYTES_MIN, NicSpec};
 
 /// At most so much a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,10 +45,10 @@ impl std::fmt::Display for LimitPlan {
 pub(super) struct LimitSpec {
     /// The fields that are a limit where this was written.
     of: &'static str,
-    pub(super) iops: Option<u32>,
-    pub(super) packets: Option<u32>,
-    pub(super) bytes: Option<Size>,
-    pub(super) burst_ms: Option<u32>,
+    iops: Option<u32>,
+    packets: Option<u32>,
+    bytes: Option<Size>,
+    burst_ms: Option<u32>,
 }
 
 /// Takes the fields of a limit out of what can have one.
@@ -75,26 +71,12 @@ macro_rules! limits_of {
 
 limits_of! {
     DiskSpec: "`limit_iops` or `limit_bytes`", |disk| disk.limit_iops, |_| None;
-    DiskChange: "`limit_iops` or `limit_bytes`", |disk| disk.limit_iops, |_| None;
     NicSpec: "`limit_packets` or `limit_bytes`", |_| None, |nic| nic.limit_packets;
-    NicChange: "`limit_packets` or `limit_bytes`", |_| None, |nic| nic.limit_packets;
     GroupSpec: "`limit_iops`, `limit_packets` or `limit_bytes`", |group| group.limit_iops,
-        |group| group.limit_packets;
-    GroupChange: "`limit_iops`, `limit_packets` or `limit_bytes`", |group| group.limit_iops,
         |group| group.limit_packets;
 }
 
 impl LimitSpec {
-    /// With what a change names, 0 being no limit.
-    pub(super) fn changed(self, change: LimitSpec) -> LimitSpec {
-        let iops = change.iops.or(self.iops).filter(|iops| *iops != 0);
-        let packets = change.packets.or(self.packets).filter(|packets| *packets != 0);
-        let bytes = change.bytes.or(self.bytes).filter(|bytes| bytes.0 != 0);
-        // It stays when the limit goes: for the next one.
-        let burst_ms = change.burst_ms.or(self.burst_ms);
-        LimitSpec { of: self.of, iops, packets, bytes, burst_ms }
-    }
-
     /// Refuses a burst that was written without a limit. One that was left when a limit was taken away is no
     /// mistake: it waits for the next.
     pub(super) fn check_burst(self, at: &Path, mistakes: &mut Vec<Mistake>) {
@@ -106,7 +88,7 @@ impl LimitSpec {
         }
     }
 
-    /// Fills in the default and checks each value.
+    /// Fills in the default, and checks what is not a number of the tables.
     pub(super) fn resolve(
         self,
         origin: &Origin,
@@ -114,21 +96,11 @@ impl LimitSpec {
         mistakes: &mut Vec<Mistake>,
     ) -> LimitPlan {
         let LimitSpec { iops, packets, bytes, burst_ms, .. } = self;
-        if let Some(iops) = iops {
-            check_bounds(iops, (1, LIMIT_IOPS_MAX), &at.key("limit_iops"), mistakes);
-        }
-        if let Some(packets) = packets {
-            check_bounds(packets, (1, LIMIT_PACKETS_MAX), &at.key("limit_packets"), mistakes);
-        }
         if let Some(bytes) = bytes.filter(|bytes| bytes.0 < LIMIT_BYTES_MIN) {
             let wrong = format!("{bytes} bytes a second are too few");
             let none = none_of("limit_bytes", false);
             let right = format!("write {} or more, such as 100M{none}", Size(LIMIT_BYTES_MIN));
             mistakes.push(Mistake::new(at.key("limit_bytes"), wrong, right));
-        }
-        if let Some(burst_ms) = burst_ms {
-            let bounds = (BURST_MS_MIN, BURST_MS_MAX);
-            check_bounds(burst_ms, bounds, &at.key("limit_burst_ms"), mistakes);
         }
         if *origin != Origin::Api {
             self.check_burst(at, mistakes);
@@ -140,14 +112,15 @@ impl LimitSpec {
 
 #[cfg(test)]
 mod tests {
+    use crate::mistake::Refusal;
     use crate::plan::{LimitPlan, Plan, load};
     use crate::spec::{DiskChange, DiskSpec};
     use crate::{Size, diff};
     use cpus::HostCpus;
 
-    fn read(text: &str, running: Option<&Plan>) -> Result<Plan, String> {
+    fn read(text: &str, running: Option<&Plan>) -> Result<Plan, Refusal> {
         let host = HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1 };
-        load(text, "f", "/etc", &host, running).map_err(|refusal| refusal.to_string())
+        load(text, "f", "/etc", &host, running)
     }
 
     const FILE: &str = r#"
@@ -167,8 +140,8 @@ limit_bytes = "100M"
         let plan = read(FILE, None).unwrap();
         let group = LimitPlan { iops: Some(5000), burst_ms: 20, ..LimitPlan::default() };
         let disk = LimitPlan { bytes: Some(100 << 20), burst_ms: 100, ..LimitPlan::default() };
-        assert_eq!((plan.groups[0].limit, plan.disks[0].limit), (group, disk));
-        assert_eq!(plan.disks[0].group.as_deref(), Some("tenant1"));
+        assert_eq!((plan.groups[0].limit, plan.disks[0].service.limit), (group, disk));
+        assert_eq!(plan.disks[0].service.group.as_deref(), Some("tenant1"));
     }
 
     #[test]
@@ -190,7 +163,7 @@ limit_bytes = "100M"
         ] {
             let group = "[[group]]\nid = \"tenant1\"\n";
             let text = format!("{group}[[disk]]\nid = \"a\"\npath = \"/a\"\n{line}\n");
-            let refusal = read(&text, None).unwrap_err();
+            let refusal = read(&text, None).unwrap_err().to_string();
             assert!(refusal.contains(wrong) && refusal.contains(right), "{line}: {refusal}");
         }
         for (line, wrong, right) in [
@@ -202,10 +175,11 @@ limit_bytes = "100M"
         ] {
             let group = "[[group]]\nid = \"tenant1\"\nlimit_packets = 7\n";
             let text = format!("{group}[[nic]]\nid = \"n\"\nnull = \"drop\"\n{line}\n");
-            let refusal = read(&text, None).unwrap_err();
+            let refusal = read(&text, None).unwrap_err().to_string();
             assert!(refusal.contains(wrong) && refusal.contains(right), "{line}: {refusal}");
         }
-        let twice = read("[[group]]\nid = \"g\"\n[[group]]\nid = \"g\"\n", None).unwrap_err();
+        let twice =
+            read("[[group]]\nid = \"g\"\n[[group]]\nid = \"g\"\n", None).unwrap_err().to_string();
         assert!(twice.contains("the name \"g\" is taken by group \"g\" (f:1)"), "{twice}");
     }
 
@@ -245,11 +219,11 @@ limit_bytes = "100M"
         let change = DiskChange { limit_bytes: Some(Size(8192)), ..DiskChange::default() };
         let set = plan.disk_changed("b", &change).unwrap();
         let limit = LimitPlan { iops: Some(7), bytes: Some(8192), burst_ms: 100, packets: None };
-        assert_eq!(set.limit, limit);
+        assert_eq!(set.service.limit, limit);
         let away =
             DiskChange { limit_iops: Some(0), group: Some(String::new()), ..DiskChange::default() };
         let set = plan.disk_changed("b", &away).unwrap();
-        assert_eq!((set.limit.is_some(), set.group), (false, None));
+        assert_eq!((set.service.limit.is_some(), set.service.group), (false, None));
         // The burst waits for the next limit.
         let at = plan.disks.iter().position(|disk| disk.id == "b").unwrap();
         let burst = DiskChange { limit_burst_ms: Some(20), ..DiskChange::default() };
@@ -257,7 +231,7 @@ limit_bytes = "100M"
         let away = DiskChange { group: None, ..away };
         plan.disks[at] = plan.disk_changed("b", &away).unwrap();
         let left = plan.disks[at].clone();
-        assert_eq!((left.limit.is_some(), left.limit.burst_ms), (false, 20));
+        assert_eq!((left.service.limit.is_some(), left.service.limit.burst_ms), (false, 20));
         // What was left is no mistake, but what is written is.
         let error = plan.disk_changed("b", &burst).unwrap_err();
         assert_eq!(error.error, "limit_burst_ms: there is a burst, and no limit");
@@ -266,7 +240,7 @@ limit_bytes = "100M"
         plan.disks.push(plan.disk_kept(&left.spec).unwrap());
         let again = DiskChange { limit_iops: Some(9), ..DiskChange::default() };
         let set = plan.disk_changed("b", &again).unwrap();
-        assert_eq!((set.limit.iops, set.limit.burst_ms), (Some(9), 20));
+        assert_eq!((set.service.limit.iops, set.service.limit.burst_ms), (Some(9), 20));
         // What is wrong in a change is no place to leave something out.
         for (change, right) in [
             (
@@ -289,7 +263,7 @@ limit_bytes = "100M"
         assert_eq!(error.error, "group: there is no group \"x\"");
         assert!(plan.disk_changed("b", &DiskChange::default()).is_err());
         // A group that a disk of the API is in may not go.
-        let refusal = read("", Some(&plan)).unwrap_err();
+        let refusal = read("", Some(&plan)).unwrap_err().to_string();
         assert!(refusal.contains("is in group \"tenant1\", which is gone"), "{refusal}");
     }
 }

@@ -4,6 +4,7 @@ use crate::mistake::{Mistake, Path};
 use crate::number;
 use crate::plan::SOCKET_PATH_MAX;
 use crate::spec::DaemonSpec;
+use crate::spec::told::Told;
 
 /// Longest name, in bytes.
 const ID_MAX: usize = 64;
@@ -133,6 +134,15 @@ pub(super) fn resolve_qmp(
     mistakes: &mut Vec<Mistake>,
 ) -> Option<String> {
     absolute_file(written?, folder, SOCKET_PATH_MAX, &at.key("qmp"), mistakes)
+}
+
+/// Refuses numbers of a table that are outside of their bounds.
+pub(super) fn check_numbers<T: Told>(spec: &T, at: &Path, mistakes: &mut Vec<Mistake>) {
+    for (number, written) in T::NUMBERS.iter().zip(spec.numbers()) {
+        if let Some(written) = written {
+            check_bounds(written, number.bounds, &at.key(number.name), mistakes);
+        }
+    }
 }
 
 /// Refuses a number outside of its bounds. Readers of files and bodies have done so; others might make

@@ -1,17 +1,14 @@
 //! One NIC: resolved from its spec.
 
-use super::group::check_group;
-use super::limit::{LimitPlan, LimitSpec};
 use super::link::check_link;
 use super::names::{self, Named, Origin, check_bounds};
 use super::port::{self, HostPlan, NullPlan, VlanPlan, VlanSpec};
 use super::rights::Written;
-use super::{Defaults, Mistake, Mode, Path, PolicyPlan};
+use super::{Defaults, Mistake, Mode, Path, ServicePlan};
 use crate::mac::{MAC_HINT, Mac};
 use crate::spec::{
-    ETHERNET_HEADER, FRAME_MIN, LATENCY_TARGET_US, LinkState, MACS_MAX, MTU_MIN, NIC_MACS_DEFAULT,
-    NIC_MODERATE_DEFAULT_US, NIC_MODERATE_US, NicSpec, NullKind, PAIRS_MAX, REMOTE_MTU_MAX,
-    Redirect, SHARE_MAX, SocketRights, Spoof,
+    ETHERNET_HEADER, FRAME_MIN, LinkState, MTU_MIN, NIC_MACS_DEFAULT, NicSpec, NullKind,
+    REMOTE_MTU_MAX, Redirect, SocketRights, Spoof,
 };
 
 /// One NIC, resolved.
@@ -45,24 +42,14 @@ pub struct NicPlan {
     pub link: LinkState,
     /// Whether its guest is offered frames that are not finished.
     pub guest_offloads: bool,
-    /// 1 to 10,000.
-    pub share: u32,
-    /// When its queues are polled.
-    pub policy: PolicyPlan,
-    /// Microseconds that a request is to wait in its ring at most, 10 to 1,000,000; `None` for no target.
-    pub latency_target_us: Option<u32>,
-    /// Microseconds for which the call for sent frames may wait, 1 to 1,000; `None` for no waiting.
-    pub moderate_us: Option<u32>,
+    /// How its queues are served.
+    pub service: ServicePlan,
     /// When a frame goes to another queue than its flow's own.
     pub redirect: Redirect,
     /// The vCPU that each pair interrupts; those that are not named have their own number.
     pub vcpus: Vec<u16>,
     /// Where its VMM says which threads are vCPUs: an absolute path of at most [`super::SOCKET_PATH_MAX`] bytes.
     pub qmp: Option<String>,
-    /// What all its queues together may send, and may receive.
-    pub limit: LimitPlan,
-    /// The group whose limit holds for it too.
-    pub group: Option<String>,
     /// Memory that is not sealed against shrinking is accepted.
     pub allow_unsealed_memory: bool,
     /// What was written; with it the NIC is saved, and planned again.
@@ -113,11 +100,9 @@ pub(super) fn resolve(
 ) -> Option<NicPlan> {
     let mut found = Vec::new();
     names::check_id(&spec.id, &at.key("id"), &mut found);
-    check_numbers(spec, at, &mut found);
-    check_times(spec, at, &mut found);
+    names::check_numbers(spec, at, &mut found);
     let vcpus = resolve_vcpus(spec, at, &mut found);
-    let limit = LimitSpec::from(spec).resolve(&origin, at, &mut found);
-    check_group(("nic", spec.group.as_deref()), defaults.groups, &origin, at, &mut found);
+    let service = spec.service(defaults, &origin, at, &mut found);
     let peer = resolve_peer(spec, defaults, at, &mut found);
     let vlan = VlanSpec { vlan: spec.vlan, trunk: spec.trunk.as_ref(), native: spec.native };
     let vlan = vlan.resolve(at, &mut found);
@@ -150,44 +135,13 @@ pub(super) fn resolve(
         mtu: spec.mtu,
         link: spec.link,
         guest_offloads: spec.guest_offloads,
-        share: spec.share,
-        policy: defaults.policies.of_nic(spec.policy),
-        latency_target_us: spec.latency_target_us,
-        moderate_us: Some(spec.moderate_us.unwrap_or(NIC_MODERATE_DEFAULT_US)).filter(|us| *us > 0),
+        service,
         redirect: spec.redirect.unwrap_or_default(),
         vcpus,
         qmp,
-        limit,
-        group: spec.group.clone(),
         allow_unsealed_memory: spec.allow_unsealed_memory,
         spec: spec.clone(),
     })
-}
-
-/// That each number is within its bounds.
-fn check_numbers(spec: &NicSpec, at: &Path, mistakes: &mut Vec<Mistake>) {
-    let numbers = [
-        ("queues", spec.queues.into(), (1, PAIRS_MAX.into())),
-        ("mtu", spec.mtu.into(), (MTU_MIN.into(), u16::MAX.into())),
-        ("share", spec.share, (1, SHARE_MAX)),
-        ("macs_max", spec.macs_max.unwrap_or(1).into(), (1, MACS_MAX.into())),
-    ];
-    for (name, value, bounds) in numbers {
-        check_bounds(value, bounds, &at.key(name), mistakes);
-    }
-}
-
-/// How long its requests and calls may wait.
-fn check_times(spec: &NicSpec, at: &Path, mistakes: &mut Vec<Mistake>) {
-    let times = [
-        ("latency_target_us", spec.latency_target_us, LATENCY_TARGET_US),
-        ("moderate_us", spec.moderate_us, NIC_MODERATE_US),
-    ];
-    for (name, given, bounds) in times {
-        if let Some(us) = given {
-            check_bounds(us, bounds, &at.key(name), mistakes);
-        }
-    }
 }
 
 /// Which vCPU each pair of queues calls, as far as it is said.

@@ -114,13 +114,14 @@ pub(super) fn resolve(spec: &SidecoresSpec, at: &Path, mistakes: &mut Vec<Mistak
 #[cfg(test)]
 mod tests {
     use crate::diff;
+    use crate::mistake::Refusal;
     use crate::plan::{Plan, PolicyPlan, load};
     use crate::spec::DiskSpec;
     use cpus::HostCpus;
 
-    fn read(text: &str, running: Option<&Plan>) -> Result<Plan, String> {
+    fn read(text: &str, running: Option<&Plan>) -> Result<Plan, Refusal> {
         let host = HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1 };
-        load(text, "f", "/etc", &host, running).map_err(|refusal| refusal.to_string())
+        load(text, "f", "/etc", &host, running)
     }
 
     const DEVICES: &str = r#"
@@ -136,12 +137,12 @@ nic = [{ id = "n", switch = "s" }, { id = "m", switch = "s", policy = "elvis" }]
     #[test]
     fn quotas_are_of_a_class_of_device_and_have_their_defaults() {
         let plan = read(&format!("sidecores.policy = \"es2\"\n{DEVICES}"), None).unwrap();
-        assert_eq!(plan.disks[0].policy, PolicyPlan::Es2 { quota: 4 });
-        assert_eq!(plan.nics[0].policy, PolicyPlan::Es2 { quota: 8 });
+        assert_eq!(plan.disks[0].service.policy, PolicyPlan::Es2 { quota: 4 });
+        assert_eq!(plan.nics[0].service.policy, PolicyPlan::Es2 { quota: 8 });
         assert_eq!(plan.switches[0].uplinks[0].policy, PolicyPlan::Es2 { quota: 8 });
         let elvis = PolicyPlan::Elvis { rate_in: 10_000, rate_out: 5_000 };
-        assert_eq!((plan.disks[1].policy, plan.nics[1].policy), (elvis, elvis));
-        assert_eq!(plan.disks[2].policy, PolicyPlan::Poll);
+        assert_eq!((plan.disks[1].service.policy, plan.nics[1].service.policy), (elvis, elvis));
+        assert_eq!(plan.disks[2].service.policy, PolicyPlan::Poll);
     }
 
     #[test]
@@ -158,7 +159,7 @@ nic = [{ id = "n", switch = "s" }, { id = "m", switch = "s", policy = "elvis" }]
             ),
             ("[sidecores.es2]\nquota = 4", "`quota` is not a field of", "quota_disk"),
         ] {
-            let refusal = read(line, None).unwrap_err();
+            let refusal = read(line, None).unwrap_err().to_string();
             assert!(refusal.contains(wrong) && refusal.contains(right), "{line}: {refusal}");
         }
     }

@@ -1,6 +1,7 @@
 //! What ports of a bridge have in common: what is behind a host port, and the rule about VLANs.
 
 use super::link::LinkPlan;
+use super::names::check_bounds;
 use crate::mistake::{Mistake, Path};
 use crate::spec::{NullKind, VLAN_MAX, Via};
 
@@ -122,17 +123,9 @@ impl VlanSpec<'_> {
     /// The rule, or what is wrong.
     pub(super) fn resolve(&self, at: &Path, mistakes: &mut Vec<Mistake>) -> VlanPlan {
         let before = mistakes.len();
-        let mut check = |vlan: u16, at: Path| {
-            if !(1..=VLAN_MAX).contains(&vlan) {
-                let wrong = format!("{vlan} is out of bounds");
-                let right = crate::number::allowed(at.field(), 1, VLAN_MAX.into());
-                mistakes.push(Mistake::new(at, wrong, right));
-            }
-        };
-        self.vlan.iter().for_each(|vlan| check(*vlan, at.key("vlan")));
-        self.native.iter().for_each(|vlan| check(*vlan, at.key("native")));
         for (index, vlan) in self.trunk.into_iter().flatten().enumerate() {
-            check(*vlan, at.key("trunk").index(index));
+            let at = at.key("trunk").index(index);
+            check_bounds((*vlan).into(), (1, VLAN_MAX.into()), &at, mistakes);
         }
         if mistakes.len() != before {
             return VlanPlan::None;

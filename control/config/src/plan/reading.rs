@@ -65,8 +65,10 @@ impl Reading<'_> {
         kept.disks.extend(running.disks.iter().filter(|disk| of_api(&disk.origin)).cloned());
         kept.nics.extend(running.nics.iter().filter(|nic| of_api(&nic.origin)).cloned());
         kept.switches.extend(running.switches.iter().filter(|it| of_api(&it.origin)).cloned());
-        kept.disks.iter_mut().for_each(|disk| disk.policy = policies.of_disk(disk.spec.policy));
-        kept.nics.iter_mut().for_each(|nic| nic.policy = policies.of_nic(nic.spec.policy));
+        kept.disks
+            .iter_mut()
+            .for_each(|disk| disk.service.policy = policies.of_disk(disk.spec.policy));
+        kept.nics.iter_mut().for_each(|nic| nic.service.policy = policies.of_nic(nic.spec.policy));
         let daemon = self.defaults.daemon;
         for disk in &mut kept.disks {
             // It was sound before.
@@ -158,8 +160,8 @@ impl Reading<'_> {
     /// What the API made may be on a switch of the file, and in a group, which then may not go.
     fn check_kept(&self, kept: &Devices, mistakes: &mut Vec<Mistake>) {
         let has_group = |id: &str| self.defaults.groups.iter().any(|group| group.id == id);
-        let disks = kept.disks.iter().map(|disk| (disk.named(), disk.group.as_deref()));
-        let nics = kept.nics.iter().map(|nic| (nic.named(), nic.group.as_deref()));
+        let disks = kept.disks.iter().map(|disk| (disk.named(), disk.service.group.as_deref()));
+        let nics = kept.nics.iter().map(|nic| (nic.named(), nic.service.group.as_deref()));
         for (named, group) in disks.chain(nics) {
             let Some(group) = group.filter(|id| !has_group(id)) else { continue };
             let wrong = format!("{} is in group {group:?}, which is gone", named.text());

@@ -6,7 +6,7 @@ use super::{Defaults, Mistake, Path, PolicyPlan};
 use crate::mac::{MAC_HINT, Mac};
 use crate::spec::{
     AGEING_MAX_S, MACS_MAX, NIC_MACS_DEFAULT, PORTS_MAX, SHARE_MAX, Spoof, SwitchSpec, UPLINKS_MAX,
-    UplinkSpec,
+    UplinkSpec, VLAN_MAX,
 };
 
 /// One switch, resolved.
@@ -140,6 +140,9 @@ fn resolve_uplink(
         let right = "take one of them out; each is an uplink of its own";
         let wrong = "there are both `tap` and `interface`";
         mistakes.push(Mistake::new(at.key("interface"), wrong, right));
+    }
+    for (name, vlan) in [("vlan", spec.vlan), ("native", spec.native)] {
+        check_bounds(vlan.unwrap_or(1).into(), (1, VLAN_MAX.into()), &at.key(name), mistakes);
     }
     let vlan = VlanSpec { vlan: spec.vlan, trunk: spec.trunk.as_ref(), native: spec.native };
     let vlan = vlan.resolve(at, mistakes);

@@ -53,7 +53,7 @@ fn defaults_are_filled_in() {
     assert_eq!(disk.source, Source::File { path, size_bytes: None, cache: Cache::Auto });
     assert_eq!(disk.serial, "a-rather-long-name-o");
     assert_eq!(&disk.serial_bytes(), b"a-rather-long-name-o");
-    assert_eq!((disk.queues, disk.share, disk.policy), (1, 100, PolicyPlan::Poll));
+    assert_eq!((disk.queues, disk.service.share, disk.service.policy), (1, 100, PolicyPlan::Poll));
     assert_eq!(disk.origin, Origin::File { file: "sidecore.toml".into(), line: 6 });
 }
 

@@ -399,8 +399,8 @@ impl Manager {
             blk: Blk::new(&parts.shape, Arc::clone(&parts.live), negotiated),
             backend: parts.disk.backend(),
         };
-        let (share, policy) = (device.facts.share, policy_of(device.facts.policy));
-        let (target_ns, moderate_ns) = (device.facts.target_ns(), 0);
+        let (share, policy) = (device.facts.service.share, policy_of(device.facts.service.policy));
+        let (target_ns, moderate_ns) = (device.facts.service.target_ns(), 0);
         let flow = Flow::of(&device.kind, 0);
         let key = device.key(0);
         let state = device.queues.first_mut().ok_or(missing("queue of a disk"))?;

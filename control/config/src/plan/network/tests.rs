@@ -66,7 +66,7 @@ fn what_an_operator_writes_becomes_a_plan() {
     assert_eq!(first.socket, "/run/sidecore/vm1-net.sock");
     assert_eq!((first.mac, first.mtu, first.queues), (Mac::of_name("vm1-net"), 1500, 1));
     assert_eq!((&first.vlan, first.macs_max), (&VlanPlan::Access(10), 1024));
-    assert_eq!((first.link, first.policy), (LinkState::Up, PolicyPlan::Poll));
+    assert_eq!((first.link, first.service.policy), (LinkState::Up, PolicyPlan::Poll));
     let eth0 = HostPlan::Interface { name: "eth0".into(), via: Via::Packet };
     assert_eq!(second.host(), Some(&eth0));
     assert_eq!((second.mac.to_string().as_str(), second.mtu), ("52:54:00:00:00:01", 9000));
@@ -319,7 +319,7 @@ fn a_reload_may_not_take_away_what_the_api_stands_on() {
     let text = "sidecores.policy = \"poll\"\n[[switch]]\nid = \"lan\"\n";
     let kept = load(text, "f", "/etc", &host(), Some(&running)).unwrap();
     assert_eq!(kept.nics.len(), 1);
-    assert_eq!(kept.nics[0].policy, PolicyPlan::Poll, "what it inherits follows the file");
+    assert_eq!(kept.nics[0].service.policy, PolicyPlan::Poll, "what it inherits follows the file");
     assert_eq!(kept.switches.iter().map(|s| s.id.as_str()).collect::<Vec<_>>(), ["lan", "wan"]);
 }
 
@@ -328,7 +328,7 @@ fn calls_for_sent_frames_wait_unless_that_is_said() {
     let of = |words: &str| {
         let text =
             format!("[[switch]]\nid = \"lan\"\n[[nic]]\nid = \"b\"\nswitch = \"lan\"\n{words}");
-        plan(&text).nics[0].moderate_us
+        plan(&text).nics[0].service.moderate_us
     };
     assert_eq!((of(""), NIC_MODERATE_DEFAULT_US), (Some(64), 64));
     assert_eq!((of("moderate_us = 0"), of("moderate_us = 1000")), (None, Some(1000)));
@@ -336,11 +336,14 @@ fn calls_for_sent_frames_wait_unless_that_is_said() {
     running.nics.push(running.nic_from_api(&nic_on("b", "lan")).unwrap());
     let wait = |us| NicChange { moderate_us: Some(us), ..NicChange::default() };
     let nic = running.nic_changed("b", &wait(0)).unwrap();
-    assert_eq!((nic.moderate_us, nic.spec.moderate_us), (None, Some(0)));
+    assert_eq!((nic.service.moderate_us, nic.spec.moderate_us), (None, Some(0)));
     running.nics = vec![nic];
     let share = NicChange { share: Some(7), ..NicChange::default() };
-    assert_eq!(running.nic_changed("b", &share).map(|nic| nic.moderate_us), Ok(None));
-    assert_eq!(running.nic_changed("b", &wait(64)).map(|nic| nic.moderate_us), Ok(Some(64)));
+    assert_eq!(running.nic_changed("b", &share).map(|nic| nic.service.moderate_us), Ok(None));
+    assert_eq!(
+        running.nic_changed("b", &wait(64)).map(|nic| nic.service.moderate_us),
+        Ok(Some(64))
+    );
 }
 
 #[test]
@@ -378,7 +381,7 @@ fn a_change_touches_what_it_names() {
         if let Ok(made) = &made {
             running.nics[0] = made.clone();
         }
-        made.map(|nic| (nic.share, nic.vlan.clone(), nic.macs_max, nic.spec.native))
+        made.map(|nic| (nic.service.share, nic.vlan.clone(), nic.macs_max, nic.spec.native))
     };
     let none = NicChange::default();
     let share = NicChange { share: Some(7), ..none.clone() };
@@ -440,6 +443,6 @@ fn uplinks_are_written_on_a_command_line_too() {
         ),
         ("tap=a,vlans=1", "`vlans` is not a field here (did you mean `vlan`?)"),
     ] {
-        assert_eq!(text.parse::<UplinkSpec>().unwrap_err(), why);
+        assert_eq!(text.parse::<UplinkSpec>().unwrap_err().to_string(), why);
     }
 }
