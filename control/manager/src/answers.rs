@@ -196,9 +196,9 @@ impl Manager {
         let Some(device) = self.devices.get_mut(&number) else { return late("device") };
         device.removing = true;
         device.close_socket();
-        let links = device.links.keys().copied().collect::<Vec<_>>();
-        for link in links {
-            self.close_link(number, link, "the device is removed");
+        let connections = device.connections.keys().copied().collect::<Vec<_>>();
+        for connection in connections {
+            self.close_connection(number, connection, "the device is removed");
         }
         self.wait_for(number, reply);
         self.touched.insert(number);
@@ -269,7 +269,8 @@ impl Manager {
     }
 
     pub(crate) fn wait_for(&mut self, device: u32, reply: Option<Reply>) {
-        let answer_by = self.now + ANSWER_TIME_MAX;
+        // A call may have waited for an image in this turn.
+        let answer_by = self.tick() + ANSWER_TIME_MAX;
         self.waiting.push(Waiting { device, reply, answer_by });
     }
 

@@ -33,7 +33,7 @@ pub(crate) enum Arrival {
     /// At none of its rings.
     #[default]
     Away,
-    /// Here, with the front-end that this link is to; what is left to be announced.
+    /// Here, with the front-end that this connection is to; what is left to be announced.
     Here(u32, Option<Rounds>),
 }
 
@@ -68,11 +68,11 @@ impl Arrival {
 
     /// Whether one is due; it is counted as said.
     fn take(&mut self, now: Instant) -> bool {
-        let Arrival::Here(link, Some(rounds)) = *self else { return false };
+        let Arrival::Here(connection, Some(rounds)) = *self else { return false };
         if now < rounds.at {
             return false;
         }
-        *self = Arrival::Here(link, rounds.next(now));
+        *self = Arrival::Here(connection, rounds.next(now));
         true
     }
 }
@@ -85,10 +85,10 @@ impl Device {
         if travels || !self.attached().is_empty() {
             return None;
         }
-        let link = self.runner.and_then(|id| self.links.get(&id));
-        let session = &link.filter(|link| link.held.is_none())?.session;
+        let connection = self.runner.and_then(|id| self.connections.get(&id));
+        let session = &connection.filter(|connection| connection.held.is_none())?.session;
         (0..self.facts.rings).find_map(|index| session.ready(index))?;
-        let front_end = &link?.front_end;
+        let front_end = &connection?.front_end;
         let features = session.features();
         let mut rings = (0..self.facts.rings).filter_map(|index| session.set_up(index));
         Some(rings.any(|facts| start::was_used(&facts, features, front_end)))
@@ -97,9 +97,9 @@ impl Device {
     /// This process has taken over from one where its guest was: the network knows.
     pub(crate) fn has_stayed(&mut self) {
         if self.is_started(None)
-            && let (Some(link), Kind::Nic(nic)) = (self.runner, &mut self.kind)
+            && let (Some(connection), Kind::Nic(nic)) = (self.runner, &mut self.kind)
         {
-            nic.arrival = Arrival::Here(link, None);
+            nic.arrival = Arrival::Here(connection, None);
         }
     }
 
@@ -116,12 +116,12 @@ impl Manager {
         let device = self.devices.get_mut(&number);
         let device = found!(self.defects, device, "device whose guest may have come");
         let Some(before) = device.kind.nic().map(|nic| nic.arrival) else { return };
-        let link = device.runner.filter(|_| device.is_started(None));
-        let after = match (link, before) {
+        let connection = device.runner.filter(|_| device.is_started(None));
+        let after = match (connection, before) {
             (None, _) => Arrival::Away,
-            (Some(link), Arrival::Here(same, _)) if link == same => before,
-            (Some(link), _) => match device.brings_used_rings() {
-                Some(used) => Arrival::Here(link, used.then(|| Rounds::from(now))),
+            (Some(connection), Arrival::Here(same, _)) if connection == same => before,
+            (Some(connection), _) => match device.brings_used_rings() {
+                Some(used) => Arrival::Here(connection, used.then(|| Rounds::from(now))),
                 None => Arrival::Away,
             },
         };

@@ -165,7 +165,7 @@ fn begin(
         bounds,
         reserve: sockets::reserve(),
         touched: BTreeSet::new(),
-        next_link: 0,
+        next_connection: 0,
         next_device: 0,
         upgrade: None,
         frozen: false,

@@ -7,7 +7,7 @@
 //! out of what is promised to nobody, and is refused to whoever asks when that is used up.
 //!
 //! Not here: addresses (`address_space`), which are for all; slots and tables of a queue (`sidecore`), whose
-//! size is fixed. Called by `begin`, `check`, `shut`, `links`, `front_end` and `upgrade`.
+//! size is fixed. Called by `begin`, `check`, `shut`, `connections`, `front_end` and `upgrade`.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -22,7 +22,7 @@ use crate::lent::Waiting;
 use crate::qmp::DIALOGUES_MAX;
 
 /// A front-end's own: its socket, the channel to it, the dirty log.
-const LINK_DESCRIPTORS: u64 = 3;
+const CONNECTION_DESCRIPTORS: u64 = 3;
 /// With one message. One may bring 32: those of a table of memory are kept, and counted so beforehand; others
 /// are extra.
 pub(crate) const MESSAGE_DESCRIPTORS: u64 = 1;
@@ -143,7 +143,7 @@ impl Amount {
             }
         };
         Amount {
-            descriptors: DEVICE_DESCRIPTORS + host + link(rings) + SERVED_DESCRIPTORS * rings,
+            descriptors: DEVICE_DESCRIPTORS + host + connection(rings) + SERVED_DESCRIPTORS * rings,
             mappings: REGIONS + OTHER_MAPPINGS,
             bytes: held.saturating_add(DEVICE_BYTES + QUEUE_BYTES * rings),
         }
@@ -167,8 +167,8 @@ impl Amount {
 }
 
 /// What one connection of a device with so many rings can hold.
-fn link(rings: u64) -> u64 {
-    LINK_DESCRIPTORS + MESSAGE_DESCRIPTORS + KEPT_DESCRIPTORS + RING_DESCRIPTORS * rings
+fn connection(rings: u64) -> u64 {
+    CONNECTION_DESCRIPTORS + MESSAGE_DESCRIPTORS + KEPT_DESCRIPTORS + RING_DESCRIPTORS * rings
 }
 
 /// What this process may have, and what is promised and taken of it.
@@ -340,8 +340,8 @@ impl Bounds {
     }
 
     /// For one more connection of a device with so many rings.
-    pub(crate) fn claim_link(&self, rings: u16) -> Option<Claim> {
-        self.claim(Amount { descriptors: link(rings.into()), ..Amount::default() })
+    pub(crate) fn claim_connection(&self, rings: u16) -> Option<Claim> {
+        self.claim(Amount { descriptors: connection(rings.into()), ..Amount::default() })
     }
 
     /// For a message with `count` descriptors, of a front-end of which those of `kept` regions are kept.

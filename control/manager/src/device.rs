@@ -16,9 +16,9 @@ use vhost_user::{Message, Scope, Session};
 use crate::address_space::AddressSpace;
 use crate::bonds::vmm::Vmm;
 use crate::bounds::{Bounds, Claim};
-use crate::connection::Connection;
 use crate::defects::Defects;
 use crate::disk::{Admission, DiskParts};
+use crate::frame_socket::FrameSocket;
 use crate::front_end::FrontEnd;
 use crate::guest_vcpus::Follow;
 use crate::idle_peers::Beginning;
@@ -32,7 +32,7 @@ use crate::start::{self, RingError};
 use crate::whereabouts::Whereabouts;
 
 /// Front-ends of one device at a time: one that runs it, others that only ask.
-pub(crate) const LINKS_MAX: usize = 4;
+pub(crate) const CONNECTIONS_MAX: usize = 4;
 /// How long a front-end may be silent before it has said that it is one (`SET_OWNER`), and before it
 /// gives way to another when it has brought no memory. A QEMU whose guest stands in its firmware's
 /// menu is silent for as long, so it is not ended for that alone.
@@ -60,8 +60,8 @@ impl Held {
 }
 
 /// One front-end.
-pub(crate) struct Link {
-    pub(crate) connection: Connection,
+pub(crate) struct Connection {
+    pub(crate) frames: FrameSocket,
     pub(crate) session: Session<Lent>,
     pub(crate) front_end: FrontEnd,
     pub(crate) held: Option<Held>,
@@ -87,8 +87,8 @@ pub(crate) struct Device {
     /// What its queues are counted on.
     pub(crate) metered: Metered,
     pub(crate) listener: Option<OwnedFd>,
-    pub(crate) links: BTreeMap<u32, Link>,
-    /// The link that brought memory: its queues run.
+    pub(crate) connections: BTreeMap<u32, Connection>,
+    /// The connection that brought memory: its queues run.
     pub(crate) runner: Option<u32>,
     pub(crate) queues: Vec<Queue>,
     pub(crate) problem: Option<String>,
@@ -116,7 +116,7 @@ pub(crate) struct Device {
     pub(crate) follow: Box<Follow>,
 }
 
-impl Link {
+impl Connection {
     /// When it is ended if nothing happens: in the middle of a message, or before it said anything.
     fn due_at(&self) -> Option<Instant> {
         let silent = (!self.session.has_owner()).then(|| self.heard_at + SILENCE_TIME_MAX);
@@ -150,7 +150,7 @@ impl Device {
             promise: None,
             metered: Metered::default(),
             listener: None,
-            links: BTreeMap::new(),
+            connections: BTreeMap::new(),
             runner: None,
             queues,
             problem: None,
@@ -170,16 +170,16 @@ impl Device {
     }
 
     /// A front-end that has just connected.
-    pub(crate) fn new_link(
+    pub(crate) fn new_connection(
         &self,
         socket: OwnedFd,
         (addresses, bounds): (&AddressSpace, &Bounds),
         now: Instant,
-    ) -> Link {
+    ) -> Connection {
         let seal = if self.facts.allow_unsealed_memory { Seal::Any } else { Seal::Required };
         let personality = self.kind.personality();
-        Link {
-            connection: Connection::new(socket, &self.closer),
+        Connection {
+            frames: FrameSocket::new(socket, &self.closer),
             session: Session::new(personality.facts(self.facts.rings)),
             front_end: FrontEnd::new(personality, seal, (addresses, bounds), &self.closer),
             held: None,
@@ -193,11 +193,12 @@ impl Device {
 
     /// When something is to be done without an event.
     pub(crate) fn due_at(&self) -> Option<Instant> {
-        let links = self.links.values().filter_map(Link::due_at);
-        let links = links.chain(self.links.keys().filter_map(|id| self.gives_up_at(*id)));
+        let connections = self.connections.values().filter_map(Connection::due_at);
+        let connections =
+            connections.chain(self.connections.keys().filter_map(|id| self.gives_up_at(*id)));
         let announced = self.kind.nic().and_then(|nic| nic.arrival.due_at());
         let others = self.retry_at.into_iter().chain(self.log.due_at()).chain(announced);
-        links.chain(others).chain(self.asks_at()).chain(self.scans_at()).min()
+        connections.chain(others).chain(self.asks_at()).chain(self.scans_at()).min()
     }
 
     /// When the locks of its disk are asked for again.
@@ -205,12 +206,12 @@ impl Device {
         self.kind.disk().filter(|_| !self.is_held_back()).and_then(DiskParts::asks_at)
     }
 
-    /// When a message of link `id` has waited as long as the disk's operator allows for queues that
+    /// When a message of connection `id` has waited as long as the disk's operator allows for queues that
     /// do not come back, because their disk does not answer.
     pub(crate) fn gives_up_at(&self, id: u32) -> Option<Instant> {
-        let link = self.links.get(&id)?;
-        let held = link.held.as_ref()?;
-        let scope = link.session.scope(&held.message);
+        let connection = self.connections.get(&id)?;
+        let held = connection.held.as_ref()?;
+        let scope = connection.session.scope(&held.message);
         let leaving = |index: &u16| self.queues.get(usize::from(*index))?.leaving_since();
         let parting = self.kind.disk().and_then(DiskParts::parting_since);
         let starting = self.starts_first(id).map(|_| held.since);
@@ -221,23 +222,23 @@ impl Device {
         Some(since + Duration::from_secs(self.facts.drain_timeout_s.into()))
     }
 
-    /// The ring that the held message of link `id` stops, when where it stands is hearsay: it could run and
+    /// The ring that the held message of connection `id` stops, when where it stands is hearsay: it could run and
     /// was not served yet, and an earlier process has left a record that knows better.
     pub(crate) fn stops_unserved(&self, id: u32) -> Option<u16> {
-        let link = self.links.get(&id).filter(|_| self.runner == Some(id))?;
-        let index = link.held.as_ref()?.stops()?;
+        let connection = self.connections.get(&id).filter(|_| self.runner == Some(id))?;
+        let index = connection.held.as_ref()?.stops()?;
         let queue = self.queues.get(usize::from(index)).filter(|queue| !queue.is_attached());
-        let facts = queue.and(link.session.ready(index))?;
-        let features = link.session.features();
-        let is_hearsay = !link.session.was_served(index)
-            && start::is_recorded(&facts, features, &link.front_end, index);
+        let facts = queue.and(connection.session.ready(index))?;
+        let features = connection.session.features();
+        let is_hearsay = !connection.session.was_served(index)
+            && start::is_recorded(&facts, features, &connection.front_end, index);
         is_hearsay.then_some(index)
     }
 
     /// That ring, when it can be started: it is, and stopped afterwards.
     pub(crate) fn starts_first(&self, id: u32) -> Option<u16> {
         let index = self.stops_unserved(id)?;
-        let changes = self.links.get(&id)?.session.changes();
+        let changes = self.connections.get(&id)?.session.changes();
         let gave_up = self.queues.get(usize::from(index))?.gave_up((id, changes));
         (!gave_up).then_some(index)
     }
@@ -259,8 +260,8 @@ impl Device {
         self.log.allows(now)
     }
 
-    /// Queues of `scope` that a sidecore still has on behalf of link `link`.
-    pub(crate) fn attached_in(&self, link: u32, scope: Scope) -> Vec<u16> {
+    /// Queues of `scope` that a sidecore still has on behalf of that connection.
+    pub(crate) fn attached_in(&self, connection: u32, scope: Scope) -> Vec<u16> {
         let concerned = |index: u16| match scope {
             Scope::None => false,
             Scope::Queue(queue) => queue == index,
@@ -269,7 +270,7 @@ impl Device {
         let attached = |(index, queue): (usize, &Queue)| {
             let index = index as u16;
             let owner = queue.place().map(|place| place.owner);
-            let theirs = owner == Some(Owner::Connection(link));
+            let theirs = owner == Some(Owner::Connection(connection));
             (theirs && concerned(index)).then_some(index)
         };
         self.queues.iter().enumerate().filter_map(attached).collect()
@@ -313,8 +314,8 @@ impl Device {
         defects: &mut Defects,
     ) -> Result<Option<(u32, Box<sidecore::Served>)>, RingError> {
         let Some(number) = self.runner else { return Ok(None) };
-        let (link, queue) = (self.links.get(&number), self.queues.get(usize::from(index)));
-        let Some((link, queue)) = link.zip(queue) else {
+        let ring = self.queues.get(usize::from(index));
+        let Some((connection, queue)) = self.connections.get(&number).zip(ring) else {
             defects.note("queue to start, or front-end that runs it");
             return Ok(None);
         };
@@ -325,8 +326,8 @@ impl Device {
             counters: queue.counters(),
             left: queue.left(),
         };
-        let may_start = link.held.is_none() || self.starts_first(number) == Some(index);
-        let Some(facts) = link.session.ready(index).filter(|_| may_start) else {
+        let may_start = connection.held.is_none() || self.starts_first(number) == Some(index);
+        let Some(facts) = connection.session.ready(index).filter(|_| may_start) else {
             return Ok(None);
         };
         // What an earlier front-end left in flight must not land after what this one writes.
@@ -335,20 +336,20 @@ impl Device {
         if self.queues.iter().any(others) {
             return Ok(None);
         }
-        let changes = link.session.changes();
+        let changes = connection.session.changes();
         if queue.is_attached() || queue.gave_up((number, changes)) {
             return Ok(None);
         }
-        let (features, logging) = (link.session.features(), link.session.is_logging());
-        let admission = self.kind.disk().map(|disk| disk.admits(&self.queues, number, link));
+        let (features, logging) = (connection.session.features(), connection.session.is_logging());
+        let admission = self.kind.disk().map(|disk| disk.admits(&self.queues, number, connection));
         let is_refused = matches!(admission, Some(Admission::Lost(_) | Admission::Other(_)));
         let mut made = match &admission {
             Some(Admission::Lost(why) | Admission::Other(why)) => Err(why.clone().into()),
-            _ => start::make(&facts, features, logging, &link.front_end, &parts),
+            _ => start::make(&facts, features, logging, &connection.front_end, &parts),
         };
         let (size, left) = (facts.size, Left::at_start(&facts));
         let is_first = !self.queues.iter().any(Queue::is_attached);
-        let keeps_none = is_first && made.is_ok() && link.front_end.inflight.is_none();
+        let keeps_none = is_first && made.is_ok() && connection.front_end.inflight.is_none();
         if keeps_none && self.kind.disk().is_some() && self.log.allows(now) {
             tracing::warn!(
                 device = self.facts.id,
@@ -377,13 +378,19 @@ impl Device {
         made.map(|served| Some((number, served)))
     }
 
-    /// Notes what became of a ring of front-end `link`, as far as the image goes.
-    fn bind(&mut self, link: u32, admission: Option<Admission>, is_made: bool) {
+    /// Notes what became of a ring of front-end `connection`, as far as the image goes.
+    fn bind(&mut self, connection: u32, admission: Option<Admission>, is_made: bool) {
         let Some(disk) = self.kind.disk_mut() else { return };
-        let vmm = || self.links.get(&link).and_then(|link| Vmm::of(link.connection.socket()));
+        let vmm = || {
+            self.connections
+                .get(&connection)
+                .and_then(|connection| Vmm::of(connection.frames.socket()))
+        };
         match admission {
-            Some(Admission::Served(verdict)) if is_made => disk.bond.begin(link, &verdict, vmm),
-            Some(Admission::Other(why)) => disk.bond.refuse_link(link, why.to_string()),
+            Some(Admission::Served(verdict)) if is_made => {
+                disk.bond.begin(connection, &verdict, vmm)
+            }
+            Some(Admission::Other(why)) => disk.bond.refuse_connection(connection, why.to_string()),
             _ => {}
         }
     }

@@ -14,7 +14,7 @@ use device::blk::{Limits, Live, Shape, Topology};
 
 use crate::bonds::vmm::Vmm;
 use crate::bonds::{Bond, Bonds, Vetting};
-use crate::device::Link;
+use crate::device::Connection;
 use crate::failures::Failures;
 use crate::follow::Stand;
 use crate::image::{Found, ImageRefused, Verdict};
@@ -284,20 +284,26 @@ impl DiskParts {
         Ok(disk)
     }
 
-    /// Whether a ring of front-end `link`, whose number is `number`, may be served.
+    /// Whether a ring of front-end `connection`, whose number is `number`, may be served.
     ///
     /// A guest whose driver was running is served from its own image alone. It must not be handed the
     /// zeroes of a disk that was empty when it was opened (a RAM disk, an image that was missing), nor
     /// another image, through no ring, until it starts anew.
-    pub(crate) fn admits(&self, queues: &[Queue], number: u32, link: &Link) -> Admission {
-        let was_running = was_running(queues, link);
+    pub(crate) fn admits(
+        &self,
+        queues: &[Queue],
+        number: u32,
+        connection: &Connection,
+    ) -> Admission {
+        let was_running = was_running(queues, connection);
         let verdict = self.bond.judge(&self.plan.id, number, was_running);
         let is_lost = self.was_empty && was_running;
         // Who starts anew is to have what the path names: what is open may have no name any more, and be another's. That
         // it does is not for its guest to say, whose rings are what it writes.
         let is_astray = self.astray == Some(Astray::Replaced);
-        let vmm = || Vmm::of(link.connection.socket());
-        let comes_back = || is_running(queues.len() as u16, link) && self.bond.has_served_to(vmm);
+        let vmm = || Vmm::of(connection.frames.socket());
+        let comes_back =
+            || is_running(queues.len() as u16, connection) && self.bond.has_served_to(vmm);
         if is_astray && !self.bond.has_served(number) && !comes_back() {
             return Admission::Other(self.names_another());
         }
@@ -329,19 +335,22 @@ impl DiskParts {
 
 /// Whether some ring of a front-end, enabled or not, was served before, and not as this device: its driver
 /// counts on what it wrote.
-fn was_running(queues: &[Queue], link: &Link) -> bool {
-    queues.iter().enumerate().any(|(index, queue)| !queue.was_attached() && was_used(link, index))
+fn was_running(queues: &[Queue], connection: &Connection) -> bool {
+    queues
+        .iter()
+        .enumerate()
+        .any(|(index, queue)| !queue.was_attached() && was_used(connection, index))
 }
 
 /// Whether some ring was served before, be it as this device.
-pub(crate) fn is_running(rings: u16, link: &Link) -> bool {
-    (0..rings).any(|index| was_used(link, index.into()))
+pub(crate) fn is_running(rings: u16, connection: &Connection) -> bool {
+    (0..rings).any(|index| was_used(connection, index.into()))
 }
 
-fn was_used(link: &Link, index: usize) -> bool {
-    let features = link.session.features();
-    let facts = link.session.set_up(index as u16);
-    facts.is_some_and(|facts| start::was_used(&facts, features, &link.front_end))
+fn was_used(connection: &Connection, index: usize) -> bool {
+    let features = connection.session.features();
+    let facts = connection.session.set_up(index as u16);
+    facts.is_some_and(|facts| start::was_used(&facts, features, &connection.front_end))
 }
 
 /// Whether its locks follow its rings. Readers keep no reader out, so theirs need not.

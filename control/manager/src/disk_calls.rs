@@ -48,7 +48,8 @@ impl Manager {
         }
         match self.begin_to_add(&spec) {
             Some((id, wait)) => {
-                self.adding.push(Adding { id, spec, reply, until: self.now + wait });
+                let until = self.tick() + wait;
+                self.adding.push(Adding { id, spec, reply, until });
             }
             None => self.add_now(&spec, reply),
         }
@@ -284,8 +285,9 @@ impl Manager {
             self.touched.insert(number);
             return self.tell_clients(number);
         }
-        for link in device.links.values_mut() {
-            let told = link.session.config_changed().map(|bytes| link.front_end.tell(bytes));
+        for connection in device.connections.values_mut() {
+            let told =
+                connection.session.config_changed().map(|bytes| connection.front_end.tell(bytes));
             if let Some(Err(error)) = told {
                 let id = &device.facts.id;
                 warn!(disk = id, %error, "its front-end could not be told of the new size");

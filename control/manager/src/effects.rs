@@ -28,7 +28,7 @@ const INSIST: &str = "`--force` (`force=true` in the API)";
 impl Device {
     /// Whether a VMM has it: it may be about to start its guest, too.
     fn is_driven(&self) -> bool {
-        let is_owned = self.links.values().any(|link| link.session.has_owner());
+        let is_owned = self.connections.values().any(|connection| connection.session.has_owner());
         !self.removing && (self.runner.is_some() || is_owned)
     }
 }

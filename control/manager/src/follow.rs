@@ -6,7 +6,7 @@
 //! go is a sync on a thread of its own, then the last close; until it is over, the message that stopped
 //! the last ring is not answered. Not here: the locks themselves (`backend`), and disks that are locked
 //! for as long as they are in the plan (`shut`). Called by `manager`, before it starts rings and when they are
-//! back; by `links`, before it answers that a ring has stopped; by `disk_calls`.
+//! back; by `connections`, before it answers that a ring has stopped; by `disk_calls`.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -128,18 +128,20 @@ impl DiskParts {
 impl Device {
     /// Whether a guest's driver is at a ring of it, enabled or not, other than ring `but`.
     pub(crate) fn is_started(&self, but: Option<u32>) -> bool {
-        let link = self.runner.and_then(|id| self.links.get(&id));
+        let connection = self.runner.and_then(|id| self.connections.get(&id));
         let other = |index: &u16| but != Some(u32::from(*index));
         let mut rings = (0..self.facts.rings).filter(other);
-        link.is_some_and(|link| rings.any(|index| link.session.set_up(index).is_some()))
+        connection
+            .is_some_and(|connection| rings.any(|index| connection.session.set_up(index).is_some()))
     }
 
     /// Whether a ring could start but for the locks of its disk.
     pub(crate) fn wants_to_start(&self) -> bool {
         let Some(id) = self.runner else { return false };
-        let link = self.links.get(&id).filter(|link| link.held.is_none());
+        let connection = self.connections.get(&id).filter(|connection| connection.held.is_none());
         let mut rings = 0..self.facts.rings;
-        link.is_some_and(|link| rings.any(|index| link.session.ready(index).is_some()))
+        connection
+            .is_some_and(|connection| rings.any(|index| connection.session.ready(index).is_some()))
             || self.starts_first(id).is_some()
     }
 }
@@ -319,22 +321,22 @@ impl Manager {
             // From here on it is no new disk, wherever its guest goes.
             None => parts.was_empty &= !was_served,
         }
-        let links: Vec<u32> = device.links.keys().copied().collect();
-        for link in links {
-            self.queue_came_back(number, link);
+        let connections: Vec<u32> = device.connections.keys().copied().collect();
+        for connection in connections {
+            self.queue_came_back(number, connection);
         }
         self.touched.insert(number);
         self.export_has_parted(number, is_gone);
         self.retry_shut();
     }
 
-    /// Whether the answer to a message of link `id` waits until the disk has been let go: the message stops
+    /// Whether the answer to a message of connection `id` waits until the disk has been let go: the message stops
     /// its last ring, and whoever reads the answer may start it elsewhere.
     pub(crate) fn parts_first(&mut self, number: u32, id: u32) -> bool {
         let Some(device) = self.devices.get(&number).filter(|d| d.runner == Some(id)) else {
             return false;
         };
-        let held = device.links.get(&id).and_then(|link| link.held.as_ref());
+        let held = device.connections.get(&id).and_then(|connection| connection.held.as_ref());
         let Some(Message::GetVringBase(state)) = held.map(|held| &held.message) else {
             return false;
         };

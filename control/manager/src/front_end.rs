@@ -21,7 +21,7 @@ use vhost_user::{InflightArea, LogArea, MemoryRegion, Owner, Reply};
 
 use crate::address_space::{AddressSpace, Claim};
 use crate::bounds::{self, Bounds};
-use crate::connection::Connection;
+use crate::frame_socket::FrameSocket;
 use crate::kind::Personality;
 use crate::lent::{Closer, Lent, is_eventfd, kind_of};
 
@@ -68,7 +68,7 @@ pub(crate) struct FrontEnd {
     /// An address that its guest has brought here and nobody was told of yet.
     pub(crate) announced: Option<[u8; 6]>,
     /// Where we send requests of our own.
-    pub(crate) channel: Option<Connection>,
+    pub(crate) channel: Option<FrameSocket>,
     /// What is said was accepted by another process before.
     pub(crate) is_replayed: bool,
     /// It forbade what it had lent, by a seal.
@@ -318,9 +318,9 @@ impl Owner<Lent> for FrontEnd {
         }
         if !self.is_replayed {
             // A pair may have been given a name since.
-            refuse_own_link(&fd)?;
+            refuse_own_connection(&fd)?;
         }
-        self.channel = Some(Connection::of(fd, &self.closer));
+        self.channel = Some(FrameSocket::of(fd, &self.closer));
         Ok(())
     }
 
@@ -347,7 +347,7 @@ impl Owner<Lent> for FrontEnd {
 
 /// A link of which this process had both ends would never be seen to end. A front-end's end has a name on
 /// one side, since one of the two listened, and a channel has none; nor may it hold that end, sent over it.
-fn refuse_own_link(channel: &Lent) -> Result<(), ChannelRefused> {
+fn refuse_own_connection(channel: &Lent) -> Result<(), ChannelRefused> {
     let is_named = |name: Option<SocketAddrAny>| {
         let name = name.and_then(|name| SocketAddrUnix::try_from(name).ok());
         let is_written = |name: &SocketAddrUnix| {

@@ -75,7 +75,7 @@ struct Guest {
 #[derive(Default)]
 pub(crate) struct Follow {
     /// The runner whose process it is.
-    link: Option<u32>,
+    connection: Option<u32>,
     process: Option<Process>,
     scan_at: Option<Instant>,
     pause: Duration,
@@ -86,7 +86,7 @@ pub(crate) struct Follow {
 impl Follow {
     /// It is to be told again, by another plan.
     pub(crate) fn look_again(&mut self, now: Instant) {
-        if self.link.is_some() {
+        if self.connection.is_some() {
             self.scan_at = Some(now);
         }
     }
@@ -224,12 +224,13 @@ impl Manager {
         let is_due = |device: &&Device| {
             let follow = &device.follow;
             device.kind.nic().is_some()
-                && (follow.link != device.runner || follow.scan_at.is_some_and(|at| at <= now))
+                && (follow.connection != device.runner
+                    || follow.scan_at.is_some_and(|at| at <= now))
         };
         let due = self.devices.values().filter(is_due);
         // Who was never looked at comes first.
         let mut due: Vec<(bool, u32)> =
-            due.map(|device| (device.follow.link == device.runner, device.number)).collect();
+            due.map(|device| (device.follow.connection == device.runner, device.number)).collect();
         due.sort_unstable();
         for (at, (_, number)) in due.into_iter().enumerate() {
             if at < SCANS_PER_TURN {
@@ -255,24 +256,24 @@ impl Manager {
         let device = self.devices.get(&number);
         let device = found!(self.defects, device, "device whose guest is looked at");
         let runner = device.runner;
-        let is_new = device.follow.link != runner;
+        let is_new = device.follow.connection != runner;
         if is_new {
             self.forget_guest(number);
         }
         let device = self.devices.get_mut(&number);
         let device = found!(self.defects, device, "device whose guest is looked at");
-        let Some(link) = runner.and_then(|id| device.links.get(&id)) else {
-            return self.followed(number, Follow { link: runner, ..Follow::default() });
+        let Some(connection) = runner.and_then(|id| device.connections.get(&id)) else {
+            return self.followed(number, Follow { connection: runner, ..Follow::default() });
         };
         let pause = (device.follow.pause * 2).clamp(SCAN_FIRST, SCAN_LAST);
         let peer = || {
-            let peer = socket_peercred(link.connection.socket()).map_err(|e| e.to_string())?;
+            let peer = socket_peercred(connection.frames.socket()).map_err(|e| e.to_string())?;
             let (pid, uid) = (peer.pid.as_raw_nonzero().get() as u32, peer.uid.as_raw());
             Process::of(Path::new("/"), pid, uid).map_err(|missing| missing.to_string())
         };
         let process = device.follow.process.map_or_else(peer, Ok);
         let follow =
-            Follow { link: runner, scan_at: Some(now + pause), pause, ..Follow::default() };
+            Follow { connection: runner, scan_at: Some(now + pause), pause, ..Follow::default() };
         match process {
             Ok(process) if device.qmp().is_some() && is_new => {
                 // What frames went by was another front-end's.
@@ -283,7 +284,7 @@ impl Manager {
                 // Until its VMM has answered, it is as it was.
                 let process = Some(process);
                 let before = &mut *device.follow;
-                (before.link, before.process) = (follow.link, process);
+                (before.connection, before.process) = (follow.connection, process);
                 (before.scan_at, before.pause) = (follow.scan_at, follow.pause);
                 self.ask_vmm(number);
             }
@@ -302,15 +303,15 @@ impl Manager {
         let Some(device) = self.devices.get_mut(&number) else { return late("device") };
         let before = &device.follow;
         // Another front-end is there by now: that one is looked at next, and its VMM asked.
-        if before.process.is_none() || before.link != device.runner {
+        if before.process.is_none() || before.connection != device.runner {
             return;
         }
         if device.qmp() != Some(path) {
             return device.follow.look_again(self.now);
         }
-        let Follow { link, process, scan_at, pause, .. } = **before;
+        let Follow { connection, process, scan_at, pause, .. } = **before;
         let was_wrong = before.problem.is_some();
-        let follow = Follow { link, process, scan_at, pause, ..Follow::default() };
+        let follow = Follow { connection, process, scan_at, pause, ..Follow::default() };
         self.follow_process(number, follow, Some((path, said)));
         let device = self.devices.get_mut(&number);
         let device = found!(self.defects, device, "device whose VMM has said");

@@ -160,7 +160,7 @@ impl Device {
 
     /// What its front-end lacks, in words.
     pub(crate) fn idle_peer(&self) -> Option<String> {
-        let told = self.links.values().find_map(|link| link.beginning.told());
+        let told = self.connections.values().find_map(|connection| connection.beginning.told());
         told.map(|stage| stage.words(&self.facts.id))
     }
 
@@ -175,7 +175,7 @@ impl Device {
         let is_nic = self.kind.nic().is_some();
         let asks = |ring: &&u16| !is_nic || !ring.is_multiple_of(2);
         let attached: BTreeMap<u32, u64> = self
-            .links
+            .connections
             .keys()
             .map(|id| (*id, self.attached_in(*id, Scope::All)))
             .filter(|(_, rings)| !rings.is_empty())
@@ -183,24 +183,27 @@ impl Device {
             .collect();
         let rings = self.facts.rings;
         let mut told = None;
-        for (id, link) in &mut self.links {
-            if link.beginning.is_over() || runner.is_some_and(|runner| runner != *id) || is_held {
+        for (id, connection) in &mut self.connections {
+            if connection.beginning.is_over()
+                || runner.is_some_and(|runner| runner != *id)
+                || is_held
+            {
                 continue;
             }
             let seen = Seen {
-                has_owner: link.session.has_owner(),
-                has_memory: link.session.has_memory(),
+                has_owner: connection.session.has_owner(),
+                has_memory: connection.session.has_memory(),
                 rings: attached.get(id).copied().unwrap_or(0),
-                was_used: disk::is_running(rings, link),
+                was_used: disk::is_running(rings, connection),
                 counted,
             };
-            told = link.beginning.look(seen, now).or(told);
+            told = connection.beginning.look(seen, now).or(told);
         }
         told
     }
 
     fn has_new_front_end(&self) -> bool {
-        self.links.values().any(|link| !link.beginning.is_over())
+        self.connections.values().any(|connection| !connection.beginning.is_over())
     }
 }
 

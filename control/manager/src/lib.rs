@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `begin` | from a plan to the loop |
 //! | `manager` | the loop, and settling |
-//! | `links` | front-ends: messages, held until the queues they concern are back |
+//! | `connections` | front-ends: messages, held until the queues they concern are back |
 //! | `idle_peers` | front-ends that never come to a request |
 //! | `stopped` | queues that a sidecore has stopped |
 //! | `stalls`, `failures` | disks whose requests wait; whose guests are given errors |
@@ -38,7 +38,7 @@
 //! | `rights` | who may open a socket |
 //! | `defects` | what control counted on and did not find |
 //! | `clock` | the time, which loops alone read |
-//! | `poll`, `sockets`, `connection` | the system calls |
+//! | `poll`, `sockets`, `frame_socket` | the system calls |
 #![forbid(unsafe_code)]
 
 mod address_space;
@@ -52,7 +52,7 @@ mod bonds;
 mod bounds;
 pub mod check;
 mod clock;
-mod connection;
+mod connections;
 mod cores;
 mod daemon_view;
 mod defects;
@@ -62,6 +62,7 @@ mod disk_calls;
 mod effects;
 mod failures;
 mod follow;
+mod frame_socket;
 mod front_end;
 mod group_calls;
 mod guest_vcpus;
@@ -71,7 +72,6 @@ mod image;
 mod images;
 mod kind;
 mod lent;
-mod links;
 mod log_rate;
 mod manager;
 mod moves;

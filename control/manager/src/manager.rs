@@ -1,7 +1,7 @@
 //! The control loop: one event at a time, then settle.
 //!
 //! After every turn the devices that were touched are compared with what could run, and the
-//! difference is sent to the sidecores. Not here: messages (`links`), operators (`answers`).
+//! difference is sent to the sidecores. Not here: messages (`connections`), operators (`answers`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -111,7 +111,7 @@ pub(crate) struct Manager {
     pub(crate) reserve: Option<OwnedFd>,
     /// Devices to compare at the end of this turn.
     pub(crate) touched: BTreeSet<u32>,
-    pub(crate) next_link: u32,
+    pub(crate) next_connection: u32,
     pub(crate) next_device: u32,
     /// Another process is to take over.
     pub(crate) upgrade: Option<Upgrade>,
@@ -156,7 +156,7 @@ impl Manager {
                 self.tick();
                 match token {
                     Token::Listener(number) => self.accept(number),
-                    Token::Link(number, id) => self.serve_link(number, id, gone),
+                    Token::Connection(number, id) => self.serve_connection(number, id, gone),
                     Token::Unsynced(number) => self.note_unsynced(number),
                     Token::Parted(number) => self.has_parted(number),
                     Token::Core(core) => self.hear_core(core as usize),
@@ -292,19 +292,19 @@ impl Manager {
             self.move_ended(id, Some(STOPPED));
         }
         self.touched.insert(key.device);
-        let Owner::Connection(connection) = was.owner else {
+        let Owner::Connection(id) = was.owner else {
             return self.export_is_back(key.device, base, problem);
         };
         let device = self.devices.get_mut(&key.device);
         let device = found!(self.defects, device, "device of a queue that came back");
         let queue = device.queues.get_mut(usize::from(key.queue));
         let queue = found!(self.defects, queue, "queue of the number that came back");
-        let link = device.links.get_mut(&connection);
+        let connection = device.connections.get_mut(&id);
         if let Some(problem) = problem {
-            queue.is_refused(problem, link.map(|link| (connection, link.session.changes())));
-        } else if let Some(link) = link.filter(|_| left == 0) {
+            queue.is_refused(problem, connection.map(|it| (id, it.session.changes())));
+        } else if let Some(connection) = connection.filter(|_| left == 0) {
             // What is left is in the record, and whoever has that goes by it.
-            link.session.stopped_at(key.queue, base);
+            connection.session.stopped_at(key.queue, base);
         }
         if let Some(problem) = problem
             && device.log.allows(self.now)
@@ -313,9 +313,9 @@ impl Manager {
         }
         if made_wait {
             // Whoever was gone before the sidecore could say so is not spared for that.
-            return self.shut_out(key.device, connection);
+            return self.shut_out(key.device, id);
         }
-        self.queue_came_back(key.device, connection);
+        self.queue_came_back(key.device, id);
     }
 
     /// Asks a sidecore for a queue, once.
@@ -348,6 +348,8 @@ impl Manager {
         while !self.frozen
             && let Some(number) = self.touched.pop_first()
         {
+            // The one before may have waited for its image.
+            self.tick();
             self.settle_device(number);
         }
     }
@@ -384,8 +386,8 @@ impl Manager {
     pub(crate) fn attach_if_ready(&mut self, number: u32, index: u16) {
         let device = self.devices.get_mut(&number);
         let device = found!(self.defects, device, "device whose queue is to start");
-        if device.kind.nic().is_some_and(|nic| nic.travel.is_some()) {
-            // Where it is to start is known when the NIC has arrived.
+        if device.kind.nic().is_some_and(|nic| nic.travel.is_some() || nic.plug.is_none()) {
+            // Where it is to start is known when the NIC has arrived, or its switch has a port for it.
             return;
         }
         let remote = device.kind.disk().and_then(|disk| disk.remote.as_ref());
@@ -394,7 +396,7 @@ impl Manager {
             return;
         }
         match device.make_queue(index, self.now, &mut self.defects) {
-            Ok(Some((link, served))) => {
+            Ok(Some((connection, served))) => {
                 let is_nic = device.kind.nic().is_some();
                 let home = match &device.kind {
                     Kind::Nic(nic) => Some(nic.plug.map(|plug| plug.place.home)),
@@ -407,7 +409,7 @@ impl Manager {
                 let place = home.unwrap_or_else(|| self.place_again(number, was_at));
                 let sidecore = found!(self.defects, place, "sidecore for a queue that starts");
                 let by_hand = was_at.is_some_and(|(_, by_hand)| by_hand);
-                let place = Place { core: sidecore, owner: Owner::Connection(link), by_hand };
+                let place = Place { core: sidecore, owner: Owner::Connection(connection), by_hand };
                 let queue = self.queue_mut(number, index);
                 if !queue.is_some_and(|queue| queue.attach(place)) {
                     return self.defects.note("idle queue to start");
@@ -436,7 +438,7 @@ impl Manager {
     pub(crate) fn plan_connect(&mut self, number: u32) {
         let device = self.devices.get_mut(&number);
         let device = found!(self.defects, device, "device that may have to connect");
-        let alone = device.links.is_empty() && !device.removing && !device.kind.is_off();
+        let alone = device.connections.is_empty() && !device.removing && !device.kind.is_off();
         let alone = alone && !device.is_exported;
         if device.facts.mode == Mode::Connect && alone && self.stop_by.is_none() {
             let after = device.connect_after.max(device.closed_until);
@@ -488,13 +490,13 @@ impl Manager {
     fn connect(&mut self, number: u32, now: Instant) {
         let device = self.devices.get_mut(&number);
         let device = found!(self.defects, device, "device to connect");
-        if !device.links.is_empty() {
+        if !device.connections.is_empty() {
             return;
         }
         match sockets::open_connection(Path::new(&device.facts.socket)) {
             Ok(socket) => {
                 device.connect_after = Some(now + RETRY_INTERVAL);
-                self.add_link(number, socket);
+                self.add_connection(number, socket);
                 // If it was not taken in.
                 self.plan_connect(number);
             }
@@ -532,6 +534,7 @@ impl Manager {
     fn hear_calls(&mut self) {
         for _ in 0..CALLS_PER_TURN {
             let Some(request) = self.calls.take() else { return };
+            self.tick();
             self.answer(request);
         }
         // Front-ends are heard in between.

@@ -28,7 +28,7 @@ impl Manager {
         let is_bad = |queue: &Queue| queue.violation().is_some() || queue.problem().is_some();
         let is_cut = uplink.is_some_and(|uplink| !uplink.is_attached());
         let runs = !device.attached().is_empty();
-        let state = match device.links.is_empty() {
+        let state = match device.connections.is_empty() {
             _ if device.queues.iter().any(is_bad) || is_cut => NicState::Failed,
             _ if runs => NicState::Running,
             _ if device.problem.is_some() => NicState::Failed,

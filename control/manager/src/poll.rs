@@ -19,7 +19,7 @@ pub(crate) enum Token {
     /// A connection waits at the socket of this device.
     Listener(u32),
     /// A front-end of this device.
-    Link(u32, u32),
+    Connection(u32, u32),
     /// This device could not make data stable.
     Unsynced(u32),
     /// This disk was let go.
@@ -50,9 +50,9 @@ pub(crate) enum Token {
 
 impl Token {
     fn pack(self) -> u64 {
-        let (kind, device, link) = match self {
+        let (kind, device, connection) = match self {
             Token::Listener(device) => (0, device, 0),
-            Token::Link(device, link) => (1, device, link),
+            Token::Connection(device, connection) => (1, device, connection),
             Token::Core(core) => (2, core, 0),
             Token::Calls => (3, 0, 0),
             Token::Stop => (4, 0, 0),
@@ -67,14 +67,14 @@ impl Token {
             Token::Launcher(at) => (13, 0, at),
             Token::Openers => (14, 0, 0),
         };
-        kind << 56 | u64::from(device & 0xff_ffff) << 32 | u64::from(link)
+        kind << 56 | u64::from(device & 0xff_ffff) << 32 | u64::from(connection)
     }
 
     fn unpack(bits: u64) -> Token {
-        let (device, link) = ((bits >> 32) as u32 & 0xff_ffff, bits as u32);
+        let (device, connection) = ((bits >> 32) as u32 & 0xff_ffff, bits as u32);
         match bits >> 56 {
             0 => Token::Listener(device),
-            1 => Token::Link(device, link),
+            1 => Token::Connection(device, connection),
             2 => Token::Core(device),
             3 => Token::Calls,
             4 => Token::Stop,
@@ -83,9 +83,9 @@ impl Token {
             8 => Token::Parted(device),
             9 => Token::Greeter,
             10 => Token::Synced(device),
-            11 => Token::Qmp(link),
+            11 => Token::Qmp(connection),
             12 => Token::Guard,
-            13 => Token::Launcher(link),
+            13 => Token::Launcher(connection),
             14 => Token::Openers,
             _ => Token::Reload,
         }
@@ -183,7 +183,7 @@ mod tests {
     fn a_token_survives_packing() {
         for token in [
             Token::Listener(DEVICES_END - 1),
-            Token::Link(7, u32::MAX),
+            Token::Connection(7, u32::MAX),
             Token::Core(3),
             Token::Unsynced(9),
             Token::Parted(10),

@@ -228,7 +228,8 @@ impl Manager {
         self.set_services(&difference.changes);
         let mut undone = self.apply_rights(&difference.changes);
         let late = self.serve_prepared(prepared, &mut done, &mut undone);
-        let answer_by = Some(self.now + TAKE_OVER_TIME_MAX);
+        // From when its images were waited for.
+        let answer_by = Some(self.tick() + TAKE_OVER_TIME_MAX);
         self.reloading =
             Some(Reloading { late, resizing: Vec::new(), undone, done, reply: None, answer_by });
         self.begin_resizes(&difference.changes);

@@ -316,7 +316,9 @@ impl Manager {
             Some(_) => self.bounds.promise_again(&plan),
             None => self.bounds.promise(&plan).map_err(NotOpen::wrong)?,
         };
-        let runs = |device: &&mut DeviceEstate| device.links.iter().any(|link| link.runs);
+        let runs = |device: &&mut DeviceEstate| {
+            device.connections.iter().any(|connection| connection.runs)
+        };
         let has_guest = inherited.as_ref().is_some_and(runs);
         let (listener, disk, is_up) = match inherited {
             Some(device) => {

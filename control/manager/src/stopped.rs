@@ -1,6 +1,6 @@
 //! Queues that their sidecore has stopped, and front-ends that made one wait.
 //!
-//! Not here: what a violation is (`virtqueue`), nor what a closed front-end leaves behind (`links`).
+//! Not here: what a violation is (`virtqueue`), nor what a closed front-end leaves behind (`connections`).
 
 use std::time::Duration;
 
@@ -22,29 +22,31 @@ impl Manager {
         let Some(device) = self.devices.get_mut(&key.device) else { return late("device") };
         let queue = device.queues.get_mut(usize::from(key.queue));
         let queue = found!(self.defects, queue, "queue of the number that is stopped");
-        let connection = match queue.place().map(|place| place.owner) {
-            Some(Owner::Connection(connection)) => connection,
+        let id = match queue.place().map(|place| place.owner) {
+            Some(Owner::Connection(id)) => id,
             // Its ring is this daemon's own, and a link is its driver.
             Some(Owner::Link) => return self.defects.note("sound ring of a link"),
             None => return late("service"),
         };
         // A front-end that has gone leaves no problem behind: the next one starts the queue anew.
-        let Some(link) = device.links.get_mut(&connection) else { return late("front-end") };
+        let Some(connection) = device.connections.get_mut(&id) else {
+            return late("front-end");
+        };
         queue.stop(violation);
         if device.log.allows(self.now) {
             warn!(device = device.facts.id, queue = key.queue, "it is stopped: {violation}");
         }
         // Without a descriptor left, only the counters and the log tell.
-        if let Some(Ok(err)) = link.session.failed(key.queue).map(Lent::try_clone) {
+        if let Some(Ok(err)) = connection.session.failed(key.queue).map(Lent::try_clone) {
             device.closer.signal(err);
         }
-        if link.front_end.loss() == Some(Loss::Call) {
-            self.shut_out(key.device, connection);
+        if connection.front_end.loss() == Some(Loss::Call) {
+            self.shut_out(key.device, id);
         }
     }
 
     /// A front-end made a sidecore wait, which serves others too: it may do so once in a while.
-    pub(crate) fn shut_out(&mut self, number: u32, link: u32) {
+    pub(crate) fn shut_out(&mut self, number: u32, connection: u32) {
         let device = self.devices.get_mut(&number);
         let device = found!(self.defects, device, "device whose front-end is shut out");
         let until = self.now + SHUT_OUT_TIME;
@@ -54,6 +56,6 @@ impl Manager {
              taken for {} s",
             SHUT_OUT_TIME.as_secs()
         ));
-        self.close_link(number, link, "its call descriptor was made to block");
+        self.close_connection(number, connection, "its call descriptor was made to block");
     }
 }

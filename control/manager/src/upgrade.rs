@@ -53,7 +53,12 @@ pub fn take_packets<'a>(packets: impl Iterator<Item = (&'a [u8], usize)>) -> usi
         estate.take(bytes, fds.ok()?).ok()
     });
     let taken = taken.count();
-    assert!(estate.devices.values().all(|device| device.links.len() <= crate::device::LINKS_MAX));
+    assert!(
+        estate
+            .devices
+            .values()
+            .all(|device| device.connections.len() <= crate::device::CONNECTIONS_MAX)
+    );
     assert!(
         estate
             .seats

@@ -299,6 +299,9 @@ impl Manager {
     }
 
     fn open_uplink(&mut self, number: u32) {
+        if !self.plug_uplink_in_anew(number) {
+            return self.wait_for_a_port(number);
+        }
         let opened = found!(self.defects, self.open_ports(number), "uplink to open");
         let pause = self.uplink_pause();
         let uplink = self.network.uplinks.get_mut(&number);
@@ -419,21 +422,24 @@ impl Manager {
         uplink.moving_to = Some(to);
         match uplink.is_attached() {
             true => self.ask_back(number),
-            false => self.plug_uplink_in_anew(number),
+            false if self.plug_uplink_in_anew(number) => {}
+            false => self.wait_for_a_port(number),
         }
     }
 
-    fn plug_uplink_in_anew(&mut self, number: u32) {
+    /// Brings an uplink that is to move to its new bridge. False: that has no port left, and it is to move still.
+    fn plug_uplink_in_anew(&mut self, number: u32) -> bool {
         let uplink = self.network.uplinks.get_mut(&number);
         let uplink = found!(self.defects, uplink, "uplink that may move");
         let to = uplink.moving_to.take().filter(|_| !uplink.removing);
-        let (Some(to), from) = (to, uplink.place) else { return };
+        let (Some(to), from) = (to, uplink.place) else { return true };
         self.cores.give_load(from.home, 1);
         let place = self.place_of_uplink(to, number);
         self.cores.take_load(place.unwrap_or(from).home, 1);
         let Some(place) = place else {
-            let uplink = self.network.uplinks.get(&number).map(Uplink::name);
-            return warn!(uplink, "stays where it is: its switch has no port left");
+            let uplink = self.network.uplinks.get_mut(&number);
+            found!(self.defects, uplink, "uplink that is to move").moving_to = Some(to);
+            return false;
         };
         self.set_port(from, None);
         self.leave_switch(from);
@@ -442,6 +448,19 @@ impl Manager {
         uplink.place = place;
         let spec = uplink.port_spec();
         self.set_port(place, Some(spec));
+        true
+    }
+
+    /// It is closed, and looks for a port now and then.
+    fn wait_for_a_port(&mut self, number: u32) {
+        let retry_at = self.now + RETRY_INTERVAL;
+        let uplink = self.network.uplinks.get_mut(&number);
+        let uplink = found!(self.defects, uplink, "uplink that waits for a port");
+        let problem = "its switch has no port left".to_string();
+        if uplink.problem() != Some(problem.as_str()) {
+            warn!(uplink = uplink.name(), "is closed: {problem}");
+        }
+        uplink.state = State::Shut { problem, retry_at };
     }
 
     /// Its interface is gone: the descriptor is of no use any more.
@@ -475,7 +494,10 @@ impl Manager {
     }
 
     fn uplink_is_whole(&mut self, number: u32, ports: HostPorts, problem: Option<String>) {
-        self.plug_uplink_in_anew(number);
+        if !self.plug_uplink_in_anew(number) {
+            drop(ports);
+            return self.wait_for_a_port(number);
+        }
         let stopping = self.is_stopping();
         let uplink = self.network.uplinks.get_mut(&number);
         let uplink = found!(self.defects, uplink, "uplink that is back");

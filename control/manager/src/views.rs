@@ -13,7 +13,7 @@ use virtqueue::Format;
 
 use crate::balance::Balance;
 use crate::cores::Core;
-use crate::device::{Device, Link};
+use crate::device::{Connection, Device};
 use crate::disk::DiskParts;
 use crate::queue::Queue;
 use crate::rivals::Rivals;
@@ -23,7 +23,7 @@ use crate::stalls::Stall;
 /// How long the requests in flight may take to end before that is shown as a problem.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// One disk; with its queues or without. Without its guest's vCPUs.
+/// One disk; with its queues or without.
 pub(crate) fn disk(device: &Device, parts: &DiskParts, (queues, now): (bool, Instant)) -> DiskView {
     let snapshots: Vec<QueueSnapshot> =
         device.queues.iter().map(|queue| queue.counters().snapshot()).collect();
@@ -172,7 +172,7 @@ fn state_of(device: &Device, now: Instant) -> DiskState {
         DiskState::Running
     } else if device.problem.is_some() {
         DiskState::Failed
-    } else if !device.links.is_empty() {
+    } else if !device.connections.is_empty() {
         DiskState::Connected
     } else {
         DiskState::Waiting
@@ -183,12 +183,15 @@ fn state_of(device: &Device, now: Instant) -> DiskState {
 pub(crate) fn problem_of(device: &Device, now: Instant) -> Option<String> {
     let broken = device.queues.iter().enumerate().find_map(|(index, queue)| {
         let violation = queue.violation()?;
-        let is_lost = |link: &Link| link.front_end.loss().is_some();
-        let remedy =
-            match device.runner.and_then(|link| device.links.get(&link)).is_some_and(is_lost) {
-                true => "its VMM connects anew",
-                false => "its guest resets it",
-            };
+        let is_lost = |connection: &Connection| connection.front_end.loss().is_some();
+        let remedy = match device
+            .runner
+            .and_then(|connection| device.connections.get(&connection))
+            .is_some_and(is_lost)
+        {
+            true => "its VMM connects anew",
+            false => "its guest resets it",
+        };
         Some(format!("queue {index} is stopped: {violation}; it serves again after {remedy}"))
     });
     let unsynced = device.kind.disk().filter(|disk| disk.sync_failed()).map(|disk| {

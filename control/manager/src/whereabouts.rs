@@ -12,7 +12,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(crate) struct Whereabouts {
     /// Of which front-end.
-    link: Option<u32>,
+    connection: Option<u32>,
     node: Option<u32>,
     again_at: Option<Instant>,
 }
@@ -21,14 +21,14 @@ impl Device {
     /// The node of the memory of its front-end, as far as that is known.
     pub(crate) fn memory_node(&mut self, now: Instant) -> Option<u32> {
         let runner = self.runner?;
-        let is_known = self.whereabouts.link == Some(runner);
+        let is_known = self.whereabouts.connection == Some(runner);
         if is_known && self.whereabouts.again_at.is_none_or(|at| at > now) {
             return self.whereabouts.node;
         }
-        let pages = self.links.get(&runner)?.front_end.memory(false).ok()?.sample_pages();
+        let pages = self.connections.get(&runner)?.front_end.memory(false).ok()?.sample_pages();
         let is_settled = 2 * pages.there >= pages.asked;
         let again_at = (!is_settled).then(|| now + AGAIN);
-        self.whereabouts = Whereabouts { link: Some(runner), node: pages.node, again_at };
+        self.whereabouts = Whereabouts { connection: Some(runner), node: pages.node, again_at };
         pages.node
     }
 }

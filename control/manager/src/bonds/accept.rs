@@ -117,7 +117,7 @@ impl Manager {
 
     /// Whether nobody has a disk whose path names another image than is open.
     pub(crate) fn is_left(&self, device: &Device) -> bool {
-        let disk = device.kind.disk().filter(|_| !device.removing && device.links.is_empty());
+        let disk = device.kind.disk().filter(|_| !device.removing && device.connections.is_empty());
         let is_astray = disk.is_some_and(|disk| disk.astray == Some(Astray::Replaced));
         is_astray && !self.is_clients(device.number)
     }

@@ -60,17 +60,17 @@ impl Bond {
         }
     }
 
-    /// What front-end `link` of disk `id` may do. `was_running`: a ring of its driver was served before.
-    pub(crate) fn judge(&self, id: &str, link: u32, was_running: bool) -> Verdict {
-        match self.judged(id, link, was_running) {
+    /// What front-end `connection` of disk `id` may do. `was_running`: a ring of its driver was served before.
+    pub(crate) fn judge(&self, id: &str, connection: u32, was_running: bool) -> Verdict {
+        match self.judged(id, connection, was_running) {
             Verdict::Same if self.is_elsewhere && self.found.is_some() => Verdict::Remember,
             verdict => verdict,
         }
     }
 
-    fn judged(&self, id: &str, link: u32, was_running: bool) -> Verdict {
+    fn judged(&self, id: &str, connection: u32, was_running: bool) -> Verdict {
         let remembered = match &self.before {
-            Some((of, before)) if *of == link && was_running => before,
+            Some((of, before)) if *of == connection && was_running => before,
             _ => &self.remembered,
         };
         match remembered {
@@ -84,20 +84,20 @@ impl Bond {
         }
     }
 
-    /// A ring of front-end `link` is to be served, which is that process.
+    /// A ring of front-end `connection` is to be served, which is that process.
     pub(crate) fn begin(
         &mut self,
-        link: u32,
+        connection: u32,
         verdict: &Verdict,
         vmm: impl FnOnce() -> Option<Vmm>,
     ) {
-        if !self.has_served(link) {
+        if !self.has_served(connection) {
             self.served_to = vmm();
         }
         if !self.is_refused_there {
             self.refused = None;
         }
-        self.served = Some(link);
+        self.served = Some(connection);
         let Some(found) = self.found.as_ref().filter(|_| *verdict == Verdict::Remember) else {
             return;
         };
@@ -108,14 +108,14 @@ impl Bond {
         }
         self.is_elsewhere = false;
         let before = std::mem::replace(&mut self.remembered, now);
-        if self.before.as_ref().is_none_or(|(of, _)| *of != link) {
-            self.before = Some((link, before));
+        if self.before.as_ref().is_none_or(|(of, _)| *of != connection) {
+            self.before = Some((connection, before));
         }
     }
 
-    /// Whether front-end `link` is the one that was served last.
-    pub(crate) fn has_served(&self, link: u32) -> bool {
-        self.served == Some(link)
+    /// Whether front-end `connection` is the one that was served last.
+    pub(crate) fn has_served(&self, connection: u32) -> bool {
+        self.served == Some(connection)
     }
 
     /// Whether the front-end that was served last was that process, or none was.
@@ -143,10 +143,10 @@ impl Bond {
         self.unkept_why.as_deref()
     }
 
-    /// The guest of front-end `link` waits, for that reason. What it was on before it seemed to be a new one is what it
+    /// The guest of front-end `connection` waits, for that reason. What it was on before it seemed to be a new one is what it
     /// is on.
-    pub(crate) fn refuse_link(&mut self, link: u32, why: String) {
-        if let Some((_, before)) = self.before.take_if(|(of, _)| *of == link) {
+    pub(crate) fn refuse_connection(&mut self, connection: u32, why: String) {
+        if let Some((_, before)) = self.before.take_if(|(of, _)| *of == connection) {
             if let Remembered::Image(image) = &before {
                 self.unkept = Some(image.clone());
             }

@@ -250,7 +250,7 @@ fn what_could_not_be_kept_is_tried_again() {
 fn what_an_iohost_has_said_holds_until_it_says_otherwise_whatever_rings_do() {
     let found = || Some(crate::image::Found { image: image("/a"), was_bytes: None });
     let mut bond = Bond::new(found(), (Remembered::Image(image("/a")), true));
-    bond.refuse_link(0, "here".to_string());
+    bond.refuse_connection(0, "here".to_string());
     bond.begin(0, &Verdict::Same, || None);
     assert_eq!(bond.refused(), None, "it was served after all");
     bond.refuse_there("there".to_string());
@@ -272,7 +272,7 @@ fn a_guest_that_seemed_to_be_new_is_on_the_image_before() {
     bond.begin(3, &begun, || None);
     assert_eq!(bond.take_unkept(), Some(other("/b")));
     let Verdict::Other(why) = bond.judge("vm1", 3, true) else { panic!("it is served") };
-    bond.refuse_link(3, why.to_string());
+    bond.refuse_connection(3, why.to_string());
     assert_eq!(bond.take_unkept(), Some(image("/a")), "what is kept is put right");
     // Whoever comes next is judged by that.
     assert!(matches!(bond.judge("vm1", 4, true), Verdict::Other(_)));

@@ -72,8 +72,8 @@ fn what_is_beyond_a_promise_never_comes_out_of_another_one() {
     // Two devices, and one more connection of either.
     let bounds = limits(2 * 17 + 11, 2 * 34 + 10, u64::MAX);
     let _promises = [bounds.promise(&plan).unwrap(), bounds.promise(&plan).unwrap()];
-    let link = bounds.claim_link(1).unwrap();
-    assert!(bounds.claim_link(1).is_none() && bounds.claim_message(5, 0).is_none());
+    let link = bounds.claim_connection(1).unwrap();
+    assert!(bounds.claim_connection(1).is_none() && bounds.claim_message(5, 0).is_none());
     assert!(bounds.is_used_up());
     drop(link);
     // Some that are in every device's part, and those beyond it.

@@ -511,7 +511,7 @@ impl Manager {
         let parts = found!(self.defects, device.kind.disk(), "disk that is asked for");
         let (id, whose) = (parts.plan.id.clone(), RemoteParts::whose(&parts.plan));
         let whose = found!(self.defects, whose, "IOhost of a disk that is asked for");
-        let link = device.runner.and_then(|link| device.links.get(&link));
+        let link = device.runner.and_then(|link| device.connections.get(&link));
         let is_running = link.is_some_and(|link| disk::is_running(device.facts.rings, link));
         let image = if is_running { parts.bond.told_number() } else { 0 };
         let remote = parts.remote.as_ref();

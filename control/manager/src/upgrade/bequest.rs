@@ -19,9 +19,9 @@ use super::wire::{
     PlaceWords, RINGS_MAX, RingWords, WITH_GUARD,
 };
 use crate::clock::machine_ns;
-use crate::connection::Connection;
-use crate::device::{Device, Held, Link};
+use crate::device::{Connection, Device, Held};
 use crate::disk::DiskParts;
+use crate::frame_socket::FrameSocket;
 use crate::kind::{DevicePlan, Kind};
 use crate::lent::Lent;
 use crate::manager::Manager;
@@ -94,8 +94,8 @@ impl Manager {
     pub(super) fn send_estate(&self, channel: &Channel) -> io::Result<()> {
         for device in self.devices.values().filter(|device| !device.removing) {
             self.send_device(channel, device)?;
-            for (id, link) in &device.links {
-                send_link(channel, link, device.runner == Some(*id))?;
+            for (id, connection) in &device.connections {
+                send_connection(channel, connection, device.runner == Some(*id))?;
             }
         }
         self.send_known(channel)?;
@@ -227,30 +227,30 @@ fn nic_words(kind: &Kind) -> Option<NicWords> {
 }
 
 /// The session's state as messages, and what of its connection is unfinished.
-fn send_link(channel: &Channel, link: &Link, runs: bool) -> io::Result<()> {
+fn send_connection(channel: &Channel, connection: &Connection, runs: bool) -> io::Result<()> {
     let send =
         |packet: FromPredecessor, fds: &[BorrowedFd<'_>]| channel.send(&packet, fds, SEND_TIME_MAX);
-    send(FromPredecessor::Link(LinkWords { runs }), &[link.connection.socket().as_fd()])?;
-    let back_channel = link.front_end.channel.as_ref();
+    send(FromPredecessor::Link(LinkWords { runs }), &[connection.frames.socket().as_fd()])?;
+    let back_channel = connection.front_end.channel.as_ref();
     let back_channel =
         back_channel.map(|channel| (Message::SetBackendReqFd, vec![channel.socket()]));
-    let lent = back_channel.into_iter().chain(link.front_end.kept.retell()).collect();
-    for (message, fds) in link.session.retell(lent) {
+    let lent = back_channel.into_iter().chain(connection.front_end.kept.retell()).collect();
+    for (message, fds) in connection.session.retell(lent) {
         send(FromPredecessor::Told { message: message.emit(false) }, &borrowed(&fds))?;
     }
-    if let Some(Held { message, fds, need_reply, .. }) = &link.held {
+    if let Some(Held { message, fds, need_reply, .. }) = &connection.held {
         let fds: Vec<&Lent> = fds.iter().collect();
         send(FromPredecessor::Unread { bytes: message.emit(*need_reply) }, &borrowed(&fds))?;
     }
-    for (bytes, fds) in link.connection.unread() {
+    for (bytes, fds) in connection.frames.unread() {
         let fds: Vec<&Lent> = fds.iter().collect();
         send(FromPredecessor::Unread { bytes: bytes.to_vec() }, &borrowed(&fds))?;
     }
-    for (bytes, fd) in link.connection.unsent() {
+    for (bytes, fd) in connection.frames.unsent() {
         let fds: Vec<&Lent> = fd.into_iter().collect();
         send(FromPredecessor::Unsent { bytes: bytes.to_vec() }, &borrowed(&fds))?;
     }
-    for (bytes, _) in link.front_end.channel.iter().flat_map(Connection::unsent) {
+    for (bytes, _) in connection.front_end.channel.iter().flat_map(FrameSocket::unsent) {
         send(FromPredecessor::Untold { bytes: bytes.to_vec() }, &[])?;
     }
     Ok(())
@@ -265,15 +265,15 @@ fn borrowed<'a>(fds: &[&'a Lent]) -> Vec<BorrowedFd<'a>> {
 }
 
 fn ring_words(device: &Device) -> Vec<RingWords> {
-    let runner = device.runner.and_then(|id| device.links.get(&id));
+    let runner = device.runner.and_then(|id| device.connections.get(&id));
     let words = |(index, queue): (usize, &Queue)| {
         let index = index as u16;
         let Known { was_attached, again, left, violation, problem } = queue.known();
         RingWords {
             device: device.facts.id.clone(),
             queue: index,
-            base: runner.and_then(|link| link.session.base(index)),
-            failed: runner.is_some_and(|link| link.session.has_failed(index)),
+            base: runner.and_then(|connection| connection.session.base(index)),
+            failed: runner.is_some_and(|connection| connection.session.has_failed(index)),
             violation,
             problem,
             left,

@@ -12,7 +12,7 @@ use remote::iohost::SEATS_MAX;
 use super::error::EstateError;
 use super::pause::Moments;
 use super::wire::{self, DeviceWords, FromPredecessor, Handle, KnownWords, RingWords};
-use crate::device::{LINKS_MAX, Link};
+use crate::device::{CONNECTIONS_MAX, Connection};
 use crate::poll::DEVICES_END;
 use crate::sockets;
 
@@ -20,7 +20,7 @@ use crate::sockets;
 const TOLD_MAX: usize = 4096;
 /// Unread messages of a link: one that is held, and the beginning of another.
 const UNREAD_MAX: usize = 2;
-/// Replies that a link has not read.
+/// Replies that a connection has not read.
 const UNSENT_MAX: usize = 64;
 /// Queues of all taps: 1,024 wires of 16.
 const TAPS_MAX: usize = 16_384;
@@ -33,7 +33,7 @@ pub(crate) type Parcel = (Vec<u8>, Vec<OwnedFd>);
 
 /// A connection of a front-end.
 #[derive(Debug)]
-pub(crate) struct LinkEstate {
+pub(crate) struct ConnectionEstate {
     pub(crate) runs: bool,
     pub(crate) socket: OwnedFd,
     pub(crate) told: Vec<Parcel>,
@@ -50,7 +50,7 @@ pub(crate) struct DeviceEstate {
     pub(crate) listener: Option<OwnedFd>,
     /// Until the disk is made of them.
     pub(crate) handles: Option<Handles<OwnedFd>>,
-    pub(crate) links: Vec<LinkEstate>,
+    pub(crate) connections: Vec<ConnectionEstate>,
     /// Of a NIC's port.
     pub(crate) counters: BTreeMap<String, u64>,
 }
@@ -93,7 +93,7 @@ pub(crate) struct Estate {
     /// Disks that lost data, as they were found last.
     pub(crate) sync_failed: Vec<String>,
     /// Connections that could not be taken over, to be closed when nobody else has them.
-    pub(crate) doomed: Vec<Link>,
+    pub(crate) doomed: Vec<Connection>,
     /// Devices whose front-end the predecessor has closed since it told of it.
     pub(crate) gone: BTreeSet<u32>,
     /// When queues were asked for and came back.
@@ -118,6 +118,14 @@ pub(crate) enum Progress {
     /// All rings are there.
     Flipped,
     Yours,
+}
+
+impl ConnectionEstate {
+    /// Of which nothing more is told yet.
+    fn new(runs: bool, socket: OwnedFd) -> ConnectionEstate {
+        let (told, unread) = (Vec::new(), VecDeque::new());
+        ConnectionEstate { runs, socket, told, unread, unsent: Vec::new(), untold: Vec::new() }
+    }
 }
 
 impl Estate {
@@ -148,30 +156,28 @@ impl Estate {
             }
             FromPredecessor::Device(words) => self.add_device(words, &mut fds)?,
             FromPredecessor::Link(words) => {
-                let (told, unread, unsent) = (Vec::new(), VecDeque::new(), Vec::new());
-                let untold = Vec::new();
                 let socket = one(&mut fds)?;
-                let links = &mut self.device()?.links;
-                bounded(links.len(), LINKS_MAX, "connections of one device")?;
-                links.push(LinkEstate { runs: words.runs, socket, told, unread, unsent, untold });
+                let connections = &mut self.device()?.connections;
+                bounded(connections.len(), CONNECTIONS_MAX, "connections of one device")?;
+                connections.push(ConnectionEstate::new(words.runs, socket));
             }
             FromPredecessor::Told { message } => {
-                let told = &mut self.link()?.told;
+                let told = &mut self.connection()?.told;
                 bounded(told.len(), TOLD_MAX, "messages of one front-end")?;
                 told.push((message, fds.drain(..).collect()));
             }
             FromPredecessor::Unread { bytes } => {
-                let unread = &mut self.link()?.unread;
+                let unread = &mut self.connection()?.unread;
                 bounded(unread.len(), UNREAD_MAX, "unread messages of one front-end")?;
                 unread.push_back((bytes, fds.drain(..).collect()));
             }
             FromPredecessor::Unsent { bytes } => {
-                let unsent = &mut self.link()?.unsent;
+                let unsent = &mut self.connection()?.unsent;
                 bounded(unsent.len(), UNSENT_MAX, "replies to one front-end")?;
                 unsent.push((bytes, fds.drain(..).collect()));
             }
             FromPredecessor::Untold { bytes } => {
-                let untold = &mut self.link()?.untold;
+                let untold = &mut self.connection()?.untold;
                 bounded(untold.len(), UNSENT_MAX, "messages to one front-end")?;
                 untold.push((bytes, Vec::new()));
             }
@@ -222,12 +228,13 @@ impl Estate {
 
     /// Descriptors of devices that it holds.
     pub(crate) fn descriptors(&self) -> usize {
-        let of_link = |link: &LinkEstate| {
-            let parcels = link.told.iter().chain(&link.unread).chain(&link.unsent);
+        let of_link = |connection: &ConnectionEstate| {
+            let parcels =
+                connection.told.iter().chain(&connection.unread).chain(&connection.unsent);
             1 + parcels.map(|(_, fds)| fds.len()).sum::<usize>()
         };
         let of_device = |device: &DeviceEstate| {
-            device.words.handles.len() + device.links.iter().map(of_link).sum::<usize>()
+            device.words.handles.len() + device.connections.iter().map(of_link).sum::<usize>()
         };
         self.taps.len() + self.devices.values().map(of_device).sum::<usize>()
     }
@@ -260,9 +267,9 @@ impl Estate {
             _ => return Err(EstateError::MixedHandles(words.id)),
         };
         let id = words.id.clone();
-        let (links, counters) = (Vec::new(), BTreeMap::new());
+        let (connections, counters) = (Vec::new(), BTreeMap::new());
         let listener = listener.map(sockets::behind_others);
-        let device = DeviceEstate { words, listener, handles, links, counters };
+        let device = DeviceEstate { words, listener, handles, connections, counters };
         if self.devices.insert(id.clone(), device).is_some() {
             return Err(EstateError::SameDevice(id));
         }
@@ -311,8 +318,8 @@ impl Estate {
         last.ok_or(EstateError::StrayConnection)
     }
 
-    fn link(&mut self) -> Result<&mut LinkEstate, EstateError> {
-        self.device()?.links.last_mut().ok_or(EstateError::StrayMessage)
+    fn connection(&mut self) -> Result<&mut ConnectionEstate, EstateError> {
+        self.device()?.connections.last_mut().ok_or(EstateError::StrayMessage)
     }
 }
 
@@ -342,11 +349,11 @@ mod tests {
             last = estate.take(packet.as_bytes(), fds).expect(packet);
         }
         assert_eq!(last, Progress::Yours);
-        let link = estate.devices.get("d").and_then(|device| device.links.first());
-        let link = link.expect("a connection");
+        let connection = estate.devices.get("d").and_then(|device| device.connections.first());
+        let connection = connection.expect("a connection");
         let bytes = |parcels: &[Parcel]| parcels.iter().map(|(b, _)| b.clone()).collect::<Vec<_>>();
-        assert_eq!(bytes(&link.unsent), [[1]]);
-        assert_eq!(bytes(&link.untold), [[1, 2]], "of the back-end channel");
+        assert_eq!(bytes(&connection.unsent), [[1]]);
+        assert_eq!(bytes(&connection.untold), [[1, 2]], "of the back-end channel");
         assert_eq!(estate.rings.first().and_then(|ring| ring.asked_ns), Some(7));
         assert_eq!(estate.moments.drained_ns, 9);
         assert_eq!((estate.run, estate.known["rack"].len()), (Some(7), 1));

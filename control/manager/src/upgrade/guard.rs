@@ -184,20 +184,21 @@ impl Manager {
 impl Device {
     /// Each ring goes on as after a crash.
     fn find_rings(&mut self) {
-        let runner = self.runner.and_then(|id| Some((id, self.links.get_mut(&id)?)));
-        let Some((id, link)) = runner else { return };
-        let format = format_of(link.session.features());
-        let changes = link.session.changes();
+        let runner = self.runner.and_then(|id| Some((id, self.connections.get_mut(&id)?)));
+        let Some((id, connection)) = runner else { return };
+        let format = format_of(connection.session.features());
+        let changes = connection.session.changes();
         for (index, queue) in (0u16..).zip(&mut self.queues) {
-            let Some(facts) = link.session.set_up(index).filter(|_| queue.was_attached()) else {
+            let Some(facts) = connection.session.set_up(index).filter(|_| queue.was_attached())
+            else {
                 continue;
             };
             queue.forget_left();
-            if link.front_end.inflight.is_some() {
+            if connection.front_end.inflight.is_some() {
                 continue;
             }
-            match (format, start::used_index(&facts, &link.front_end)) {
-                (Format::Split, Some(used)) => link.session.stopped_at(index, used.into()),
+            match (format, start::used_index(&facts, &connection.front_end)) {
+                (Format::Split, Some(used)) => connection.session.stopped_at(index, used.into()),
                 _ => queue.lose_place((id, changes), PLACE_LOST),
             }
         }

@@ -19,12 +19,12 @@ use vhost_user::{Frame, Framer, Refused, Reject};
 use super::bequest::{is_made_of, made_of};
 use super::channel::Channel;
 use super::error::{AdoptError, HeirError};
-use super::estate::{DeviceEstate, Estate, LinkEstate, Parcel, Progress};
+use super::estate::{ConnectionEstate, DeviceEstate, Estate, Parcel, Progress};
 use super::pause::Moments;
 use super::wire::{DeviceWords, FORMATS, FromHeir, RingWords, WITH_GUARD};
 use crate::clock::machine_ns;
 use crate::defects::found;
-use crate::device::{Device, Link};
+use crate::device::{Connection, Device};
 use crate::front_end::FrontEndError;
 use crate::idle_peers::Beginning;
 use crate::kind::{DevicePlan, Kind};
@@ -155,7 +155,8 @@ impl Manager {
         let plans = self.devices.values().map(|device| device.kind.plan());
         let here = plans.filter(|plan| estate.device_of(plan).is_some());
         let here: BTreeSet<String> = here.map(|plan| plan.id().to_string()).collect();
-        let is_run = |device: &DeviceEstate| device.links.iter().any(|link| link.runs);
+        let is_run =
+            |device: &DeviceEstate| device.connections.iter().any(|connection| connection.runs);
         let lost = |(id, device): &(&String, &DeviceEstate)| is_run(device) && !here.contains(*id);
         match estate.devices.iter().find(lost) {
             Some((id, _)) => Err(HeirError::InUse(id.clone())),
@@ -182,61 +183,68 @@ impl Manager {
             };
             let wrong = |source| HeirError::Device { name: plan.name(), source };
             device.go_on_as(&told.words, self.now).map_err(wrong)?;
-            for link in std::mem::take(&mut told.links) {
-                self.adopt_link(number, link).map_err(wrong)?;
+            for connection in std::mem::take(&mut told.connections) {
+                self.adopt_connection(number, connection).map_err(wrong)?;
             }
         }
         Ok(())
     }
 
-    fn adopt_link(&mut self, number: u32, estate: LinkEstate) -> Result<(), AdoptError> {
-        let id = self.next_link;
-        self.next_link = self.next_link.wrapping_add(1);
+    fn adopt_connection(
+        &mut self,
+        number: u32,
+        estate: ConnectionEstate,
+    ) -> Result<(), AdoptError> {
+        let id = self.next_connection;
+        self.next_connection = self.next_connection.wrapping_add(1);
         let Some(device) = self.devices.get_mut(&number) else {
             self.defects.note("device to adopt");
             return Ok(());
         };
-        let LinkEstate { runs, socket, told, unread, unsent, untold } = estate;
-        let mut link = device.new_link(socket, (&self.addresses, &self.bounds), self.now);
-        link.beginning = Beginning::over();
-        link.front_end.may_run = runs;
-        let is_first = device.links.values().all(|link| link.extra.is_some());
-        link.extra = if is_first { None } else { self.bounds.claim_link(device.facts.rings) };
+        let ConnectionEstate { runs, socket, told, unread, unsent, untold } = estate;
+        let mut connection =
+            device.new_connection(socket, (&self.addresses, &self.bounds), self.now);
+        connection.beginning = Beginning::over();
+        connection.front_end.may_run = runs;
+        let is_first = device.connections.values().all(|connection| connection.extra.is_some());
+        connection.extra =
+            if is_first { None } else { self.bounds.claim_connection(device.facts.rings) };
         let lend = |(bytes, fds): Parcel| {
             let fds = fds.into_iter().map(|fd| Lent::new(fd, &device.closer));
             (bytes, fds.collect::<Vec<Lent>>())
         };
-        link.front_end.is_replayed = true;
-        let replayed = replay(&mut link, told.into_iter().map(lend));
-        link.front_end.is_replayed = false;
-        if (device.facts.allow_unsealed_memory || link.front_end.has_sealed.get())
+        connection.front_end.is_replayed = true;
+        let replayed = replay(&mut connection, told.into_iter().map(lend));
+        connection.front_end.is_replayed = false;
+        if (device.facts.allow_unsealed_memory || connection.front_end.has_sealed.get())
             && let (Err(_), Some(estate)) = (&replayed, &mut self.estate)
         {
             // It may be cutting its memory off; that must not keep the others from being taken over.
-            estate.doomed.push(link);
+            estate.doomed.push(connection);
             return Ok(());
         }
         if let Err(why) = replayed {
             // Its destructor would shut down the connection, which is the predecessor's as well.
-            std::mem::forget(link);
+            std::mem::forget(connection);
             return Err(why);
         }
         // Whoever it connected to is here.
         device.retry_at = None;
         let (unread, unsent) = (unread.into_iter().map(lend), unsent.into_iter().map(lend));
-        link.connection.go_on(unread, unsent.collect());
-        if let Some(channel) = &mut link.front_end.channel {
+        connection.frames.go_on(unread, unsent.collect());
+        if let Some(channel) = &mut connection.front_end.channel {
             let untold = untold.into_iter().map(|(bytes, _)| (bytes, Vec::new()));
             channel.go_on(std::iter::empty(), untold.collect());
         }
-        if let Err(error) = self.poll.add(link.connection.socket(), Token::Link(number, id)) {
-            std::mem::forget(link);
+        if let Err(error) = self.poll.add(connection.frames.socket(), Token::Connection(number, id))
+        {
+            std::mem::forget(connection);
             return Err(AdoptError::Watch(error));
         }
         if runs {
             device.runner = Some(id);
         }
-        device.links.insert(id, link);
+        device.connections.insert(id, connection);
         Ok(())
     }
 
@@ -280,7 +288,7 @@ impl Manager {
         for number in gone.unwrap_or_default() {
             let runner = self.devices.get(&number).and_then(|device| device.runner);
             if let Some(id) = runner {
-                self.close_link(number, id, "it was gone when another process took over");
+                self.close_connection(number, id, "it was gone when another process took over");
             }
         }
         self.devices.values_mut().for_each(Device::has_stayed);
@@ -308,12 +316,13 @@ impl Manager {
         let format = self.estate.as_ref().map_or(0, |estate| estate.format);
         self.be_watched(heir, format >= WITH_GUARD);
         let early = |device: &Device| {
-            let links = device.links.iter().filter(|(_, link)| link.connection.has_early());
-            links.map(|(id, _)| (device.number, *id)).collect::<Vec<_>>()
+            let connections =
+                device.connections.iter().filter(|(_, connection)| connection.frames.has_early());
+            connections.map(|(id, _)| (device.number, *id)).collect::<Vec<_>>()
         };
         let early: Vec<(u32, u32)> = self.devices.values().flat_map(early).collect();
         for (number, id) in early {
-            self.serve_link(number, id, false);
+            self.serve_connection(number, id, false);
         }
         let estate = found!(self.defects, self.estate.take(), "estate of a predecessor");
         if estate.devices.values().any(DeviceEstate::is_left) {
@@ -324,10 +333,11 @@ impl Manager {
             info!(device = id, "the configuration has it no more, or as another; it is gone");
             device.remove_socket();
         }
-        let links = self.devices.iter();
-        let all = links.flat_map(|(number, device)| device.links.keys().map(|id| (*number, *id)));
+        let connections = self.devices.iter();
+        let all = connections
+            .flat_map(|(number, device)| device.connections.keys().map(|id| (*number, *id)));
         for (number, id) in all.collect::<Vec<_>>() {
-            self.watch_link(number, id);
+            self.watch_connection(number, id);
         }
     }
 }
@@ -416,14 +426,16 @@ impl Device {
         let again = place.map(|place| (place.sidecore, place.by_hand));
         queue.go_on_as(Known { was_attached, again, left, violation, problem });
         // It has no front-end that runs it, or had none when this was told.
-        let Some(link) = self.runner.and_then(|id| self.links.get_mut(&id)) else { return };
+        let Some(connection) = self.runner.and_then(|id| self.connections.get_mut(&id)) else {
+            return;
+        };
         let Some(base) = base else { return };
         // Where its front-end said that it stands, it may not have been served yet.
-        if link.session.base(index) != Some(base) {
-            link.session.stopped_at(index, base);
+        if connection.session.base(index) != Some(base) {
+            connection.session.stopped_at(index, base);
         }
         if failed {
-            link.session.failed(index);
+            connection.session.failed(index);
         }
     }
 }
@@ -436,15 +448,18 @@ fn has_ended(error: &io::Error) -> bool {
 
 /// Has a front-end say again what it said.
 fn replay(
-    link: &mut Link,
+    connection: &mut Connection,
     told: impl Iterator<Item = (Vec<u8>, Vec<Lent>)>,
 ) -> Result<(), AdoptError> {
     for told in told {
         let frame = frame_of(told)?;
         let refused = |reject: Reject<Refused<FrontEndError>>| AdoptError::Refused(reject.reason);
-        let message = link.session.parse(&frame).map_err(|reject| refused(reject.into()))?;
+        let message = connection.session.parse(&frame).map_err(|reject| refused(reject.into()))?;
         // What it would answer was answered long ago.
-        link.session.apply(message, frame.fds, false, &mut link.front_end).map_err(refused)?;
+        connection
+            .session
+            .apply(message, frame.fds, false, &mut connection.front_end)
+            .map_err(refused)?;
     }
     Ok(())
 }

@@ -306,7 +306,7 @@ impl Manager {
     }
 
     fn bequeath(&mut self) -> Result<(), UpgradeError> {
-        self.close_ill_links();
+        self.close_ill_connections();
         let began = self.tick();
         self.frozen = true;
         // Of an upgrade that was given up.
@@ -369,16 +369,16 @@ impl Manager {
     }
 
     /// A front-end that took back what it had lent would only keep the new process from mapping it.
-    fn close_ill_links(&mut self) {
+    fn close_ill_connections(&mut self) {
         let ill = |device: &Device| {
-            let ill = device.links.iter().filter(|(_, link)| {
-                link.front_end.loss().is_some() || !link.front_end.kept.is_whole()
+            let ill = device.connections.iter().filter(|(_, connection)| {
+                connection.front_end.loss().is_some() || !connection.front_end.kept.is_whole()
             });
             ill.map(|(id, _)| (device.number, *id)).collect::<Vec<_>>()
         };
         let ill: Vec<(u32, u32)> = self.devices.values().flat_map(ill).collect();
         for (number, id) in ill {
-            self.close_link(number, id, "it took away memory that it had lent");
+            self.close_connection(number, id, "it took away memory that it had lent");
         }
     }
 
@@ -400,7 +400,7 @@ impl Manager {
             self.send_all_out(&BTreeSet::new());
         }
         self.hear_links_later();
-        self.release_held_links();
+        self.release_held_connections();
         self.touched.extend(self.devices.keys());
         if let Some(reply) = upgrade.reply.take() {
             reply.answer(Err(refused(why)));

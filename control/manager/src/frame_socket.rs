@@ -32,7 +32,7 @@ pub(crate) enum Incoming {
 /// Bytes that were received, and the descriptors that came with them.
 type Early = (Vec<u8>, Vec<Lent>);
 
-pub(crate) struct Connection {
+pub(crate) struct FrameSocket {
     socket: Lent,
     /// Closes what comes here.
     closer: Closer,
@@ -44,15 +44,15 @@ pub(crate) struct Connection {
     sent: usize,
 }
 
-impl Connection {
-    pub(crate) fn new(socket: OwnedFd, closer: &Closer) -> Connection {
-        Connection::of(Lent::new(socket, closer), closer)
+impl FrameSocket {
+    pub(crate) fn new(socket: OwnedFd, closer: &Closer) -> FrameSocket {
+        FrameSocket::of(Lent::new(socket, closer), closer)
     }
 
     /// Over a socket that a front-end sent.
-    pub(crate) fn of(socket: Lent, closer: &Closer) -> Connection {
+    pub(crate) fn of(socket: Lent, closer: &Closer) -> FrameSocket {
         let (framer, early, outbox) = (Framer::default(), VecDeque::new(), VecDeque::new());
-        Connection { socket, closer: closer.clone(), framer, early, outbox, sent: 0 }
+        FrameSocket { socket, closer: closer.clone(), framer, early, outbox, sent: 0 }
     }
 
     /// What was received and not given out as messages, for a process that takes over: each part has its
@@ -171,7 +171,7 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for FrameSocket {
     /// The front-end sees the end at once, though the close itself may come later.
     fn drop(&mut self) {
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);

@@ -10,9 +10,9 @@ use tracing::{info, warn};
 use vhost_user::{Frame, Refused, Reject, Scope};
 
 use crate::bounds::MESSAGE_DESCRIPTORS;
-use crate::connection::Incoming;
 use crate::defects::{found, late};
-use crate::device::{Device, Held, LINKS_MAX, Link};
+use crate::device::{CONNECTIONS_MAX, Connection, Device, Held};
+use crate::frame_socket::Incoming;
 use crate::front_end::FrontEndError;
 use crate::lent::Lent;
 use crate::manager::{Manager, RETRY_INTERVAL};
@@ -35,7 +35,7 @@ const MESSAGE_TIME_MAX: Duration = Duration::from_secs(5);
 impl Manager {
     /// Takes the connections that wait at a device's socket.
     pub(crate) fn accept(&mut self, number: u32) {
-        for _ in 0..LINKS_MAX {
+        for _ in 0..CONNECTIONS_MAX {
             let Some(device) = self.devices.get(&number) else { return late("device") };
             let Some(listener) = &device.listener else { return late("socket") };
             // Each one that gives way to the next holds a descriptor until it is closed.
@@ -43,7 +43,7 @@ impl Manager {
                 return self.pause_accepting(number, CLOSING_INTERVAL);
             }
             match sockets::accept(listener) {
-                Ok(Some(socket)) => self.add_link(number, socket),
+                Ok(Some(socket)) => self.add_connection(number, socket),
                 Ok(None) => return,
                 Err(error) if self.refuse_for_want_of_descriptors(number, &error) => {}
                 Err(error) => return self.stop_accepting(number, &error),
@@ -114,8 +114,8 @@ impl Manager {
         }
         device.close_socket();
         device.retry_at = None;
-        for link in device.links.keys().copied().collect::<Vec<_>>() {
-            self.close_link(number, link, "its link is down");
+        for connection in device.connections.keys().copied().collect::<Vec<_>>() {
+            self.close_connection(number, connection, "its connection is down");
         }
     }
 
@@ -153,12 +153,12 @@ impl Manager {
         if let Some(unsaid) = device.log.take_unsaid(now) {
             warn!(device = device.facts.id, "{unsaid} more lines about it were not written");
         }
-        let overdue = |(id, link): (&u32, &Link)| Some((*id, link.overdue(now)?));
-        let overdue: Vec<(u32, &str)> = device.links.iter().filter_map(overdue).collect();
+        let overdue = |(id, connection): (&u32, &Connection)| Some((*id, connection.overdue(now)?));
+        let overdue: Vec<(u32, &str)> = device.connections.iter().filter_map(overdue).collect();
         let gives_up = |id: &u32| device.gives_up_at(*id).is_some_and(|at| at <= now);
-        let given_up: Vec<u32> = device.links.keys().copied().filter(gives_up).collect();
+        let given_up: Vec<u32> = device.connections.keys().copied().filter(gives_up).collect();
         for (id, why) in overdue {
-            self.close_link(number, id, why);
+            self.close_connection(number, id, why);
         }
         for id in given_up {
             self.give_up(number, id);
@@ -179,19 +179,19 @@ impl Manager {
             false => views::unanswered(requests),
         };
         let why = format!("{time_s} s waited for {what}");
-        if let Some(link) = device.links.get(&id) {
-            link.front_end.abandon();
+        if let Some(connection) = device.connections.get(&id) {
+            connection.front_end.abandon();
         }
         warn!(device = device.facts.id, "{why}; its front-end's connection is closed");
-        self.close_link(number, id, &why);
+        self.close_connection(number, id, &why);
     }
 
     /// Takes a connection in, unless the device has too many.
-    pub(crate) fn add_link(&mut self, number: u32, socket: OwnedFd) {
+    pub(crate) fn add_connection(&mut self, number: u32, socket: OwnedFd) {
         // Nobody else would know of it.
         self.settle_for_good();
-        let id = self.next_link;
-        self.next_link = self.next_link.wrapping_add(1);
+        let id = self.next_connection;
+        self.next_connection = self.next_connection.wrapping_add(1);
         let device = self.devices.get_mut(&number);
         let device = found!(self.defects, device, "device that was connected to");
         if device.kind.is_off() {
@@ -210,18 +210,20 @@ impl Manager {
             return;
         }
         // The part of one connection that its device was promised.
-        let first = device.links.values().all(|link| link.extra.is_some());
-        let mut extra = if first { None } else { self.bounds.claim_link(device.facts.rings) };
-        if device.links.len() >= LINKS_MAX || (!first && extra.is_none()) {
+        let first = device.connections.values().all(|connection| connection.extra.is_some());
+        let mut extra = if first { None } else { self.bounds.claim_connection(device.facts.rings) };
+        if device.connections.len() >= CONNECTIONS_MAX || (!first && extra.is_none()) {
             // Whoever connected and fell silent must not keep the VMM out.
-            let silent = device.links.iter().filter(|(_, link)| link.gives_way(now));
-            let Some(silent) = silent.min_by_key(|(_, link)| link.heard_at).map(|(id, _)| *id)
+            let silent =
+                device.connections.iter().filter(|(_, connection)| connection.gives_way(now));
+            let Some(silent) =
+                silent.min_by_key(|(_, connection)| connection.heard_at).map(|(id, _)| *id)
             else {
                 device.closer.close(socket);
                 if device.may_log(self.now) {
                     let id = &device.facts.id;
-                    let there = device.links.len();
-                    let why = match there < LINKS_MAX {
+                    let there = device.connections.len();
+                    let why = match there < CONNECTIONS_MAX {
                         true => ", and no descriptor is promised to nobody: raise LimitNOFILE",
                         false => " already",
                     };
@@ -230,15 +232,17 @@ impl Manager {
                 return;
             };
             // What it had is this one's.
-            let freed = device.links.get_mut(&silent).and_then(|link| link.extra.take());
+            let freed =
+                device.connections.get_mut(&silent).and_then(|connection| connection.extra.take());
             extra = extra.or(freed);
-            self.close_link(number, silent, "another connection takes its place");
+            self.close_connection(number, silent, "another connection takes its place");
         }
         let device = self.devices.get_mut(&number);
         let device = found!(self.defects, device, "device that was connected to");
-        let mut link = device.new_link(socket, (&self.addresses, &self.bounds), now);
-        link.extra = extra;
-        if let Err(error) = self.poll.add(link.connection.socket(), Token::Link(number, id)) {
+        let mut connection = device.new_connection(socket, (&self.addresses, &self.bounds), now);
+        connection.extra = extra;
+        if let Err(error) = self.poll.add(connection.frames.socket(), Token::Connection(number, id))
+        {
             if device.may_log(self.now) {
                 warn!(device = device.facts.id, %error, "a connection cannot be watched");
             }
@@ -248,89 +252,93 @@ impl Manager {
         if device.runner.is_none() {
             device.queues.iter_mut().for_each(Queue::forget_problem);
         }
-        device.links.insert(id, link);
+        device.connections.insert(id, connection);
         if device.may_log(self.now) {
             info!(device = device.facts.id, "a front-end connected");
         }
     }
 
     /// Reads what a front-end sent and does it, up to a bound; the rest comes in the next turn.
-    pub(crate) fn serve_link(&mut self, number: u32, id: u32, gone: bool) {
+    pub(crate) fn serve_connection(&mut self, number: u32, id: u32, gone: bool) {
         // What it says is known to no other process.
         self.settle_for_good();
         for _ in 0..MESSAGES_PER_TURN {
             let Some(device) = self.devices.get_mut(&number) else { return late("device") };
             if device.closer.is_full() {
-                return self.close_link(number, id, SLOW_TO_CLOSE);
+                return self.close_connection(number, id, SLOW_TO_CLOSE);
             }
             // Before, or by its last message.
-            let Some(link) = device.links.get_mut(&id) else { return late("front-end") };
-            if let Err(error) = link.connection.flush() {
-                return self.close_link(number, id, &error.to_string());
+            let Some(connection) = device.connections.get_mut(&id) else {
+                return late("front-end");
+            };
+            if let Err(error) = connection.frames.flush() {
+                return self.close_connection(number, id, &error.to_string());
             }
-            if link.held.is_some() {
+            if connection.held.is_some() {
                 if gone {
-                    self.close_link(number, id, "it closed the connection");
+                    self.close_connection(number, id, "it closed the connection");
                 }
                 break;
             }
-            let came = link.connection.receive();
+            let came = connection.frames.receive();
             let of_frame = match &came {
                 Ok(Incoming::Frame(frame)) => frame.fds.len(),
-                _ => link.connection.descriptors(),
+                _ => connection.frames.descriptors(),
             };
-            link.extra_of_message = None;
-            let kept = link.front_end.kept.regions();
+            connection.extra_of_message = None;
+            let kept = connection.front_end.kept.regions();
             if of_frame > 0
                 && self.devices.get(&number).is_some_and(|d| self.is_short_while_closing(d))
             {
-                return self.close_link(number, id, SLOW_TO_CLOSE);
+                return self.close_connection(number, id, SLOW_TO_CLOSE);
             }
             if of_frame > MESSAGE_DESCRIPTORS as usize {
                 let Some(extra) = self.bounds.claim_message(of_frame, kept) else {
                     let why = "a message of it brings more descriptors than are left for all";
-                    return self.close_link(number, id, why);
+                    return self.close_connection(number, id, why);
                 };
-                let link = self.link(number, id);
-                found!(self.defects, link, "front-end that speaks").extra_of_message = Some(extra);
+                let connection = self.connection(number, id);
+                found!(self.defects, connection, "front-end that speaks").extra_of_message =
+                    Some(extra);
             }
             match came {
                 Ok(Incoming::Frame(frame)) => self.take_frame(number, id, frame),
                 Ok(Incoming::Nothing) => break,
                 Ok(Incoming::End) => {
-                    return self.close_link(number, id, "it closed the connection");
+                    return self.close_connection(number, id, "it closed the connection");
                 }
-                Err(error) => return self.close_link(number, id, &error.to_string()),
+                Err(error) => return self.close_connection(number, id, &error.to_string()),
             }
         }
-        self.watch_link(number, id);
+        self.watch_connection(number, id);
     }
 
-    /// Waits for more of a link: not while it is held, and for room when replies wait.
-    pub(crate) fn watch_link(&mut self, number: u32, id: u32) {
-        let link = self.devices.get_mut(&number).and_then(|device| device.links.get_mut(&id));
+    /// Waits for more of a connection: not while it is held, and for room when replies wait.
+    pub(crate) fn watch_connection(&mut self, number: u32, id: u32) {
+        let connection =
+            self.devices.get_mut(&number).and_then(|device| device.connections.get_mut(&id));
         // By what was last done of it.
-        let Some(link) = link else { return late("front-end") };
-        let (read, write) = (link.held.is_none(), link.connection.is_backed_up());
-        self.poll.want(link.connection.socket(), Token::Link(number, id), read, write);
+        let Some(connection) = connection else { return late("front-end") };
+        let (read, write) = (connection.held.is_none(), connection.frames.is_backed_up());
+        self.poll.want(connection.frames.socket(), Token::Connection(number, id), read, write);
         let stalls_at = self.now + MESSAGE_TIME_MAX;
-        match link.connection.is_within() {
-            true => link.stalls_at = link.stalls_at.or(Some(stalls_at)),
-            false => link.stalls_at = None,
+        match connection.frames.is_within() {
+            true => connection.stalls_at = connection.stalls_at.or(Some(stalls_at)),
+            false => connection.stalls_at = None,
         }
     }
 
     fn take_frame(&mut self, number: u32, id: u32, frame: Frame<Lent>) {
         let now = self.now;
-        let link = found!(self.defects, self.link(number, id), "front-end that speaks");
-        let message = match link.session.parse(&frame) {
+        let connection = found!(self.defects, self.connection(number, id), "front-end that speaks");
+        let message = match connection.session.parse(&frame) {
             Ok(message) => message,
             Err(reject) => return self.reject(number, id, reject.into()),
         };
-        let scope = link.session.scope(&message);
-        link.heard_at = now;
+        let scope = connection.session.scope(&message);
+        connection.heard_at = now;
         let (fds, need_reply) = (frame.fds, frame.need_reply);
-        link.held = Some(Held { since: link.heard_at, message, fds, need_reply });
+        connection.held = Some(Held { since: connection.heard_at, message, fds, need_reply });
         self.release(number, id, scope);
     }
 
@@ -347,13 +355,13 @@ impl Manager {
                 let why = format!(
                     "ring {index} could not be served, and only its in-flight record says where it stands"
                 );
-                self.close_link(number, id, &why);
+                self.close_connection(number, id, &why);
             } else if !self.parts_first(number, id) {
                 self.apply_held(number, id);
             }
             return;
         }
-        let held = device.links.get(&id).and_then(|link| link.held.as_ref());
+        let held = device.connections.get(&id).and_then(|connection| connection.held.as_ref());
         let is_finish = held.is_some_and(|held| held.stops().is_some());
         for queue in attached {
             match is_finish {
@@ -369,11 +377,11 @@ impl Manager {
             // What is held is for whoever has the queue next.
             return;
         }
-        let Some(link) = self.link(number, id) else { return late("front-end") };
-        if let Some(held) = &link.held {
-            let scope = link.session.scope(&held.message);
+        let Some(connection) = self.connection(number, id) else { return late("front-end") };
+        if let Some(held) = &connection.held {
+            let scope = connection.session.scope(&held.message);
             self.release(number, id, scope);
-            self.watch_link(number, id);
+            self.watch_connection(number, id);
         }
     }
 
@@ -384,16 +392,17 @@ impl Manager {
         let Some(id) = device.runner.filter(|id| device.starts_first(*id).is_none()) else {
             return;
         };
-        let held = device.links.get(&id).and_then(|link| link.held.as_ref());
+        let held = device.connections.get(&id).and_then(|connection| connection.held.as_ref());
         if held.is_some_and(|held| held.stops().is_some()) {
             self.queue_came_back(number, id);
         }
     }
 
     /// Goes on with every message that was held while nothing was to change.
-    pub(crate) fn release_held_links(&mut self) {
+    pub(crate) fn release_held_connections(&mut self) {
         let held = |device: &Device| {
-            let held = device.links.iter().filter(|(_, link)| link.held.is_some());
+            let held =
+                device.connections.iter().filter(|(_, connection)| connection.held.is_some());
             held.map(|(id, _)| (device.number, *id)).collect::<Vec<_>>()
         };
         let held: Vec<(u32, u32)> = self.devices.values().flat_map(held).collect();
@@ -404,17 +413,18 @@ impl Manager {
         let device = self.devices.get_mut(&number);
         let device = found!(self.defects, device, "device whose front-end spoke");
         let may_run = device.runner.is_none_or(|runner| runner == id);
-        let link = found!(self.defects, device.links.get_mut(&id), "front-end that spoke");
-        let held = found!(self.defects, link.held.take(), "message to apply");
+        let connection =
+            found!(self.defects, device.connections.get_mut(&id), "front-end that spoke");
+        let held = found!(self.defects, connection.held.take(), "message to apply");
         let Held { message, fds, need_reply, .. } = held;
-        link.front_end.may_run = may_run;
+        connection.front_end.may_run = may_run;
         let call = match &message {
             vhost_user::Message::SetVringCall(ring) => Some(ring.queue),
             _ => None,
         };
-        let applied = link.session.apply(message, fds, need_reply, &mut link.front_end);
-        let announced = link.front_end.announced.take();
-        if may_run && link.session.has_memory() {
+        let applied = connection.session.apply(message, fds, need_reply, &mut connection.front_end);
+        let announced = connection.front_end.announced.take();
+        if may_run && connection.session.has_memory() {
             device.runner = Some(id);
         }
         self.touched.insert(number);
@@ -426,10 +436,11 @@ impl Manager {
                 if let Some(queue) = call.and_then(|queue| u16::try_from(queue).ok()) {
                     self.pass_call_on(number, id, queue);
                 }
-                let link = self.link(number, id);
-                let sent = reply.zip(link).map(|(reply, link)| link.connection.send(reply));
+                let connection = self.connection(number, id);
+                let sent =
+                    reply.zip(connection).map(|(reply, connection)| connection.frames.send(reply));
                 if let Some(Err(error)) = sent {
-                    self.close_link(number, id, &error.to_string());
+                    self.close_connection(number, id, &error.to_string());
                 }
             }
             Err(reject) => self.reject(number, id, reject),
@@ -445,7 +456,8 @@ impl Manager {
         if owner != Some(Owner::Connection(id)) {
             return;
         }
-        let facts = device.links.get(&id).and_then(|link| link.session.ready(queue));
+        let facts =
+            device.connections.get(&id).and_then(|connection| connection.session.ready(queue));
         let call = facts.and_then(|facts| facts.call).map(Lent::try_clone).transpose();
         match call {
             Ok(call) => {
@@ -453,7 +465,9 @@ impl Manager {
                 self.tell(number, queue, command);
             }
             // Without it the guest would never be called again; a new connection starts afresh.
-            Err(error) => self.close_link(number, id, &format!("no descriptor is left: {error}")),
+            Err(error) => {
+                self.close_connection(number, id, &format!("no descriptor is left: {error}"))
+            }
         }
     }
 
@@ -466,23 +480,23 @@ impl Manager {
         }
         device.problem = Some(format!("a message of its front-end was refused: {reason}"));
         let Some(bytes) = reject.nak else {
-            return self.close_link(number, id, &reason);
+            return self.close_connection(number, id, &reason);
         };
         let reply = vhost_user::Reply { bytes, fd: None };
-        let sent = self.link(number, id).map(|link| link.connection.send(reply));
+        let sent = self.connection(number, id).map(|connection| connection.frames.send(reply));
         if let Some(Err(error)) = sent {
-            self.close_link(number, id, &error.to_string());
+            self.close_connection(number, id, &error.to_string());
         }
     }
 
     /// Forgets a front-end. Its queues are asked for; until they are back, no other front-end's
     /// start.
-    pub(crate) fn close_link(&mut self, number: u32, id: u32, why: &str) {
+    pub(crate) fn close_connection(&mut self, number: u32, id: u32, why: &str) {
         let device = self.devices.get_mut(&number);
         let device = found!(self.defects, device, "device whose front-end goes");
         // Its rings were stopped one by one before.
         let is_over = device.runner == Some(id) && !device.removing && !device.is_started(None);
-        if device.links.remove(&id).is_none() {
+        if device.connections.remove(&id).is_none() {
             return;
         }
         if device.may_log(self.now) {
@@ -503,7 +517,7 @@ impl Manager {
         self.touched.insert(number);
     }
 
-    fn link(&mut self, number: u32, id: u32) -> Option<&mut Link> {
-        self.devices.get_mut(&number)?.links.get_mut(&id)
+    fn connection(&mut self, number: u32, id: u32) -> Option<&mut Connection> {
+        self.devices.get_mut(&number)?.connections.get_mut(&id)
     }
 }
