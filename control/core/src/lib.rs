@@ -7,8 +7,11 @@
 //! | module | |
 //! |---|---|
 //! | [`queue`] | which sidecore has a queue, for whom, and where it is going |
+//! | [`port`] | where a NIC is plugged in, and where it is going with all of its queues |
 #![forbid(unsafe_code)]
 
+mod held;
+pub mod port;
 pub mod queue;
 
 use std::fmt::Debug;

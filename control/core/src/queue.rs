@@ -13,6 +13,7 @@
 use schedule::Nanos;
 
 use crate::Passes;
+use crate::held::Held;
 
 /// Who had a queue served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +67,7 @@ enum State<P: Passes> {
     Preparing(Place, Move<P::MoveId>, P::Departure),
     /// The old sidecore was told. Who has it is not known until the answer, and what is to be said of the
     /// queue is kept: at most one command of a kind.
-    Handing(Place, Move<P::MoveId>, Option<Leave>, Vec<P::Command>),
+    Handing(Place, Move<P::MoveId>, Option<Leave>, Held<(), P::Command>),
     Leaving(Place, Leave),
 }
 
@@ -206,7 +207,7 @@ impl<P: Passes> Life<P> {
         if to.id != id {
             return None;
         }
-        match std::mem::replace(&mut self.0, State::Handing(at, to, None, Vec::new())) {
+        match std::mem::replace(&mut self.0, State::Handing(at, to, None, Held::default())) {
             State::Preparing(_, _, departure) => Some((at.core, departure)),
             _ => None,
         }
@@ -219,7 +220,7 @@ impl<P: Passes> Life<P> {
             return None;
         }
         let (mut at, to, leave, held) = match std::mem::replace(&mut self.0, State::Idle) {
-            State::Preparing(at, to, _) => (at, to, None, Vec::new()),
+            State::Preparing(at, to, _) => (at, to, None, Held::default()),
             State::Handing(at, to, leave, held) => (at, to, leave, held),
             other => {
                 self.0 = other;
@@ -234,18 +235,16 @@ impl<P: Passes> Life<P> {
             Some(leave) => State::Leaving(at, leave),
             None => State::Served(at),
         };
+        let held = held.into_vec().into_iter().map(|(_, command)| command).collect();
         Some(Moved { from, to: at.core, held })
     }
 
-    /// Something is to be said of it: to whom, now; or it is kept. A newer command takes the place of one of its
-    /// kind that waits, so that front-ends cannot use up our descriptors.
+    /// Something is to be said of it: to whom, now; or it is kept.
     pub fn tell(&mut self, command: P::Command) -> Option<(usize, P::Command)> {
         match &mut self.0 {
             State::Idle => None,
             State::Handing(.., held) => {
-                let kind = std::mem::discriminant(&command);
-                held.retain(|held| std::mem::discriminant(held) != kind);
-                held.push(command);
+                held.keep((), command);
                 None
             }
             State::Served(at) | State::Preparing(at, ..) | State::Leaving(at, _) => {

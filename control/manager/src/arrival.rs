@@ -81,7 +81,7 @@ impl Device {
     /// Whether a ring starts now, and rings were used before: its guest was running elsewhere, or with an
     /// earlier daemon. `None`: none starts, or not yet, since a front-end before this one has not let go.
     fn brings_used_rings(&self) -> Option<bool> {
-        let travels = self.kind.nic().is_some_and(|nic| nic.travel.is_some());
+        let travels = self.kind.nic().is_some_and(NicParts::travels);
         if travels || !self.attached().is_empty() {
             return None;
         }

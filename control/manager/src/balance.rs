@@ -172,10 +172,11 @@ impl Device {
             weighed.push(((number, Some(index)), queue));
         }
         let Kind::Nic(nic) = &mut self.kind else { return weighed };
-        let Some(plug) = &mut nic.plug else { return Vec::new() };
-        if rests || nic.travel.is_some() {
-            plug.moved = Some(at);
+        let travels = nic.travels();
+        if let Some(way) = nic.port.way_mut().filter(|_| rests || travels) {
+            way.moved = Some(at);
         }
+        let Some(plug) = nic.plug() else { return Vec::new() };
         let (core, can_move, moved) = (plug.place.home, plug.can_move(), plug.moved);
         vec![((number, None), QueueLoad { core, load: sum, can_move, node, moved })]
     }
@@ -250,7 +251,7 @@ impl Manager {
         let mut needed = vec![is_crowded; count];
         let to = |device| {
             let Device { queues, kind, .. }: &Device = device;
-            let travel = kind.nic().and_then(|nic| nic.travel.as_ref()).map(|travel| travel.to);
+            let travel = kind.nic().and_then(|nic| nic.port.moving()).map(|moving| moving.to);
             queues.iter().filter_map(Queue::moving_to).chain(travel)
         };
         let uplinks = self.network.uplinks.values().map(|uplink| uplink.place.home);
@@ -276,10 +277,9 @@ impl Manager {
 
     /// A NIC that cannot go just now, or stays, is looked at again after a pause.
     fn relieve_of_nic(&mut self, number: u32, to: usize, at: Nanos) {
-        let plug = self.nic_parts_mut(number).and_then(|nic| nic.plug.as_mut());
-        let from = plug.map(|plug| {
-            plug.moved = Some(at);
-            plug.place.home
+        let from = self.nic_parts_mut(number).and_then(|nic| {
+            nic.port.way_mut()?.moved = Some(at);
+            Some(nic.plug()?.place.home)
         });
         let device = self.devices.get(&number);
         let id = found!(self.defects, device, "NIC to move for its load").facts.id.clone();
@@ -308,7 +308,6 @@ mod tests {
     use crate::kind::Facts;
     use crate::network::Place;
     use crate::nic::{NicParts, Plug};
-    use crate::nic_moves::Travel;
     use crate::queue::Owner;
 
     #[test]
@@ -361,7 +360,7 @@ mod tests {
         let (mut device, at) = (nic(), Nanos(5));
         assert_eq!(device.weigh(&[], at, None), [], "it is nowhere");
         let place = Place { bridge: BridgeId(0), port: PortId(0), home: 1, is_wire: false };
-        parts(&mut device).plug = Some(Plug::new(place));
+        assert!(parts(&mut device).port.plug(Plug::at(place, false)));
         let of = |load, can_move, moved| {
             vec![((7, None), QueueLoad { core: 1, load, can_move, node: None, moved })]
         };
@@ -372,10 +371,10 @@ mod tests {
             queue.weighed_mut().load = 200;
         }
         assert_eq!(device.weigh(&[], at, None), of(300, true, None));
-        let travel = Travel::new(MoveId(1), 0, true);
-        parts(&mut device).travel = Some(travel);
+        let to = crate::queue::Move { id: MoveId(1), to: 0, by_hand: true };
+        assert!(parts(&mut device).port.depart(to, 0));
         assert_eq!(device.weigh(&[], at, None), of(150, true, Some(at)));
-        parts(&mut device).travel = None;
+        assert_eq!(parts(&mut device).port.call_off(), Some(MoveId(1)));
         assert_eq!(device.weigh(&[], Nanos(9), None), of(75, true, Some(at)));
         let _ = device.queues[2].ask(false, crate::clock::now());
         assert_eq!(device.weigh(&[], Nanos(9), None), of(36, true, Some(Nanos(9))));
@@ -386,11 +385,13 @@ mod tests {
         let mut device = nic();
         let place = Place { bridge: BridgeId(0), port: PortId(0), home: 1, is_wire: false };
         let can_move = |device: &mut Device| device.weigh(&[], Nanos(5), None)[0].1.can_move;
-        parts(&mut device).plug = Some(Plug { by_hand: true, ..Plug::new(place) });
+        assert!(parts(&mut device).port.plug(Plug::at(place, true)));
         assert!(!can_move(&mut device));
         device.kind.reset();
         assert!(can_move(&mut device));
-        parts(&mut device).plug = Some(Plug::new(Place { is_wire: true, ..place }));
+        parts(&mut device).port.unplug();
+        let wire = Place { is_wire: true, ..place };
+        assert!(parts(&mut device).port.plug(Plug::at(wire, false)));
         device.kind.reset();
         assert!(!can_move(&mut device));
     }

@@ -179,12 +179,7 @@ impl Kind {
             Kind::Disk(disk) => return disk.bond.forget_refusal(),
             Kind::Nic(nic) => nic,
         };
-        if let Some(plug) = &mut nic.plug {
-            plug.by_hand = false;
-        }
-        if let Some(travel) = &mut nic.travel {
-            travel.by_hand = false;
-        }
+        nic.port.let_go();
     }
 }
 

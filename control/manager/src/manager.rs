@@ -386,7 +386,7 @@ impl Manager {
     pub(crate) fn attach_if_ready(&mut self, number: u32, index: u16) {
         let device = self.devices.get_mut(&number);
         let device = found!(self.defects, device, "device whose queue is to start");
-        if device.kind.nic().is_some_and(|nic| nic.travel.is_some() || nic.plug.is_none()) {
+        if device.kind.nic().is_some_and(|nic| nic.travels() || nic.plug().is_none()) {
             // Where it is to start is known when the NIC has arrived, or its switch has a port for it.
             return;
         }
@@ -399,7 +399,7 @@ impl Manager {
             Ok(Some((connection, served))) => {
                 let is_nic = device.kind.nic().is_some();
                 let home = match &device.kind {
-                    Kind::Nic(nic) => Some(nic.plug.map(|plug| plug.place.home)),
+                    Kind::Nic(nic) => Some(nic.plug().map(|plug| plug.place.home)),
                     // With its link.
                     Kind::Disk(disk) => disk.remote.as_ref().map(|remote| Some(remote.core)),
                 };

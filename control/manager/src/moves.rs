@@ -49,6 +49,11 @@ impl Moves {
         id
     }
 
+    /// One that was not begun after all.
+    pub(crate) fn forget(&mut self, id: MoveId) {
+        self.of.remove(&id);
+    }
+
     /// Whoever waits is told that this process ends.
     pub(crate) fn answer_nobody(&mut self) {
         self.waiting.clear();
@@ -68,9 +73,12 @@ impl Moves {
 impl Manager {
     /// Says something of an attached queue to the sidecore that has it, now or when that is known.
     pub(crate) fn tell(&mut self, number: u32, index: u16, command: Command) {
-        if let Some(travel) = self.nic_parts_mut(number).and_then(|nic| nic.travel.as_mut()) {
-            return travel.hold(index, command);
-        }
+        let command = match self.nic_parts_mut(number) {
+            Some(nic) => nic.port.tell(index, command),
+            None => Some(command),
+        };
+        // Whoever has it in the end is told.
+        let Some(command) = command else { return };
         let queue = self.queue_mut(number, index);
         let queue = found!(self.defects, queue, "queue to tell something");
         if let Some((core, command)) = queue.tell(command) {
@@ -204,7 +212,7 @@ impl Manager {
         let (arrival, departure) = handover(id, &new.handle, backend);
         let queue = found!(self.defects, self.queue_mut(number, index), "queue to move");
         if !queue.prepare(Move { id, to, by_hand }, departure) {
-            self.moves.of.remove(&id);
+            self.moves.forget(id);
             return None;
         }
         self.cores.send(to, Command::Prepare(arrival));

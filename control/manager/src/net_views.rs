@@ -20,7 +20,7 @@ use crate::views;
 impl Manager {
     /// One NIC; with its queues or without.
     pub(crate) fn nic_view(&self, device: &Device, parts: &NicParts, queues: bool) -> NicView {
-        let port = parts.plug.and_then(|plug| plug.uplink);
+        let port = parts.plug().and_then(|plug| plug.uplink);
         let uplink = port.and_then(|port| self.network.uplinks.get(&port));
         let problem = views::problem_of(device, self.now)
             .or_else(|| self.nic_waits_for(port?))
@@ -40,8 +40,8 @@ impl Manager {
             problem: problem.filter(|text| !text.is_empty()),
             link: parts.link(),
             queues_attached: device.attached().len() as u16,
-            sidecore: parts.plug.map(|plug| plug.place.home as u16),
-            by_hand: parts.plug.is_some_and(|plug| plug.by_hand),
+            sidecore: parts.plug().map(|plug| plug.place.home as u16),
+            by_hand: parts.plug().is_some_and(|plug| plug.by_hand),
             held: held(device),
             run_state: self.run_state_view(device, parts, queues),
             counters: counters(&parts.counters),
@@ -86,7 +86,7 @@ impl Manager {
                     link: nic.link(),
                     problem: None,
                     vlans: VlanView::from(&nic.plan.vlan),
-                    sidecore: nic.plug.map(|plug| plug.place.home as u16),
+                    sidecore: nic.plug().map(|plug| plug.place.home as u16),
                     served_as: None,
                     counters: counters(&nic.counters),
                 })

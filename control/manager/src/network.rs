@@ -212,13 +212,15 @@ impl Manager {
         self.cores.take_load(home, rings);
         if let Some(nic) = self.nic_parts_mut(number) {
             let by_hand = was_at.is_some_and(|(_, by_hand)| by_hand);
-            nic.plug = Some(Plug { by_hand, ..Plug::new(place) });
+            if !nic.port.plug(Plug::at(place, by_hand)) {
+                self.defects.note("port of a NIC that is plugged in");
+            }
         }
         self.say_port(number);
         if let NicPeer::Host(host) = peer {
             let uplink = self.wire_up(number, &id, host, Place { port: HOST_END, ..place });
-            if let Some(plug) = self.nic_parts_mut(number).and_then(|nic| nic.plug.as_mut()) {
-                plug.uplink = Some(uplink);
+            if let Some(way) = self.nic_parts_mut(number).and_then(|nic| nic.port.way_mut()) {
+                way.uplink = Some(uplink);
             }
         }
         Ok(())
@@ -251,7 +253,7 @@ impl Manager {
             self.defects.note("device to unplug");
             return true;
         };
-        let Some(Plug { place, uplink, .. }) = device.kind.nic().and_then(|nic| nic.plug) else {
+        let Some(Plug { place, uplink, .. }) = device.kind.nic().and_then(NicParts::plug) else {
             return true;
         };
         let rings = usize::from(device.facts.rings);
@@ -269,7 +271,7 @@ impl Manager {
         }
         self.cores.give_load(place.home, rings);
         if let Some(nic) = self.nic_parts_mut(number) {
-            nic.plug = None;
+            nic.port.unplug();
         }
         self.leave_switch(place);
         true
@@ -278,7 +280,7 @@ impl Manager {
     /// Tells sidecores what a NIC's port is now.
     pub(crate) fn say_port(&mut self, number: u32) {
         let nic = found!(self.defects, self.nic_parts_mut(number), "NIC whose port is told");
-        if let Some(Plug { place, .. }) = nic.plug {
+        if let Some(Plug { place, .. }) = nic.plug() {
             let spec = nic.port_spec(place.home);
             self.set_port(place, Some(spec));
         }
@@ -307,7 +309,7 @@ impl Manager {
             Holder::Nic(number) => {
                 let nic = self.devices.get(number)?.kind.nic()?;
                 // One that moves may be at either.
-                Some((nic.plug?.place.home, nic.travel.as_ref().map(|travel| travel.to)))
+                Some((nic.plug()?.place.home, nic.port.moving().map(|moving| moving.to)))
             }
             Holder::Uplink(number) => Some((self.network.uplinks.get(number)?.place.home, None)),
         };

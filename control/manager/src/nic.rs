@@ -8,15 +8,16 @@ use std::time::Instant;
 
 use config::plan::NicPlan;
 use config::spec::LinkState;
+use control::port::At;
 use device::net::{Live, Shape};
 use schedule::Nanos;
-use sidecore::{Lanes, PortCounters, PortSpec};
-use switch::{Rules, Spoof};
+use sidecore::{BridgeId, Lanes, PortCounters, PortSpec};
+use switch::{PortId, Rules, Spoof};
 
 use crate::arrival::Arrival;
 use crate::host_ports::HostPorts;
 use crate::network::{Place, vlan_of};
-use crate::nic_moves::Travel;
+use crate::queue::Daemon;
 
 /// A NIC that is open.
 pub(crate) struct NicParts {
@@ -27,17 +28,31 @@ pub(crate) struct NicParts {
     pub(crate) counters: Arc<PortCounters>,
     /// What it is wired to, opened and not yet plugged in.
     pub(crate) opened: Option<HostPorts>,
-    pub(crate) plug: Option<Plug>,
+    /// Where it is plugged in, and where it is going.
+    pub(crate) port: Port,
     /// Its switch was made anew: it is plugged in there when its queues are back.
     pub(crate) moving: bool,
-    /// It goes to another sidecore.
-    pub(crate) travel: Option<Travel>,
     /// Whether its guest is here, and what is left to be announced of that.
     pub(crate) arrival: Arrival,
     /// When its guest was announced last.
     pub(crate) announced_at: Option<Instant>,
     /// Which vCPUs its queues call, if frames go by what these do.
     pub(crate) lanes: Option<Arc<Lanes>>,
+}
+
+/// A NIC's port in this daemon.
+pub(crate) type Port = control::port::Port<Daemon, Way>;
+
+/// How a NIC is plugged in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    pub(crate) bridge: BridgeId,
+    pub(crate) port: PortId,
+    pub(crate) is_wire: bool,
+    /// The other end of its wire.
+    pub(crate) uplink: Option<u32>,
+    /// When it was moved by its load last, or was to be.
+    pub(crate) moved: Option<Nanos>,
 }
 
 /// Where a NIC is plugged in.
@@ -54,8 +69,14 @@ pub(crate) struct Plug {
 
 impl Plug {
     /// Plugged in now, wherever that suits.
-    pub(crate) fn new(place: Place) -> Plug {
-        Plug { place, uplink: None, by_hand: false, moved: None }
+    pub(crate) fn at(place: Place, by_hand: bool) -> At<Way> {
+        let Place { bridge, port, home, is_wire } = place;
+        At { way: Way { bridge, port, is_wire, uplink: None, moved: None }, home, by_hand }
+    }
+
+    fn of(At { way, home, by_hand }: At<Way>) -> Plug {
+        let Way { bridge, port, is_wire, uplink, moved } = way;
+        Plug { place: Place { bridge, port, home, is_wire }, uplink, by_hand, moved }
     }
 
     /// Whether it may be moved for its load. The other end of a wire is a descriptor of the host, with a
@@ -72,7 +93,7 @@ impl NicParts {
         let live = Live::new(&shape);
         live.set_up(plan.link == LinkState::Up);
         let counters = Arc::default();
-        let (plug, moving, travel, announced_at) = (None, false, None, None);
+        let (port, moving, announced_at) = (Port::default(), false, None);
         let arrival = Arrival::default();
         NicParts {
             plan,
@@ -80,13 +101,22 @@ impl NicParts {
             live,
             counters,
             opened,
-            plug,
+            port,
             moving,
-            travel,
             arrival,
             announced_at,
             lanes: None,
         }
+    }
+
+    /// Where it is plugged in; on its way, where it was.
+    pub(crate) fn plug(&self) -> Option<Plug> {
+        self.port.at().map(Plug::of)
+    }
+
+    /// Whether it is on its way to another sidecore.
+    pub(crate) fn travels(&self) -> bool {
+        self.port.moving().is_some()
     }
 
     /// Whether its cable is in.

@@ -6,6 +6,7 @@ use config::NicSpec;
 use config::api::{Answer, ApiError, NicList, NicView};
 use config::plan::{NicPlan, Origin};
 use config::spec::{LinkState, NicChange};
+use control::port::At;
 use sidecore::Command;
 use tracing::{info, warn};
 
@@ -131,7 +132,7 @@ impl Manager {
         if before.service == after.service {
             return;
         }
-        let plug = self.nic_parts_mut(number).and_then(|nic| nic.plug);
+        let plug = self.nic_parts_mut(number).and_then(|nic| nic.plug());
         let uplink = plug.and_then(|plug| plug.uplink);
         let its_plan =
             uplink.and_then(|uplink| Some(self.network.uplinks.get(&uplink)?.plan.clone()));
@@ -197,11 +198,8 @@ impl Manager {
     /// Now, or when it is known where the NIC is.
     pub(crate) fn say_announcement(&mut self, number: u32, mac: [u8; 6]) {
         let nic = found!(self.defects, self.nic_parts_mut(number), "NIC to announce");
-        if let Some(travel) = &mut nic.travel {
-            return travel.hold_announcement(mac);
-        }
-        if let Some(Plug { place, .. }) = nic.plug {
-            self.cores.send(place.home, Command::Announce(place.bridge, place.port, mac));
+        if let Some(At { way, home, .. }) = nic.port.announce(mac) {
+            self.cores.send(home, Command::Announce(way.bridge, way.port, mac));
         }
     }
 

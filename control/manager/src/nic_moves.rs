@@ -8,6 +8,7 @@
 use config::Target;
 use config::api::{ApiError, ErrorKind};
 use config::spec::NicMove;
+use control::port::Arrived;
 use sidecore::{Command, MoveId, Stay, relocation};
 use tracing::{debug, info};
 
@@ -16,46 +17,11 @@ use crate::api::Reply;
 use crate::defects::found;
 use crate::device::Device;
 use crate::manager::Manager;
+use crate::queue::Move;
 
 /// An operator's move is begun again so often: each takes a millisecond or two, in which a sidecore that sleeps,
 /// or frames that are on their way, may come too late.
 const TRIES_MAX: u8 = 50;
-
-/// A NIC's way to another sidecore.
-pub(crate) struct Travel {
-    id: MoveId,
-    pub(crate) to: usize,
-    /// An operator's wish: there it stays.
-    pub(crate) by_hand: bool,
-    /// How often it is begun again when it did not come about.
-    tries_left: u8,
-    /// What is to be said of its queues to whoever has them in the end; at most one command of a kind for
-    /// each.
-    held: Vec<(u16, Command)>,
-    /// The address that its guest announced last.
-    announced: Option<[u8; 6]>,
-}
-
-impl Travel {
-    pub(crate) fn new(id: MoveId, to: usize, by_hand: bool) -> Travel {
-        // The loads' wishes come again by themselves.
-        let tries_left = if by_hand { TRIES_MAX } else { 0 };
-        Travel { id, to, by_hand, tries_left, held: Vec::new(), announced: None }
-    }
-
-    /// Keeps what is said of a queue. A newer one takes the place of one that waits, so that front-ends
-    /// cannot use up our descriptors.
-    pub(crate) fn hold(&mut self, index: u16, command: Command) {
-        let kind = std::mem::discriminant(&command);
-        self.held.retain(|(other, held)| *other != index || std::mem::discriminant(held) != kind);
-        self.held.push((index, command));
-    }
-
-    /// Keeps an announcement.
-    pub(crate) fn hold_announcement(&mut self, mac: [u8; 6]) {
-        self.announced = Some(mac);
-    }
-}
 
 impl Manager {
     /// Moves a NIC. The operator is answered when it is where it was to be, or is not going there.
@@ -79,9 +45,7 @@ impl Manager {
         self.check_nic_moves(id)?;
         let number = self.number_of(id);
         if let Some(nic) = number.and_then(|number| self.nic_parts_mut(number)) {
-            let held = nic.plug.as_mut().map(|plug| &mut plug.by_hand);
-            let coming = nic.travel.as_mut().map(|travel| &mut travel.by_hand);
-            held.into_iter().chain(coming).for_each(|by_hand| *by_hand = false);
+            nic.port.let_go();
         }
         info!(nic = id, "let go");
         self.show_nic(id, true)
@@ -117,13 +81,13 @@ impl Manager {
         }
         let device = self.number_of(id).and_then(|number| self.devices.get(&number));
         let nic = device.and_then(|device| Some((device, device.kind.nic()?)));
-        let Some((device, nic, _)) = nic.and_then(|(device, nic)| Some((device, nic, nic.plug?)))
+        let Some((device, nic, _)) = nic.and_then(|(device, nic)| Some((device, nic, nic.plug()?)))
         else {
             let error = format!("nic {id:?} is not at its switch now");
             return Err(refused(error, "`sidecore nic show` says why"));
         };
         let is_leaving = device.leaving_since().is_some();
-        if nic.travel.is_some() || is_leaving || device.is_held_back() {
+        if nic.travels() || is_leaving || device.is_held_back() {
             let error = format!("nic {id:?} is being moved, stopped or started");
             return Err(ApiError::new(ErrorKind::Busy, error, "try again in a moment"));
         }
@@ -137,20 +101,33 @@ impl Manager {
         to: usize,
         by_hand: bool,
     ) -> Option<MoveId> {
-        let plug = self.nic_parts_mut(number).and_then(|nic| nic.plug.as_mut());
-        let plug = found!(self.defects, plug, "port of a NIC that moves");
-        let place = plug.place;
-        if place.home == to {
-            plug.by_hand |= by_hand;
+        // The loads' wishes come again by themselves.
+        self.begin_trip(number, (to, by_hand), if by_hand { TRIES_MAX } else { 0 })
+    }
+
+    fn begin_trip(
+        &mut self,
+        number: u32,
+        (to, by_hand): (usize, bool),
+        tries_left: u8,
+    ) -> Option<MoveId> {
+        let nic = found!(self.defects, self.nic_parts_mut(number), "NIC that moves");
+        if nic.port.stays_at(to, by_hand) {
             return None;
         }
+        let plug = nic.plug();
+        let place = found!(self.defects, plug, "port of a NIC that moves").place;
         let device = found!(self.defects, self.devices.get(&number), "NIC to move");
         let queues = device.attached().len();
         // Frames can go from there to wherever its switch has ports before it is there.
         self.connect_homes(Some(place.bridge), to);
         let id = self.moves.begin(number, None);
         let nic = found!(self.defects, self.nic_parts_mut(number), "NIC to move");
-        nic.travel = Some(Travel::new(id, to, by_hand));
+        if !nic.port.depart(Move { id, to, by_hand }, tries_left) {
+            self.defects.note("NIC that is at rest");
+            self.moves.forget(id);
+            return None;
+        }
         let (port, ends) = ((place.bridge, place.port), (place.home as u16, to as u16));
         let parts = relocation(id, port, queues, ends, self.cores.all.len() as u16);
         for (core, part) in parts.into_iter().enumerate() {
@@ -162,16 +139,12 @@ impl Manager {
     /// A NIC is at its new home, or (with a reason) still at the old one.
     pub(crate) fn nic_move_is_over(&mut self, id: MoveId, number: u32, why: Option<&Stay>) {
         let rings = self.devices.get(&number).map_or(0, |device| device.facts.rings);
-        let travel = self.nic_parts_mut(number).and_then(|nic| {
-            let travel = nic.travel.take_if(|travel| travel.id == id)?;
-            Some((travel, nic.plug.as_mut()))
-        });
-        let Some((Travel { to, by_hand, tries_left, held, announced, .. }, plug)) = travel else {
+        let stayed = why.is_some();
+        let arrived = self.nic_parts_mut(number).and_then(|nic| nic.port.arrive(id, stayed));
+        let Some(Arrived { from, to, wish, held, announced, tries_left }) = arrived else {
             return self.move_ended(id, Some("it is not there any more"));
         };
-        if let (None, Some(plug)) = (why, plug) {
-            let from = std::mem::replace(&mut plug.place.home, to);
-            plug.by_hand |= by_hand;
+        if !stayed {
             self.cores.give_load(from, rings.into());
             self.cores.take_load(to, rings.into());
             debug!(device = number, from, to, "moved");
@@ -189,7 +162,7 @@ impl Manager {
         // What was not started meanwhile starts now.
         self.touched.insert(number);
         let is_late = matches!(why, Some(Stay::Unsettled));
-        if is_late && tries_left > 0 && self.try_again(id, number, (to, by_hand), tries_left - 1) {
+        if is_late && tries_left > 0 && self.try_again(id, number, wish, tries_left - 1) {
             return;
         }
         let why = why.map(ToString::to_string);
@@ -208,17 +181,15 @@ impl Manager {
         if id.is_none_or(|id| self.nic_may_move(&id, to).is_err()) {
             return false;
         }
-        let Some(next) = self.begin_nic_move(number, to, by_hand) else { return false };
-        let travel = self.nic_parts_mut(number).and_then(|nic| nic.travel.as_mut());
-        found!(self.defects, travel, "way of a NIC that begins").tries_left = tries_left;
+        let Some(next) = self.begin_trip(number, (to, by_hand), tries_left) else { return false };
         self.moves.replace(before, next);
         true
     }
 
     /// Its port goes: whatever its sidecores come to, it is not there any more.
     pub(crate) fn forget_travel(&mut self, number: u32) {
-        if let Some(travel) = self.nic_parts_mut(number).and_then(|nic| nic.travel.take()) {
-            self.move_ended(travel.id, Some("it is being removed"));
+        if let Some(id) = self.nic_parts_mut(number).and_then(|nic| nic.port.call_off()) {
+            self.move_ended(id, Some("it is being removed"));
         }
     }
 }

@@ -130,7 +130,7 @@ impl Manager {
             self.move_uplink(uplink, made);
         }
         let on_it = |device: &Device| {
-            let plug = device.kind.nic().and_then(|nic| nic.plug);
+            let plug = device.kind.nic().and_then(NicParts::plug);
             plug.is_some_and(|plug| plug.place.bridge == bridge)
         };
         let nics = self.devices.values().filter(|device| on_it(device) && !device.removing);

@@ -5,7 +5,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use backend::net::{HostPort, Simulated};
-use control::queue::{Asked, Life, Move, Moved, Owner, Place};
+use control::port::{Arrived, At};
+use control::queue::{Asked, Move, Moved, Owner, Place};
 use random::Random;
 use schedule::{Nanos, Policy};
 use sidecore::{
@@ -15,7 +16,7 @@ use sidecore::{
 use switch::{Limits, PortId, Rules, Spoof, Vlan};
 
 use crate::core::Core;
-use crate::device::{self, BRIDGE, Device, Kind};
+use crate::device::{BRIDGE, Device, Kind};
 use crate::lan::mac;
 use crate::trace::Trace;
 use crate::uplink::{ELSEWHERE, Uplink};
@@ -105,11 +106,14 @@ impl Daemon {
         let queues = device.queues.iter().filter(|queue| queue.place().is_some()).count();
         self.moves += 1;
         let id = MoveId(self.moves);
-        let Some(nic) = device.as_nic().filter(|nic| nic.moving.is_none() && nic.home != to) else {
+        let Some(nic) = device.as_nic() else { return Ok(()) };
+        let Some(home) = nic.port.at().map(|at| at.home).filter(|home| *home != to) else {
             return Ok(());
         };
-        nic.moving = Some((id, to));
-        let (port, way) = ((BRIDGE, PortId(number as u16)), (nic.home as u16, to as u16));
+        if !nic.port.depart(Move { id, to, by_hand: false }, 0) {
+            return Ok(());
+        }
+        let (port, way) = ((BRIDGE, PortId(number as u16)), (home as u16, to as u16));
         let parts = relocation(id, port, queues, way, cores);
         self.cores
             .iter_mut()
@@ -149,7 +153,9 @@ impl Daemon {
         let Some(nic) = self.devices.get_mut(&number).and_then(Device::as_nic) else {
             return Ok(());
         };
-        nic.home = self.random.below(cores) as usize;
+        let home = self.random.below(cores) as usize;
+        nic.port.unplug();
+        let _ = nic.port.plug(At { way: (), home, by_hand: false });
         for core in &mut self.cores {
             let rules = Rules {
                 vlan: if nic.vlan == 0 { Vlan::None } else { Vlan::Access(nic.vlan) },
@@ -158,7 +164,7 @@ impl Daemon {
                 ..Rules::default()
             };
             let counters = Arc::clone(&nic.counters);
-            let spec = PortSpec { rules, home: nic.home as u16, mtu: 9000, counters, lanes: None };
+            let spec = PortSpec { rules, home: home as u16, mtu: 9000, counters, lanes: None };
             let port = PortId(number as u16);
             core.send(Command::SetPort(BRIDGE, port, Some(Box::new(spec))))?;
         }
@@ -207,14 +213,11 @@ impl Daemon {
         if let Some(limit) = &device.limit {
             limit.check(now_ns).map_err(|e| format!("disk {number}: {e}"))?;
         }
-        // Nothing is asked of the queues of a NIC that moves.
-        if device.as_nic().is_some_and(|nic| nic.moving.is_some()) {
-            return Ok(());
-        }
         let finishes = !self.upgrading && device.resizing.is_none() && device.stops().is_some();
         for index in &wanted {
-            let queue = &mut device.queues[*index];
-            call_back(&mut self.cores, (number, *index), queue, (finishes, now_ns))?;
+            if let Some((core, command)) = call_back(device, *index, (finishes, now_ns)) {
+                self.cores[core].send(command)?;
+            }
         }
         if !wanted.iter().all(|index| device.is_back(*index)) {
             return Ok(());
@@ -236,7 +239,9 @@ impl Daemon {
             Ok(None) => {}
             Err(why) => said.push(Said::Refused(number, why)),
         }
-        if self.upgrading { Ok(()) } else { self.start_queues(number, now_ns, said) }
+        // Where the queues of a NIC start is known when it is there.
+        let starts = !self.upgrading && !device.travels();
+        if starts { self.start_queues(number, now_ns, said) } else { Ok(()) }
     }
 
     /// Gives the sidecores what is to be served and is not.
@@ -252,7 +257,7 @@ impl Daemon {
                 Ok(None) => {}
                 Ok(Some(served)) => {
                     let any = self.random.below(self.cores.len() as u64) as usize;
-                    let core = device.as_nic().map_or(any, |nic| nic.home);
+                    let core = device.home().unwrap_or(any);
                     let place = u64::from(number) << 8 | index as u64;
                     let base = served.queue().base();
                     self.trace.note(now_ns, "attach", [place, core as u64, base.into()]);
@@ -336,19 +341,16 @@ impl Daemon {
     fn settled(&mut self, wanted: MoveId, moved: bool, now_ns: u64) -> Result<(), String> {
         for device in self.devices.values_mut() {
             let Some(nic) = device.as_nic() else { continue };
-            if let Some((id, to)) = nic.moving
-                && id == wanted
-            {
-                self.trace.note(
-                    now_ns,
-                    "nic moved",
-                    [device.number.into(), moved.into(), to as u64],
-                );
-                let Some(nic) = device.as_nic() else { continue };
-                nic.moving = None;
-                if moved {
-                    nic.home = to;
-                    device.queues.iter_mut().for_each(|queue| queue.rehome(to));
+            let Some(arrived) = nic.port.arrive(wanted, !moved) else { continue };
+            let Arrived { to, held, .. } = arrived;
+            let number = device.number.into();
+            self.trace.note(now_ns, "nic moved", [number, moved.into(), to as u64]);
+            if moved {
+                device.queues.iter_mut().for_each(|queue| queue.rehome(to));
+            }
+            for (index, command) in held {
+                if let Some((core, command)) = device.queues[usize::from(index)].tell(command) {
+                    self.cores[core].send(command)?;
                 }
             }
         }
@@ -363,20 +365,20 @@ impl Daemon {
     }
 }
 
-/// Asks for a queue, wherever it is; `finishes` with nothing left in its record.
+/// Asks for a queue, wherever it is; `finishes` with nothing left in its record. Whom to tell what, now.
 fn call_back(
-    cores: &mut [Core],
-    (device, index): (u32, usize),
-    queue: &mut Life<device::Daemon>,
+    device: &mut Device,
+    index: usize,
     (finishes, now_ns): (bool, u64),
-) -> Result<(), String> {
-    let key = QueueKey { device, queue: index as u16 };
-    let Asked::Tell(_) = queue.ask(finishes, Nanos(now_ns)) else { return Ok(()) };
+) -> Option<(usize, Command)> {
+    let key = QueueKey { device: device.number, queue: index as u16 };
+    let Asked::Tell(_) = device.queues[index].ask(finishes, Nanos(now_ns)) else { return None };
     let command = if finishes { Command::Finish(key) } else { Command::Detach(key) };
-    match queue.tell(command) {
-        Some((core, command)) => cores[core].send(command),
-        None => Ok(()),
-    }
+    let command = match device.as_nic() {
+        Some(nic) => nic.port.tell(key.queue, command)?,
+        None => command,
+    };
+    device.queues[index].tell(command)
 }
 
 /// Sidecores that know the switch and each other.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use backend::Disk;
 use control::Passes;
+use control::port::{At, Port};
 use control::queue::Life;
 use device::blk::{self, Blk};
 use device::features;
@@ -64,9 +65,8 @@ pub(crate) struct Nic {
     live: Arc<net::Live>,
     pub(crate) counters: Arc<PortCounters>,
     pub(crate) vlan: u16,
-    pub(crate) home: usize,
-    /// It goes to this core, by this move.
-    pub(crate) moving: Option<(MoveId, usize)>,
+    /// Where its port is at home, and where it is going.
+    pub(crate) port: Port<Daemon, ()>,
 }
 
 #[derive(Debug)]
@@ -129,8 +129,23 @@ impl Device {
             net::Shape { mac: mac(number.into()), mtu: 9000, pairs: 1, guest_offloads: true };
         let live = net::Live::new(&shape);
         let counters = Arc::default();
-        let kind = Kind::Nic(Nic { shape, live, counters, vlan, home, moving: None });
+        let mut port = Port::default();
+        let _ = port.plug(At { way: (), home, by_hand: false });
+        let kind = Kind::Nic(Nic { shape, live, counters, vlan, port });
         Device::new(number, kind, 2, policy, moderate_ns)
+    }
+
+    /// Where the queues of a NIC are at home, and that it is not on its way.
+    pub(crate) fn home(&self) -> Option<usize> {
+        match &self.kind {
+            Kind::Disk { .. } => None,
+            Kind::Nic(nic) => nic.port.at().map(|at| at.home),
+        }
+    }
+
+    /// Whether it is a NIC that is on its way to another core.
+    pub(crate) fn travels(&self) -> bool {
+        matches!(&self.kind, Kind::Nic(nic) if nic.port.moving().is_some())
     }
 
     pub(crate) fn as_nic(&mut self) -> Option<&mut Nic> {

@@ -36,9 +36,9 @@ fn states(at: Nanos) -> Vec<(&'static str, Life<Tokens>)> {
         ("idle", State::Idle),
         ("served", State::Served(HERE)),
         ("preparing", State::Preparing(HERE, THERE, Departure(3))),
-        ("handing", State::Handing(HERE, THERE, None, Vec::new())),
-        ("handing and leaving", State::Handing(HERE, THERE, Some(leave(false)), Vec::new())),
-        ("handing and finishing", State::Handing(HERE, THERE, Some(leave(true)), Vec::new())),
+        ("handing", State::Handing(HERE, THERE, None, Held::default())),
+        ("handing and leaving", State::Handing(HERE, THERE, Some(leave(false)), Held::default())),
+        ("handing and finishing", State::Handing(HERE, THERE, Some(leave(true)), Held::default())),
         ("leaving", State::Leaving(HERE, leave(false))),
         ("finishing", State::Leaving(HERE, leave(true))),
     ];
@@ -201,7 +201,7 @@ fn what_is_said_while_nobody_knows_who_has_it_is_kept_the_last_of_a_kind() {
     let said: Vec<&str> = found.iter().map(|(_, _, gave)| gave.as_str()).collect();
     let (here, kept) = ("Some(0)", "None");
     assert_eq!(said, ["None", here, here, kept, kept, kept, here, here]);
-    let mut life: Life<Tokens> = Life(State::Handing(HERE, THERE, None, Vec::new()));
+    let mut life: Life<Tokens> = Life(State::Handing(HERE, THERE, None, Held::default()));
     for command in [Command::SetCall(1), Command::Detach, Command::SetCall(2)] {
         assert!(life.tell(command).is_none());
     }

@@ -178,7 +178,7 @@ impl Manager {
     /// Asks for a NIC when its guest's first ring is to start, and gives it back when the last one has stopped.
     pub(crate) fn follow_nic(&mut self, number: u32) {
         let nic = self.devices.get(&number).and_then(|device| device.kind.nic());
-        let port = nic.and_then(|nic| nic.plug).and_then(|plug| plug.uplink);
+        let port = nic.and_then(NicParts::plug).and_then(|plug| plug.uplink);
         port.into_iter().for_each(|port| self.follow_port(port));
     }
 

@@ -216,7 +216,7 @@ fn grain_words(grain: Grain) -> Option<[u32; 4]> {
 
 fn nic_words(kind: &Kind) -> Option<NicWords> {
     let nic = kind.nic()?;
-    let plug = nic.plug?;
+    let plug = nic.plug()?;
     Some(NicWords {
         is_up: nic.is_up(),
         mac: nic.live.mac(),

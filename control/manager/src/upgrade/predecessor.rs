@@ -284,7 +284,7 @@ impl Manager {
     fn what_must_end(&self) -> Option<&'static str> {
         let is_moving = |device: &Device| {
             device.queues.iter().any(|queue| queue.moving_to().is_some())
-                || device.kind.nic().is_some_and(|nic| nic.travel.is_some() || nic.moving)
+                || device.kind.nic().is_some_and(|nic| nic.travels() || nic.moving)
         };
         let is_leaving = self.network.switches.iter().any(|switch| switch.leaving.is_some());
         let mut devices = self.devices.values();
