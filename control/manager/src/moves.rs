@@ -77,11 +77,10 @@ impl Manager {
             Some(nic) => nic.port.tell(index, command),
             None => Some(command),
         };
-        // Whoever has it in the end is told.
-        let Some(command) = command else { return };
         let queue = self.queue_mut(number, index);
         let queue = found!(self.defects, queue, "queue to tell something");
-        if let Some((core, command)) = queue.tell(command) {
+        // Otherwise whoever has it in the end is told.
+        if let Some((core, command)) = command.and_then(|command| queue.tell(command)) {
             self.cores.send(core, command);
         }
     }

@@ -18,7 +18,7 @@ use crate::api::Reply;
 use crate::defects::found;
 use crate::kind::Kind;
 use crate::manager::Manager;
-use crate::nic::Plug;
+use crate::nic::{NicParts, Plug};
 use crate::uplinks::Uplink;
 
 /// Nanoseconds in a second.

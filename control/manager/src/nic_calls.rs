@@ -17,7 +17,6 @@ use crate::host_ports::{Guest, HostPorts};
 use crate::kind::{DevicePlan, Facts, Kind};
 use crate::manager::Manager;
 use crate::net_views;
-use crate::nic::Plug;
 use crate::rights::{Rights, refused_rights};
 use crate::shut::{NotOpen, refused_with};
 

@@ -11,6 +11,7 @@ use crate::device::Device;
 use crate::host_ports::{Guest, HostPorts};
 use crate::kind::Kind;
 use crate::manager::Manager;
+use crate::nic::NicParts;
 
 /// What was opened for uplinks and wires that are about to be made, by interface.
 #[derive(Default)]

@@ -22,7 +22,7 @@ const CLOCK_READERS: [&str; 9] = [
 ];
 /// What is counted, and how much there may be of it. Whoever gets it lower writes the new number here.
 const CEILINGS: [(&str, Count, usize); 4] = [
-    ("files of control/manager in one circle of imports", largest_circle, 67),
+    ("files of control/manager in one circle of imports", largest_circle, 66),
     ("files of control/manager with an `impl Manager`", manager_files, 58),
     ("look-ups in control/manager that end in `else { return }`", silent_returns, 45),
     ("`Result<_, String>` in control", texts_as_errors, 0),

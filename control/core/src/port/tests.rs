@@ -48,9 +48,12 @@ fn it_is_plugged_in_once_and_goes_once() {
 fn it_arrives_or_stays_and_what_was_kept_is_said() {
     for stayed in [false, true] {
         let mut port = travelling();
-        for (queue, command) in
-            [(1, Command::SetCall(1)), (1, Command::Detach), (0, Command::SetCall(7)), (1, Command::SetCall(2))]
-        {
+        for (queue, command) in [
+            (1, Command::SetCall(1)),
+            (1, Command::Detach),
+            (0, Command::SetCall(7)),
+            (1, Command::SetCall(2)),
+        ] {
             assert_eq!(port.tell(queue, command), None);
         }
         assert_eq!(port.announce([2; 6]), None);
