@@ -16,7 +16,7 @@ impl Manager {
         for number in self.openers.closed() {
             self.image_is_closed(number);
         }
-        let (now, answered) = (self.now, self.openers.answered());
+        let (now, answered) = (self.turn.now(), self.openers.answered());
         for shut in self.shut.iter_mut().filter(|shut| is_one_of(shut.plan.id(), &answered)) {
             shut.retry.iter_mut().for_each(|retry| retry.hurry(now));
         }

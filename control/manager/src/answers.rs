@@ -103,8 +103,9 @@ impl Manager {
     }
 
     fn view(&self, id: &str, queues: bool) -> Option<config::api::DiskView> {
-        if let Some(device) = self.number_of(id).and_then(|number| self.devices.get(&number)) {
-            let now = self.now;
+        if let Some(device) = self.devices.number_of(id).and_then(|number| self.devices.get(number))
+        {
+            let now = self.turn.now();
             return device.kind.disk().map(|parts| views::disk(device, parts, (queues, now)));
         }
         let shut = self.shut.iter().find(|shut| shut.plan.id() == id)?;
@@ -115,7 +116,7 @@ impl Manager {
     fn shown(&self, device: &Device) -> Answer {
         match &device.kind {
             Kind::Disk(parts) => {
-                Answer::Disk(Box::new(views::disk(device, parts, (false, self.now))))
+                Answer::Disk(Box::new(views::disk(device, parts, (false, self.turn.now()))))
             }
             Kind::Nic(parts) => Answer::Nic(Box::new(self.nic_view(device, parts, false))),
         }
@@ -139,7 +140,7 @@ impl Manager {
     }
 
     fn remove(&mut self, id: &str, reply: Reply) {
-        match self.number_of(id) {
+        match self.devices.number_of(id) {
             None => {
                 let is_nic = self.plan.nic(id).is_some();
                 let answer = if is_nic { self.show_nic(id, false) } else { self.show(id, false) };
@@ -184,8 +185,8 @@ impl Manager {
 
     /// Closes a device's socket and front-ends; it is gone when its queues are back.
     pub(crate) fn begin_removal(&mut self, number: u32, reply: Option<Reply>) {
-        let device = self.devices.get(&number);
-        let id = found!(self.defects, device, "device to remove").facts.id.clone();
+        let device = self.devices.get(number);
+        let id = found!(self.turn.defects, device, "device to remove").facts.id.clone();
         self.forget_plan(&id);
         self.remove_device(number, reply);
     }
@@ -193,7 +194,7 @@ impl Manager {
     /// The same of one of whose name another one may be planned.
     pub(crate) fn remove_device(&mut self, number: u32, reply: Option<Reply>) {
         // While the daemon stops it may go before a client has let go of it.
-        let Some(device) = self.devices.get_mut(&number) else { return late("device") };
+        let Some(device) = self.devices.get_mut(number) else { return late("device") };
         device.removing = true;
         device.close_socket();
         let connections = device.connections.keys().copied().collect::<Vec<_>>();
@@ -201,13 +202,13 @@ impl Manager {
             self.close_connection(number, connection, "the device is removed");
         }
         self.wait_for(number, reply);
-        self.touched.insert(number);
+        self.turn.touch(number);
     }
 
     /// Every queue of a device that was held back is here: what waited for that is done.
     pub(crate) fn all_are_back(&mut self, number: u32) {
-        let device = self.devices.get_mut(&number);
-        let device = found!(self.defects, device, "device whose queues are all back");
+        let device = self.devices.get_mut(number);
+        let device = found!(self.turn.defects, device, "device whose queues are all back");
         device.restarting = false;
         if device.removing {
             return self.is_gone(number);
@@ -217,7 +218,7 @@ impl Manager {
         {
             self.plug_in_anew(number);
         }
-        if let Some(size) = self.disk_parts_mut(number).and_then(|disk| disk.resizing.take()) {
+        if let Some(size) = self.devices.disk_mut(number).and_then(|disk| disk.resizing.take()) {
             let answer = self.finish_resize(number, size);
             if let Err(error) = &answer {
                 warn!("a resize was refused: {}", error.error);
@@ -225,7 +226,7 @@ impl Manager {
             }
             self.answer_waiting(number, answer);
         }
-        self.touched.insert(number);
+        self.turn.touch(number);
     }
 
     /// Forgets a device that was removed and has no queue away.
@@ -235,7 +236,7 @@ impl Manager {
         }
         self.release_remote(number);
         self.forget_guest(number);
-        let device = found!(self.defects, self.devices.remove(&number), "device that is gone");
+        let device = found!(self.turn.defects, self.devices.remove(number), "device that is gone");
         let (id, view) = (&device.facts.id, self.shown(&device));
         if device.kind.is_resizing() {
             self.answer_waiting(number, Err(ApiError::no_such_disk(id)));
@@ -270,7 +271,7 @@ impl Manager {
 
     pub(crate) fn wait_for(&mut self, device: u32, reply: Option<Reply>) {
         // A call may have waited for an image in this turn.
-        let answer_by = self.tick() + ANSWER_TIME_MAX;
+        let answer_by = self.turn.tick() + ANSWER_TIME_MAX;
         self.waiting.push(Waiting { device, reply, answer_by });
     }
 
@@ -279,7 +280,7 @@ impl Manager {
     pub(crate) fn answer_overdue(&mut self, now: Instant) {
         while let Some(at) = self.waiting.iter().position(|waiting| waiting.answer_by <= now) {
             let Waiting { device, reply, .. } = self.waiting.remove(at);
-            let Some(device) = self.devices.get(&device) else {
+            let Some(device) = self.devices.get(device) else {
                 // Removed, and its file system does not let it be closed.
                 let view = self.closing.remove(&device);
                 reply.into_iter().zip(view).for_each(|(reply, view)| reply.answer(Ok(view)));
@@ -291,11 +292,11 @@ impl Manager {
                 Ok(self.shown(device))
             } else {
                 let waits = format!("waits for {}", views::unanswered(requests));
-                let size = self.disk_parts_mut(number).and_then(|disk| disk.resizing.take());
+                let size = self.devices.disk_mut(number).and_then(|disk| disk.resizing.take());
                 let why = format!("it {waits}");
                 size.into_iter().for_each(|size| self.is_not_resized(number, size, &why));
                 // Those of its queues that are back go on.
-                self.touched.insert(number);
+                self.turn.touch(number);
                 let hint = "its size is as it was; try again when it answers";
                 Err(ApiError::new(ErrorKind::Busy, format!("disk {id:?} {waits}"), hint))
             };
@@ -316,9 +317,9 @@ impl Manager {
 
     /// Has the device's queues start anew, with what its plan says now.
     pub(crate) fn restart(&mut self, number: u32) {
-        let device = self.devices.get_mut(&number);
-        found!(self.defects, device, "device to restart").restarting = true;
-        self.touched.insert(number);
+        let device = self.devices.get_mut(number);
+        found!(self.turn.defects, device, "device to restart").restarting = true;
+        self.turn.touch(number);
     }
 
     pub(crate) fn check_made_by_api(&self, id: &str) -> Result<(), ApiError> {
@@ -336,11 +337,6 @@ impl Manager {
             )),
             Origin::Api => Ok(()),
         }
-    }
-
-    pub(crate) fn number_of(&self, id: &str) -> Option<u32> {
-        let named = |device: &&crate::device::Device| device.facts.id == id && !device.removing;
-        self.devices.values().find(named).map(|device| device.number)
     }
 }
 

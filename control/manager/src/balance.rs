@@ -193,7 +193,7 @@ impl Manager {
 
     /// The sidecore for what stays there: that with the fewest queues, in use or not.
     pub(crate) fn place_fixed(&mut self) -> Option<usize> {
-        let core = found!(self.defects, self.cores.place(), "sidecore");
+        let core = found!(self.turn.defects, self.cores.place(), "sidecore");
         self.balance.wake(core);
         Some(core)
     }
@@ -265,10 +265,13 @@ impl Manager {
 
     /// Moves a queue, or a NIC, to where there is more room for it.
     fn relieve(&mut self, name: Option<&Name>, to: usize, at: Nanos) {
-        let &(number, index) = found!(self.defects, name, "queue that was weighed");
+        let &(number, index) = found!(self.turn.defects, name, "queue that was weighed");
         let Some(index) = index else { return self.relieve_of_nic(number, to, at) };
-        let queue =
-            found!(self.defects, self.queue_mut(number, index), "queue to move for its load");
+        let queue = found!(
+            self.turn.defects,
+            self.devices.queue_mut(number, index),
+            "queue to move for its load"
+        );
         queue.weighed_mut().moved = Some(at);
         let (from, load) = (queue.place().map(|place| place.core), queue.weighed().load);
         let moved = self.begin_move(number, index, to, false);
@@ -277,12 +280,12 @@ impl Manager {
 
     /// A NIC that cannot go just now, or stays, is looked at again after a pause.
     fn relieve_of_nic(&mut self, number: u32, to: usize, at: Nanos) {
-        let from = self.nic_parts_mut(number).and_then(|nic| {
+        let from = self.devices.nic_mut(number).and_then(|nic| {
             nic.port.way_mut()?.moved = Some(at);
             Some(nic.plug()?.place.home)
         });
-        let device = self.devices.get(&number);
-        let id = found!(self.defects, device, "NIC to move for its load").facts.id.clone();
+        let device = self.devices.get(number);
+        let id = found!(self.turn.defects, device, "NIC to move for its load").facts.id.clone();
         let may = self.nic_may_move(&id, to).is_ok_and(|found| found == number);
         let moved = if may { self.begin_nic_move(number, to, false) } else { None };
         debug!(device = number, from, to, begun = moved.is_some(), "balance");
@@ -293,8 +296,8 @@ impl Manager {
         if !self.balance.has_nodes() {
             return None;
         }
-        let device = self.devices.get_mut(&number);
-        found!(self.defects, device, "device to place").memory_node(self.now)
+        let device = self.devices.get_mut(number);
+        found!(self.turn.defects, device, "device to place").memory_node(self.turn.now())
     }
 }
 

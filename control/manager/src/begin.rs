@@ -3,7 +3,7 @@
 //!
 //! Not here: the loop (`manager`), and what is taken over, and how (`upgrade`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -22,7 +22,7 @@ use crate::bonds::Bonds;
 use crate::bounds::Bounds;
 use crate::clock::now;
 use crate::cores::{self, Cores};
-use crate::defects::Defects;
+use crate::devices::Devices;
 use crate::guest_vcpus::Guests;
 use crate::kind::DevicePlan;
 use crate::manager::{End, INBOX_INTERVAL, Manager};
@@ -37,6 +37,7 @@ use crate::shut::{Alike, Shut, alike};
 use crate::sockets;
 use crate::state::{self, StateFile};
 use crate::taps::MadeTaps;
+use crate::turn::Turn;
 use crate::unsynced::Unsynced;
 use crate::upgrade::Heir;
 use crate::upgrade::error::TakeBackError;
@@ -136,8 +137,7 @@ fn begin(
     let inherited = estate.as_ref().map_or(0, Estate::descriptors);
     let bounds = Bounds::of_this_process(cores.all.len(), uplinks, inherited);
     let manager = Manager {
-        now,
-        defects: Defects::default(),
+        turn: Turn::begin(now),
         guests: Guests::new(options.run_state.take()),
         poll,
         options,
@@ -147,7 +147,7 @@ fn begin(
         watch: Watch::from(now),
         cores,
         balance,
-        devices: BTreeMap::new(),
+        devices: Devices::default(),
         network: Network::default(),
         taps: MadeTaps::in_folder(&plan.daemon.state_dir),
         remote: Remote::new(&plan.daemon.state_dir),
@@ -164,9 +164,6 @@ fn begin(
         addresses: AddressSpace::default(),
         bounds,
         reserve: sockets::reserve(),
-        touched: BTreeSet::new(),
-        next_connection: 0,
-        next_device: 0,
         upgrade: None,
         frozen: false,
         saved_seats: Vec::new(),
@@ -459,9 +456,9 @@ impl Manager {
         let has_hope = |shut: &Shut| shut.retry.is_some();
         while self.devices.is_empty() && self.shut.iter().any(|shut| shut.may_be_refused()) {
             let pause = self.shut.iter().filter_map(Shut::due_at).min();
-            let now = self.tick();
+            let now = self.turn.tick();
             self.poll.pause(pause.map_or(INBOX_INTERVAL, |at| at.saturating_duration_since(now)));
-            self.tick();
+            self.turn.tick();
             self.open_shut();
         }
         let of_file = |shut: &&Shut| *shut.plan.origin() != Origin::Api;

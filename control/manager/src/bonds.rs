@@ -328,7 +328,7 @@ pub(crate) fn unkept(why: &str) -> String {
 impl Manager {
     /// Keeps which image the guest of a device is on, which is about to be served, if that is another one.
     pub(crate) fn keep_begun(&mut self, number: u32) {
-        if let Some(parts) = self.disk_parts_mut(number)
+        if let Some(parts) = self.devices.disk_mut(number)
             && let Some(image) = parts.bond.take_unkept()
         {
             let id = parts.plan.id.clone();
@@ -342,8 +342,8 @@ impl Manager {
         let socket = plan.map(|plan| plan.socket.as_str());
         let kept = self.bonds.keep(id, socket, image, |id| self.plan.disk(id).is_some());
         let why = kept.err().map(|error| error.to_string());
-        let number = self.number_of(id);
-        let is_news = match number.and_then(|number| self.disk_parts_mut(number)) {
+        let number = self.devices.number_of(id);
+        let is_news = match number.and_then(|number| self.devices.disk_mut(number)) {
             Some(parts) => parts.bond.kept(image, why.clone()),
             None => why.is_some(),
         };

@@ -1,20 +1,10 @@
 //! The clock, and who reads it: the loops of the shell, which wait.
 //!
-//! All else goes by the time of its turn ([`Manager::now`]), or is told the time.
+//! All else goes by the time of its turn ([`crate::turn::Turn`]), or is told the time.
 
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
-
-use crate::manager::Manager;
-
-impl Manager {
-    /// Reads the clock: a turn begins, another event of it is heard, or a nested wait is over.
-    pub(crate) fn tick(&mut self) -> Instant {
-        self.now = now();
-        self.now
-    }
-}
 
 /// The monotonic clock.
 #[expect(clippy::disallowed_methods, reason = "control's one reader of the clock")]

@@ -8,7 +8,7 @@ use crate::manager::Manager;
 impl Manager {
     /// The daemon itself.
     pub(crate) fn daemon_view(&self) -> Answer {
-        let defects = self.defects.views().into_iter().chain(self.cores.defects.views());
+        let defects = self.turn.defects.views().into_iter().chain(self.cores.defects.views());
         Answer::Daemon(DaemonView {
             pid: std::process::id(),
             file: self.options.path.clone(),

@@ -48,7 +48,7 @@ impl Manager {
         }
         match self.begin_to_add(&spec) {
             Some((id, wait)) => {
-                let until = self.tick() + wait;
+                let until = self.turn.tick() + wait;
                 self.adding.push(Adding { id, spec, reply, until });
             }
             None => self.add_now(&spec, reply),
@@ -111,13 +111,13 @@ impl Manager {
             }
             Err(NotOpen::Ended(why) | NotOpen::Late(why)) => {
                 let waits = DevicePlan::Disk(plan.clone());
-                self.shut.push(Shut::waiting(waits, why, self.now).never_open());
+                self.shut.push(Shut::waiting(waits, why, self.turn.now()).never_open());
             }
             Err(error) => return Err(refused(error)),
         }
         self.plan.disks.push(plan);
         if let Err(error) = self.keep() {
-            match self.number_of(&id) {
+            match self.devices.number_of(&id) {
                 Some(number) => self.begin_removal(number, None),
                 None => self.drop_shut(&id),
             }
@@ -140,12 +140,14 @@ impl Manager {
             self.set_plan(before);
             return Err(not_kept(&error, UNDONE));
         }
-        if has_others && let Some(Err(error)) = self.number_of(id).map(|it| self.put_rights(it)) {
+        if has_others
+            && let Some(Err(error)) = self.devices.number_of(id).map(|it| self.put_rights(it))
+        {
             self.set_plan(before);
             self.keep().map_err(|error| not_kept(&error, UNTIL_RESTART))?;
             return Err(refused_rights(error));
         }
-        if let Some(number) = self.number_of(id) {
+        if let Some(number) = self.devices.number_of(id) {
             self.set_service(number);
         }
         info!(disk = id, share, %policy, %limit, group, "set");
@@ -160,7 +162,7 @@ impl Manager {
         match begun {
             Ok(number) => {
                 self.wait_for(number, Some(reply));
-                self.touched.insert(number);
+                self.turn.touch(number);
             }
             Err(error) => reply.answer(Err(error)),
         }
@@ -168,7 +170,7 @@ impl Manager {
 
     /// Notes a new size; it is given when the queues are back.
     pub(crate) fn begin_resize(&mut self, number: u32, size: Size) -> Result<u32, ApiError> {
-        let Some(disk) = self.disk_parts_mut(number) else {
+        let Some(disk) = self.devices.disk_mut(number) else {
             return Err(ApiError::new(ErrorKind::NotFound, "there is no such disk", ""));
         };
         if disk.remote.is_some() {
@@ -196,7 +198,7 @@ impl Manager {
 
     pub(crate) fn finish_resize(&mut self, number: u32, size: u64) -> Answered {
         let gone = || ApiError::new(ErrorKind::NotFound, "the disk is gone", "");
-        let disk = self.devices.get_mut(&number).and_then(|device| device.kind.disk_mut());
+        let disk = self.devices.get_mut(number).and_then(|device| device.kind.disk_mut());
         let disk = disk.ok_or_else(gone)?;
         let id = disk.plan.id.clone();
         let mut plan = disk.plan.clone();
@@ -258,7 +260,7 @@ impl Manager {
     /// A disk that was to have the size of its plan has not got it: its plan says again what it has, so that the next
     /// reload does it, and that is shown. An operator who asked is answered, and nothing is planned otherwise.
     pub(crate) fn is_not_resized(&mut self, number: u32, size: u64, why: &str) {
-        let disk = found!(self.defects, self.disk_parts(number), "disk that is not resized");
+        let disk = found!(self.turn.defects, self.devices.disk(number), "disk that is not resized");
         let has = disk.disk.size_bytes();
         if disk.plan.source.size_bytes() != Some(size) || has == size {
             return;
@@ -269,20 +271,20 @@ impl Manager {
         let why = why.strip_prefix(&name).unwrap_or(why);
         let told = format!("it has {} and not {}: {why}", Size(has), Size(size));
         self.set_plan(plan);
-        let disk = self.disk_parts_mut(number);
-        let disk = found!(self.defects, disk, "disk that is not resized");
+        let disk = self.devices.disk_mut(number);
+        let disk = found!(self.turn.defects, disk, "disk that is not resized");
         disk.unresized = Some(format!("{told}; `sidecore reload` tries it again"));
         self.is_undone(number, format!("{name}{told}"));
     }
 
     /// The capacity of a disk is another now: its front-ends are told.
     pub(crate) fn tell_capacity(&mut self, number: u32) {
-        let device = self.devices.get_mut(&number);
-        let device = found!(self.defects, device, "device with another capacity");
-        let disk = found!(self.defects, device.kind.disk(), "disk with another capacity");
+        let device = self.devices.get_mut(number);
+        let device = found!(self.turn.defects, device, "device with another capacity");
+        let disk = found!(self.turn.defects, device.kind.disk(), "disk with another capacity");
         disk.live.set_capacity(disk.disk.size_bytes());
         if device.is_exported {
-            self.touched.insert(number);
+            self.turn.touch(number);
             return self.tell_clients(number);
         }
         for connection in device.connections.values_mut() {
@@ -298,7 +300,7 @@ impl Manager {
     /// The device of that name, which is to be changed through the API and open.
     fn made_by_api(&self, id: &str) -> Result<u32, ApiError> {
         self.check_made_by_api(id)?;
-        self.number_of(id).ok_or_else(|| {
+        self.devices.number_of(id).ok_or_else(|| {
             let hint = "`sidecore show` says why; remove it, or put that right";
             ApiError::new(ErrorKind::Refused, format!("disk {id:?} is not open"), hint)
         })
@@ -307,7 +309,7 @@ impl Manager {
     /// Puts another plan in the place of the disk's of that name.
     pub(crate) fn set_plan(&mut self, plan: DiskPlan) {
         if let Some(device) =
-            self.number_of(&plan.id).and_then(|number| self.devices.get_mut(&number))
+            self.devices.number_of(&plan.id).and_then(|number| self.devices.get_mut(number))
             && let Some(disk) = device.kind.disk_mut()
         {
             disk.plan.clone_from(&plan);
@@ -321,13 +323,5 @@ impl Manager {
         if let Some(mine) = self.plan.disks.iter_mut().find(|mine| mine.id == plan.id) {
             *mine = plan;
         }
-    }
-
-    pub(crate) fn disk_parts(&self, number: u32) -> Option<&DiskParts> {
-        self.devices.get(&number)?.kind.disk()
-    }
-
-    pub(crate) fn disk_parts_mut(&mut self, number: u32) -> Option<&mut DiskParts> {
-        self.devices.get_mut(&number)?.kind.disk_mut()
     }
 }

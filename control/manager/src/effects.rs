@@ -64,15 +64,15 @@ impl Beyond {
 impl Manager {
     /// Whether a guest has the device of that name, here or at a client of a link.
     pub(crate) fn has_guest(&self, id: &str) -> bool {
-        let number = self.number_of(id);
-        let device = number.and_then(|number| self.devices.get(&number));
+        let number = self.devices.number_of(id);
+        let device = number.and_then(|number| self.devices.get(number));
         device.is_some_and(Device::is_driven)
             || number.is_some_and(|number| self.is_clients(number))
     }
 
     /// Whether the guest of a disk waits for its image, so that it loses nothing when the disk is opened anew.
     fn waits_for_its_image(&self, id: &str) -> bool {
-        let disk = self.number_of(id).and_then(|number| self.disk_parts(number));
+        let disk = self.devices.number_of(id).and_then(|number| self.devices.disk(number));
         disk.is_some_and(|disk| disk.bond.refused().is_some())
     }
 
@@ -123,7 +123,7 @@ impl Manager {
         id: &str,
         size: u64,
     ) -> Result<Option<(u64, Option<u64>)>, ApiError> {
-        let disk = self.number_of(id).and_then(|number| self.disk_parts(number));
+        let disk = self.devices.number_of(id).and_then(|number| self.devices.disk(number));
         let Some(disk) = disk.filter(|disk| disk.remote.is_none()) else { return Ok(None) };
         let (plan, disk) = (disk.plan.clone(), Arc::clone(&disk.disk));
         let has = disk.size_bytes();
@@ -171,7 +171,7 @@ impl Manager {
             if let Some((has, holds)) = looked {
                 beyond.extend(Beyond::of(id, *size_bytes, has, holds));
             }
-            let disk = self.number_of(id).and_then(|number| self.disk_parts(number));
+            let disk = self.devices.number_of(id).and_then(|number| self.devices.disk(number));
             if disk.is_some_and(|disk| disk.resizing.is_some()) {
                 let error = format!("disk {id:?} is being resized");
                 return Err(ApiError::new(ErrorKind::Busy, error, "try again in a moment"));
@@ -227,7 +227,8 @@ impl Manager {
                 | Change::RemoveSwitch { .. }
                 | Change::RemoveGroup { .. } => self.effect(change, ActionView::Removed),
                 Change::Resize { id, size_bytes } => {
-                    let disk = self.number_of(id).and_then(|number| self.disk_parts(number));
+                    let disk =
+                        self.devices.number_of(id).and_then(|number| self.devices.disk(number));
                     let shrinks = disk.is_some_and(|disk| *size_bytes < disk.disk.size_bytes());
                     let guest_loses = shrinks && self.has_guest(id);
                     EffectView { guest_loses, ..self.effect(change, ActionView::Changed) }

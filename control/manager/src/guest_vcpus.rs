@@ -235,7 +235,7 @@ impl Manager {
         for (at, (_, number)) in due.into_iter().enumerate() {
             if at < SCANS_PER_TURN {
                 self.scan_guest(number, now);
-            } else if let Some(device) = self.devices.get_mut(&number) {
+            } else if let Some(device) = self.devices.get_mut(number) {
                 // In the next turn, which comes at once.
                 device.follow.scan_at = Some(now);
             }
@@ -244,24 +244,24 @@ impl Manager {
 
     /// A device goes: nobody follows for it.
     pub(crate) fn forget_guest(&mut self, number: u32) {
-        let device = self.devices.get_mut(&number);
-        let device = found!(self.defects, device, "device that has its guest no more");
+        let device = self.devices.get_mut(number);
+        let device = found!(self.turn.defects, device, "device that has its guest no more");
         let process = std::mem::take(&mut *device.follow).process;
         if let Some(process) = process {
-            self.guests.leave(process, number, machine_ns(self.now));
+            self.guests.leave(process, number, machine_ns(self.turn.now()));
         }
     }
 
     fn scan_guest(&mut self, number: u32, now: Instant) {
-        let device = self.devices.get(&number);
-        let device = found!(self.defects, device, "device whose guest is looked at");
+        let device = self.devices.get(number);
+        let device = found!(self.turn.defects, device, "device whose guest is looked at");
         let runner = device.runner;
         let is_new = device.follow.connection != runner;
         if is_new {
             self.forget_guest(number);
         }
-        let device = self.devices.get_mut(&number);
-        let device = found!(self.defects, device, "device whose guest is looked at");
+        let device = self.devices.get_mut(number);
+        let device = found!(self.turn.defects, device, "device whose guest is looked at");
         let Some(connection) = runner.and_then(|id| device.connections.get(&id)) else {
             return self.followed(number, Follow { connection: runner, ..Follow::default() });
         };
@@ -300,21 +300,21 @@ impl Manager {
 
     /// What the VMM of a device that was to be asked has said.
     pub(crate) fn vmm_has_said(&mut self, number: u32, path: &str, said: &Said, now: Instant) {
-        let Some(device) = self.devices.get_mut(&number) else { return late("device") };
+        let Some(device) = self.devices.get_mut(number) else { return late("device") };
         let before = &device.follow;
         // Another front-end is there by now: that one is looked at next, and its VMM asked.
         if before.process.is_none() || before.connection != device.runner {
             return;
         }
         if device.qmp() != Some(path) {
-            return device.follow.look_again(self.now);
+            return device.follow.look_again(self.turn.now());
         }
         let Follow { connection, process, scan_at, pause, .. } = **before;
         let was_wrong = before.problem.is_some();
         let follow = Follow { connection, process, scan_at, pause, ..Follow::default() };
         self.follow_process(number, follow, Some((path, said)));
-        let device = self.devices.get_mut(&number);
-        let device = found!(self.defects, device, "device whose VMM has said");
+        let device = self.devices.get_mut(number);
+        let device = found!(self.turn.defects, device, "device whose VMM has said");
         if let Some(problem) = &device.follow.problem
             && !was_wrong
             && device.log.allows(now)
@@ -327,7 +327,8 @@ impl Manager {
         if let Some(process) = follow.process {
             // Of a process that is gone nobody is followed any more, though its descriptor may live on.
             let (looked, problem) = look(Path::new("/"), process, qmp);
-            follow.vcpus = self.guests.follow(process, number, &looked, machine_ns(self.now));
+            follow.vcpus =
+                self.guests.follow(process, number, &looked, machine_ns(self.turn.now()));
             follow.problem = problem;
         }
         self.followed(number, follow);
@@ -335,10 +336,10 @@ impl Manager {
 
     /// That is what a device knows of its guest from now on: its port is told.
     fn followed(&mut self, number: u32, follow: Follow) {
-        let device = self.devices.get_mut(&number);
-        let device = found!(self.defects, device, "device whose guest is followed");
+        let device = self.devices.get_mut(number);
+        let device = found!(self.turn.defects, device, "device whose guest is followed");
         let count = follow.vcpus.len();
-        if follow.vcpus != device.follow.vcpus && count > 0 && device.may_log(self.now) {
+        if follow.vcpus != device.follow.vcpus && count > 0 && device.may_log(self.turn.now()) {
             info!(device = device.facts.id, vcpus = count, "its guest's vCPUs are followed");
         }
         *device.follow = follow;
@@ -347,8 +348,7 @@ impl Manager {
 
     /// Has frames to a NIC go by what its guest's vCPUs do, if they are to.
     fn set_lanes(&mut self, number: u32) {
-        let Some(Device { kind: Kind::Nic(nic), follow, .. }) = self.devices.get_mut(&number)
-        else {
+        let Some(Device { kind: Kind::Nic(nic), follow, .. }) = self.devices.get_mut(number) else {
             return;
         };
         let roster = self.guests.roster.as_ref();

@@ -146,6 +146,13 @@ impl Kind {
         }
     }
 
+    pub(crate) fn nic_mut(&mut self) -> Option<&mut NicParts> {
+        match self {
+            Kind::Nic(nic) => Some(nic),
+            Kind::Disk(_) => None,
+        }
+    }
+
     /// What it was asked to be.
     pub(crate) fn plan(&self) -> DevicePlan {
         match self {

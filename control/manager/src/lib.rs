@@ -16,6 +16,8 @@
 //! | `reload`, `reload_open`, `reload_net` | the file read again: the order of it, what is opened before anything is changed, switches and NICs |
 //! | `effects` | what a change does to guests, and whether it is done |
 //! | `daemon_view` | the daemon itself, for operators |
+//! | `turn` | the time of a turn, and whom it touched |
+//! | `devices` | those that are open, by number |
 //! | `device` | one device's state, disk or NIC |
 //! | `arrival` | guests that come with their driver running, announced to their network |
 //! | `kind`, `disk`, `nic` | what differs between them; what only a disk has, or only a NIC |
@@ -57,6 +59,7 @@ mod cores;
 mod daemon_view;
 mod defects;
 mod device;
+mod devices;
 mod disk;
 mod disk_calls;
 mod effects;
@@ -100,6 +103,7 @@ mod stop;
 mod stopped;
 mod switch_calls;
 mod taps;
+mod turn;
 mod unsynced;
 pub mod upgrade;
 mod uplinks;

@@ -3,7 +3,7 @@
 //! After every turn the devices that were touched are compared with what could run, and the
 //! difference is sent to the sidecores. Not here: messages (`connections`), operators (`answers`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -22,8 +22,9 @@ use crate::begin::Options;
 use crate::bonds::Bonds;
 use crate::bounds::Bounds;
 use crate::cores::Cores;
-use crate::defects::{Defects, found, late};
+use crate::defects::{found, late};
 use crate::device::Device;
+use crate::devices::Devices;
 use crate::disk_calls::Adding;
 use crate::guest_vcpus::Guests;
 use crate::kind::Kind;
@@ -40,6 +41,7 @@ use crate::sockets;
 use crate::state::StateFile;
 use crate::switch_calls::MacQuery;
 use crate::taps::MadeTaps;
+use crate::turn::Turn;
 use crate::unsynced::Unsynced;
 use crate::upgrade::estate::Estate;
 use crate::upgrade::guard::Probation;
@@ -68,10 +70,7 @@ pub(crate) struct Waiting {
 }
 
 pub(crate) struct Manager {
-    /// The time of this turn, which its loop reads ([`Manager::tick`]).
-    pub(crate) now: Instant,
-    /// What it counted on and did not find.
-    pub(crate) defects: Defects,
+    pub(crate) turn: Turn,
     pub(crate) poll: Poll,
     pub(crate) options: Options,
     pub(crate) plan: Plan,
@@ -81,7 +80,7 @@ pub(crate) struct Manager {
     pub(crate) watch: Watch,
     pub(crate) cores: Cores,
     pub(crate) balance: Balance,
-    pub(crate) devices: BTreeMap<u32, Device>,
+    pub(crate) devices: Devices,
     /// Switches, wires, and ports that lead to the host.
     pub(crate) network: Network,
     pub(crate) taps: MadeTaps,
@@ -109,10 +108,6 @@ pub(crate) struct Manager {
     pub(crate) bounds: Bounds,
     /// See [`sockets::reserve`].
     pub(crate) reserve: Option<OwnedFd>,
-    /// Devices to compare at the end of this turn.
-    pub(crate) touched: BTreeSet<u32>,
-    pub(crate) next_connection: u32,
-    pub(crate) next_device: u32,
     /// Another process is to take over.
     pub(crate) upgrade: Option<Upgrade>,
     /// Another process is being told what there is: it stays so.
@@ -149,11 +144,11 @@ pub(crate) enum End {
 impl Manager {
     pub(crate) fn turn_until_stopped(&mut self) -> End {
         loop {
-            self.tick();
+            self.turn.tick();
             let events = self.poll.wait(self.wait_time());
             self.openers.begin_turn();
             for (token, gone) in events {
-                self.tick();
+                self.turn.tick();
                 match token {
                     Token::Listener(number) => self.accept(number),
                     Token::Connection(number, id) => self.serve_connection(number, id, gone),
@@ -172,7 +167,7 @@ impl Manager {
                     Token::Openers => self.hear_openers(),
                 }
             }
-            self.tick();
+            self.turn.tick();
             self.due();
             self.settle();
             self.go_on_reloading();
@@ -187,13 +182,13 @@ impl Manager {
                 let queues = self.devices.values().any(|device| !device.attached().is_empty());
                 let drained = !queues && !self.network.is_attached();
                 // An IOhost that is told has its disks free for the next one at once.
-                let is_told = !self.remote.is_giving_back() || self.now >= by;
+                let is_told = !self.remote.is_giving_back() || self.turn.now() >= by;
                 if drained && is_told {
                     self.close_all();
                     self.cores.end_all();
                     return End::Stopped;
                 }
-                if !drained && self.now >= by {
+                if !drained && self.turn.now() >= by {
                     warn!("what is in flight does not end; stopping without it");
                     self.close_all();
                     // A sidecore that waits for a dead disk would wait for ever; the end of the
@@ -216,15 +211,15 @@ impl Manager {
         let uplinks = uplinks.filter(|_| self.stop_by.is_none());
         let due = due.chain(uplinks).chain(self.cores.due_at());
         let links = self.remote.due_at().filter(|_| self.stop_by.is_none());
-        let due = due.chain(links).chain(self.guests.inquiries.due_at(self.now));
+        let due = due.chain(links).chain(self.guests.inquiries.due_at(self.turn.now()));
         let due = due.chain(self.balance.due_at(&self.cores)).chain(self.idle_peers_due_at());
         let due = due.chain(self.watch.due_at()).chain(self.failures_due_at());
         let due = due.chain(self.adding.iter().map(Adding::due_at)).chain(self.state.lock_due_at());
         let due = due
-            .chain(self.upgrade.as_ref().map(|upgrade| upgrade.due_at(self.now)))
+            .chain(self.upgrade.as_ref().map(|upgrade| upgrade.due_at(self.turn.now())))
             .chain(self.settles_at());
         let due = due.chain(self.queries.iter().map(MacQuery::due_at)).min();
-        let until = due.map(|due| due.saturating_duration_since(self.now));
+        let until = due.map(|due| due.saturating_duration_since(self.turn.now()));
         match self.cores.is_backed_up() {
             true => Some(until.unwrap_or(INBOX_INTERVAL).min(INBOX_INTERVAL)),
             false => until,
@@ -233,7 +228,7 @@ impl Manager {
 
     pub(crate) fn hear_core(&mut self, core: usize) {
         let handle = self.cores.all.get(core).map(|core| &core.handle);
-        let handle = found!(self.defects, handle, "sidecore that is polled");
+        let handle = found!(self.turn.defects, handle, "sidecore that is polled");
         // Reset before looking, so that what comes later is heard again.
         let _ = rustix::io::read(handle.event_fd(), &mut [0; 8]);
         for heard in 0.. {
@@ -278,27 +273,27 @@ impl Manager {
         let ServedSpec { memory, gate, .. } = served.into_spec();
         let made_wait = memory.health().loss() == Some(Loss::Call);
         let returns = self.frozen;
-        let device = self.devices.get_mut(&key.device);
-        let device = found!(self.defects, device, "device of a queue that came back");
+        let device = self.devices.get_mut(key.device);
+        let device = found!(self.turn.defects, device, "device of a queue that came back");
         if device.kind.nic().is_none() {
             self.cores.give_load(core, 1);
         }
         let queue = device.queues.get_mut(usize::from(key.queue));
-        let queue = found!(self.defects, queue, "queue of the number that came back");
+        let queue = found!(self.turn.defects, queue, "queue of the number that came back");
         let back = queue.come_back(base, gate, returns);
-        let back = found!(self.defects, back, "sidecore that had the queue which came back");
+        let back = found!(self.turn.defects, back, "sidecore that had the queue which came back");
         let Back { was, called_off, .. } = back;
         if let Some(id) = called_off {
             self.move_ended(id, Some(STOPPED));
         }
-        self.touched.insert(key.device);
+        self.turn.touch(key.device);
         let Owner::Connection(id) = was.owner else {
             return self.export_is_back(key.device, base, problem);
         };
-        let device = self.devices.get_mut(&key.device);
-        let device = found!(self.defects, device, "device of a queue that came back");
+        let device = self.devices.get_mut(key.device);
+        let device = found!(self.turn.defects, device, "device of a queue that came back");
         let queue = device.queues.get_mut(usize::from(key.queue));
-        let queue = found!(self.defects, queue, "queue of the number that came back");
+        let queue = found!(self.turn.defects, queue, "queue of the number that came back");
         let connection = device.connections.get_mut(&id);
         if let Some(problem) = problem {
             queue.is_refused(problem, connection.map(|it| (id, it.session.changes())));
@@ -307,7 +302,7 @@ impl Manager {
             connection.session.stopped_at(key.queue, base);
         }
         if let Some(problem) = problem
-            && device.log.allows(self.now)
+            && device.log.allows(self.turn.now())
         {
             warn!(device = device.facts.id, queue = key.queue, "not served: {problem}");
         }
@@ -330,10 +325,10 @@ impl Manager {
     }
 
     fn want_back(&mut self, number: u32, index: u16, finishes: bool) {
-        let now = self.now;
-        let device = self.devices.get_mut(&number);
+        let now = self.turn.now();
+        let device = self.devices.get_mut(number);
         let queue = device.and_then(|device| device.queues.get_mut(usize::from(index)));
-        let queue = found!(self.defects, queue, "queue to ask for");
+        let queue = found!(self.turn.defects, queue, "queue to ask for");
         let Asked::Tell(called_off) = queue.ask(finishes, now) else { return };
         if let Some(id) = called_off {
             self.move_ended(id, Some(STOPPED));
@@ -346,17 +341,17 @@ impl Manager {
     /// Brings every device that was touched to where its sessions and plan want it.
     pub(crate) fn settle(&mut self) {
         while !self.frozen
-            && let Some(number) = self.touched.pop_first()
+            && let Some(number) = self.turn.next_touched()
         {
             // The one before may have waited for its image.
-            self.tick();
+            self.turn.tick();
             self.settle_device(number);
         }
     }
 
     pub(crate) fn settle_device(&mut self, number: u32) {
         // One that was touched and removed in the same turn.
-        let Some(device) = self.devices.get_mut(&number) else { return late("device") };
+        let Some(device) = self.devices.get_mut(number) else { return late("device") };
         if device.is_held_back() {
             let attached = device.attached();
             if attached.is_empty() {
@@ -371,7 +366,7 @@ impl Manager {
         if device.wants_to_listen() {
             self.listen_again(number);
         }
-        let now = self.now;
+        let now = self.turn.now();
         self.note_arrival(number, now);
         self.settle_export(number);
         self.follow_remote(number);
@@ -384,8 +379,8 @@ impl Manager {
     }
 
     pub(crate) fn attach_if_ready(&mut self, number: u32, index: u16) {
-        let device = self.devices.get_mut(&number);
-        let device = found!(self.defects, device, "device whose queue is to start");
+        let device = self.devices.get_mut(number);
+        let device = found!(self.turn.defects, device, "device whose queue is to start");
         if device.kind.nic().is_some_and(|nic| nic.travels() || nic.plug().is_none()) {
             // Where it is to start is known when the NIC has arrived, or its switch has a port for it.
             return;
@@ -395,7 +390,7 @@ impl Manager {
             // Its sidecore would refuse it; it starts when its link does.
             return;
         }
-        match device.make_queue(index, self.now, &mut self.defects) {
+        match device.make_queue(index, self.turn.now(), &mut self.turn.defects) {
             Ok(Some((connection, served))) => {
                 let is_nic = device.kind.nic().is_some();
                 let home = match &device.kind {
@@ -404,15 +399,15 @@ impl Manager {
                     Kind::Disk(disk) => disk.remote.as_ref().map(|remote| Some(remote.core)),
                 };
                 self.keep_begun(number);
-                let was_at = self.queue_mut(number, index).and_then(Queue::take_again);
+                let was_at = self.devices.queue_mut(number, index).and_then(Queue::take_again);
                 let was_at = was_at.filter(|(core, _)| *core < self.cores.all.len());
                 let place = home.unwrap_or_else(|| self.place_again(number, was_at));
-                let sidecore = found!(self.defects, place, "sidecore for a queue that starts");
+                let sidecore = found!(self.turn.defects, place, "sidecore for a queue that starts");
                 let by_hand = was_at.is_some_and(|(_, by_hand)| by_hand);
                 let place = Place { core: sidecore, owner: Owner::Connection(connection), by_hand };
-                let queue = self.queue_mut(number, index);
+                let queue = self.devices.queue_mut(number, index);
                 if !queue.is_some_and(|queue| queue.attach(place)) {
-                    return self.defects.note("idle queue to start");
+                    return self.turn.defects.note("idle queue to start");
                 }
                 if !is_nic {
                     self.cores.take_load(sidecore, 1);
@@ -423,11 +418,11 @@ impl Manager {
             Err(error) => {
                 let is_said =
                     device.kind.disk_mut().is_some_and(|disk| disk.bond.is_refused_again());
-                if !is_said && device.may_log(self.now) {
+                if !is_said && device.may_log(self.turn.now()) {
                     warn!(device = device.facts.id, queue = index, "cannot be served: {error}");
                 }
                 if device.is_held_back() {
-                    self.touched.insert(number);
+                    self.turn.touch(number);
                 }
                 self.keep_begun(number);
             }
@@ -436,13 +431,14 @@ impl Manager {
 
     /// Has a front-end connected to (mode `connect`) once nobody is there any more.
     pub(crate) fn plan_connect(&mut self, number: u32) {
-        let device = self.devices.get_mut(&number);
-        let device = found!(self.defects, device, "device that may have to connect");
+        let device = self.devices.get_mut(number);
+        let device = found!(self.turn.defects, device, "device that may have to connect");
         let alone = device.connections.is_empty() && !device.removing && !device.kind.is_off();
         let alone = alone && !device.is_exported;
         if device.facts.mode == Mode::Connect && alone && self.stop_by.is_none() {
             let after = device.connect_after.max(device.closed_until);
-            device.retry_at = Some(after.map_or(self.now, |after| after.max(self.now)));
+            device.retry_at =
+                Some(after.map_or(self.turn.now(), |after| after.max(self.turn.now())));
         }
     }
 
@@ -451,10 +447,10 @@ impl Manager {
     fn due(&mut self) {
         if self.stop_by.is_none() {
             self.open_shut();
-            self.retry_uplinks(self.now);
-            self.open_links(self.now);
+            self.retry_uplinks(self.turn.now());
+            self.open_links(self.turn.now());
         }
-        let now = self.now;
+        let now = self.turn.now();
         self.settle_when_due(now);
         self.state.lock_when_due(&self.plan.daemon.api, now);
         self.cores.knock(now);
@@ -473,8 +469,8 @@ impl Manager {
         for number in due {
             self.close_overdue(number, now);
             self.announce_arrival(number, now);
-            let Some(device) = self.devices.get_mut(&number) else {
-                self.defects.note("device that something was due for");
+            let Some(device) = self.devices.get_mut(number) else {
+                self.turn.defects.note("device that something was due for");
                 continue;
             };
             if device.retry_at.take_if(|at| *at <= now).is_none() {
@@ -488,8 +484,8 @@ impl Manager {
     }
 
     fn connect(&mut self, number: u32, now: Instant) {
-        let device = self.devices.get_mut(&number);
-        let device = found!(self.defects, device, "device to connect");
+        let device = self.devices.get_mut(number);
+        let device = found!(self.turn.defects, device, "device to connect");
         if !device.connections.is_empty() {
             return;
         }
@@ -534,7 +530,7 @@ impl Manager {
     fn hear_calls(&mut self) {
         for _ in 0..CALLS_PER_TURN {
             let Some(request) = self.calls.take() else { return };
-            self.tick();
+            self.turn.tick();
             self.answer(request);
         }
         // Front-ends are heard in between.

@@ -73,12 +73,12 @@ impl Moves {
 impl Manager {
     /// Says something of an attached queue to the sidecore that has it, now or when that is known.
     pub(crate) fn tell(&mut self, number: u32, index: u16, command: Command) {
-        let command = match self.nic_parts_mut(number) {
+        let command = match self.devices.nic_mut(number) {
             Some(nic) => nic.port.tell(index, command),
             None => Some(command),
         };
-        let queue = self.queue_mut(number, index);
-        let queue = found!(self.defects, queue, "queue to tell something");
+        let queue = self.devices.queue_mut(number, index);
+        let queue = found!(self.turn.defects, queue, "queue to tell something");
         // Otherwise whoever has it in the end is told.
         if let Some((core, command)) = command.and_then(|command| queue.tell(command)) {
             self.cores.send(core, command);
@@ -113,7 +113,7 @@ impl Manager {
                 format!("there is no queue {queue} of disk {id:?}: it has {count}, from 0 on");
             return Err(ApiError::new(ErrorKind::Refused, error, "`sidecore show` lists them"));
         }
-        let device = self.number_of(id).and_then(|number| self.devices.get_mut(&number));
+        let device = self.devices.number_of(id).and_then(|number| self.devices.get_mut(number));
         let queues = device.map(|device| &mut device.queues).into_iter().flatten();
         for (_, state) in (0..).zip(queues).filter(|(index, _)| queue.is_none_or(|q| q == *index)) {
             state.let_go();
@@ -140,8 +140,8 @@ impl Manager {
 
     /// Has a queue stay where an operator wants it, and moves it there if it is elsewhere.
     fn bring(&mut self, number: u32, index: u16, to: usize) -> Option<MoveId> {
-        let queue = self.queue_mut(number, index);
-        if found!(self.defects, queue, "queue to bring somewhere").stays_at(to) {
+        let queue = self.devices.queue_mut(number, index);
+        if found!(self.turn.defects, queue, "queue to bring somewhere").stays_at(to) {
             return None;
         }
         self.begin_move(number, index, to, true)
@@ -162,8 +162,9 @@ impl Manager {
             return Err(refused(error, "`sidecore sidecores` lists them"));
         }
         if self
+            .devices
             .number_of(id)
-            .and_then(|number| self.devices.get(&number))
+            .and_then(|number| self.devices.get(number))
             .is_some_and(|device| device.is_fixed())
         {
             let error = format!("the queues of disk {id:?} are where its link is");
@@ -171,7 +172,7 @@ impl Manager {
         }
         let placed =
             "a queue has a sidecore while its front-end runs it; `sidecore show` says which";
-        let device = self.number_of(id).and_then(|number| self.devices.get(&number));
+        let device = self.devices.number_of(id).and_then(|number| self.devices.get(number));
         let attached = device.map(|device| device.attached()).unwrap_or_default();
         let Some(device) = device.filter(|_| !attached.is_empty()) else {
             let error = format!("no guest runs disk {id:?}; there is nothing to move");
@@ -204,12 +205,13 @@ impl Manager {
         to: usize,
         by_hand: bool,
     ) -> Option<MoveId> {
-        let parts = self.disk_parts(number);
-        let backend = found!(self.defects, parts, "disk whose queue moves").disk.backend();
-        let new = found!(self.defects, self.cores.all.get(to), "sidecore to move a queue to");
+        let parts = self.devices.disk(number);
+        let backend = found!(self.turn.defects, parts, "disk whose queue moves").disk.backend();
+        let new = found!(self.turn.defects, self.cores.all.get(to), "sidecore to move a queue to");
         let id = self.moves.begin(number, Some(index));
         let (arrival, departure) = handover(id, &new.handle, backend);
-        let queue = found!(self.defects, self.queue_mut(number, index), "queue to move");
+        let queue =
+            found!(self.turn.defects, self.devices.queue_mut(number, index), "queue to move");
         if !queue.prepare(Move { id, to, by_hand }, departure) {
             self.moves.forget(id);
             return None;
@@ -223,7 +225,7 @@ impl Manager {
         // Called off meanwhile, if it is not found: the new owner sees that by itself.
         let Some(&(number, Some(index))) = self.moves.of.get(&id) else { return late("move") };
         let key = QueueKey { device: number, queue: index };
-        let queue = self.queue_mut(number, index);
+        let queue = self.devices.queue_mut(number, index);
         if let Some((core, departure)) = queue.and_then(|queue| queue.prepared(id)) {
             self.cores.send(core, Command::Move(key, departure));
         }
@@ -234,7 +236,11 @@ impl Manager {
         // It was called off: the queue was asked for, or the NIC's port goes.
         let Some(&(number, index)) = self.moves.of.get(&id) else { return late("move") };
         let Some(index) = index else { return self.nic_move_is_over(id, number, why) };
-        let queue = found!(self.defects, self.queue_mut(number, index), "queue that was to move");
+        let queue = found!(
+            self.turn.defects,
+            self.devices.queue_mut(number, index),
+            "queue that was to move"
+        );
         let Some(Moved { from, to, held }) = queue.moved(id, why.is_some()) else {
             return self.move_ended(id, Some("it is not served any more"));
         };
@@ -251,7 +257,7 @@ impl Manager {
     }
 
     pub(crate) fn move_ended(&mut self, id: MoveId, problem: Option<&str>) {
-        let (_, index) = found!(self.defects, self.moves.of.remove(&id), "move to end");
+        let (_, index) = found!(self.turn.defects, self.moves.of.remove(&id), "move to end");
         for waiting in &mut self.moves.waiting {
             if let (true, Some(problem)) = (waiting.open.remove(&id), problem) {
                 let queue = index.map(|index| format!("queue {index}: ")).unwrap_or_default();
@@ -265,7 +271,7 @@ impl Manager {
     fn answer_moved(&mut self) {
         while let Some(at) = self.moves.waiting.iter().position(|waiting| waiting.open.is_empty()) {
             let Waiting { device, problems, reply, .. } = self.moves.waiting.swap_remove(at);
-            let Some(device) = self.devices.get(&device) else {
+            let Some(device) = self.devices.get(device) else {
                 reply.answer(Err(ApiError::new(ErrorKind::NotFound, "the device is gone", "")));
                 continue;
             };
@@ -280,9 +286,5 @@ impl Manager {
             };
             reply.answer(answer);
         }
-    }
-
-    pub(crate) fn queue_mut(&mut self, number: u32, index: u16) -> Option<&mut Queue> {
-        self.devices.get_mut(&number)?.queues.get_mut(usize::from(index))
     }
 }

@@ -16,7 +16,6 @@ use tracing::info;
 
 use crate::api::Reply;
 use crate::defects::found;
-use crate::kind::Kind;
 use crate::manager::Manager;
 use crate::nic::{NicParts, Plug};
 use crate::uplinks::Uplink;
@@ -179,8 +178,8 @@ impl Manager {
     /// # Errors
     /// No number is left, or its switch is gone.
     pub(crate) fn plug_in(&mut self, number: u32) -> Result<(), NetworkError> {
-        let Some(device) = self.devices.get(&number) else {
-            self.defects.note("device to plug in");
+        let Some(device) = self.devices.get(number) else {
+            self.turn.defects.note("device to plug in");
             return Ok(());
         };
         let Some(nic) = device.kind.nic() else { return Ok(()) };
@@ -210,16 +209,16 @@ impl Manager {
         };
         let place = Place { bridge, port, home, is_wire: matches!(peer, NicPeer::Host(_)) };
         self.cores.take_load(home, rings);
-        if let Some(nic) = self.nic_parts_mut(number) {
+        if let Some(nic) = self.devices.nic_mut(number) {
             let by_hand = was_at.is_some_and(|(_, by_hand)| by_hand);
             if !nic.port.plug(Plug::at(place, by_hand)) {
-                self.defects.note("port of a NIC that is plugged in");
+                self.turn.defects.note("port of a NIC that is plugged in");
             }
         }
         self.say_port(number);
         if let NicPeer::Host(host) = peer {
             let uplink = self.wire_up(number, &id, host, Place { port: HOST_END, ..place });
-            if let Some(way) = self.nic_parts_mut(number).and_then(|nic| nic.port.way_mut()) {
+            if let Some(way) = self.devices.nic_mut(number).and_then(|nic| nic.port.way_mut()) {
                 way.uplink = Some(uplink);
             }
         }
@@ -228,7 +227,7 @@ impl Manager {
 
     /// Where a NIC that is being taken over is at home, and whether an operator brought it there.
     fn home_before(&mut self, number: u32) -> Option<(usize, bool)> {
-        let plan = self.devices.get(&number)?.kind.plan();
+        let plan = self.devices.get(number)?.kind.plan();
         let device = self.estate.as_mut()?.device_of(&plan)?;
         let nic = device.words.nic.as_ref().filter(|nic| nic.home < self.cores.all.len())?;
         let before = (nic.home, nic.by_hand);
@@ -240,7 +239,7 @@ impl Manager {
     pub(crate) fn plug_in_anew(&mut self, number: u32) {
         self.unplug(number);
         if let Err(error) = self.plug_in(number)
-            && let Some(device) = self.devices.get_mut(&number)
+            && let Some(device) = self.devices.get_mut(number)
         {
             device.problem = Some(error.to_string());
         }
@@ -249,8 +248,8 @@ impl Manager {
     /// Takes a NIC's port away. False: the host's end of its wire is still with its sidecore, and the
     /// device is settled again when it is back.
     pub(crate) fn unplug(&mut self, number: u32) -> bool {
-        let Some(device) = self.devices.get(&number) else {
-            self.defects.note("device to unplug");
+        let Some(device) = self.devices.get(number) else {
+            self.turn.defects.note("device to unplug");
             return true;
         };
         let Some(Plug { place, uplink, .. }) = device.kind.nic().and_then(NicParts::plug) else {
@@ -270,7 +269,7 @@ impl Manager {
             self.network.bridges.remove(&place.bridge.0);
         }
         self.cores.give_load(place.home, rings);
-        if let Some(nic) = self.nic_parts_mut(number) {
+        if let Some(nic) = self.devices.nic_mut(number) {
             nic.port.unplug();
         }
         self.leave_switch(place);
@@ -279,7 +278,7 @@ impl Manager {
 
     /// Tells sidecores what a NIC's port is now.
     pub(crate) fn say_port(&mut self, number: u32) {
-        let nic = found!(self.defects, self.nic_parts_mut(number), "NIC whose port is told");
+        let nic = found!(self.turn.defects, self.devices.nic_mut(number), "NIC whose port is told");
         if let Some(Plug { place, .. }) = nic.plug() {
             let spec = nic.port_spec(place.home);
             self.set_port(place, Some(spec));
@@ -307,7 +306,7 @@ impl Manager {
         let ports = switch.into_iter().flat_map(|switch| switch.ports.values());
         let home_of = |holder: &Holder| match holder {
             Holder::Nic(number) => {
-                let nic = self.devices.get(number)?.kind.nic()?;
+                let nic = self.devices.get(*number)?.kind.nic()?;
                 // One that moves may be at either.
                 Some((nic.plug()?.place.home, nic.port.moving().map(|moving| moving.to)))
             }
@@ -364,13 +363,6 @@ impl Manager {
             if let Some(reply) = switch.leaving.take().flatten() {
                 reply.answer(Ok(config::api::Answer::Switch(Box::new(view))));
             }
-        }
-    }
-
-    pub(crate) fn nic_parts_mut(&mut self, number: u32) -> Option<&mut crate::nic::NicParts> {
-        match &mut self.devices.get_mut(&number)?.kind {
-            Kind::Nic(nic) => Some(nic),
-            Kind::Disk(_) => None,
         }
     }
 }

@@ -35,7 +35,8 @@ impl Manager {
     }
 
     fn nic_shown(&self, id: &str, queues: bool) -> Option<NicView> {
-        if let Some(device) = self.number_of(id).and_then(|number| self.devices.get(&number)) {
+        if let Some(device) = self.devices.number_of(id).and_then(|number| self.devices.get(number))
+        {
             return device.kind.nic().map(|parts| self.nic_view(device, parts, queues));
         }
         let shut = self.shut.iter().find(|shut| shut.plan.id() == id)?;
@@ -108,7 +109,9 @@ impl Manager {
             return Err(not_kept(&error, UNDONE));
         }
         let has_others = before.rights != after.rights;
-        if has_others && let Some(Err(error)) = self.number_of(id).map(|it| self.put_rights(it)) {
+        if has_others
+            && let Some(Err(error)) = self.devices.number_of(id).map(|it| self.put_rights(it))
+        {
             self.set_nic_plan(before);
             self.keep().map_err(|error| not_kept(&error, UNTIL_RESTART))?;
             return Err(refused_rights(error));
@@ -121,17 +124,17 @@ impl Manager {
     /// Has a NIC that runs follow its plan, which was `before`.
     pub(crate) fn apply_nic(&mut self, before: &NicPlan, after: &NicPlan) {
         // One that is not open is opened as its plan is then.
-        let Some(number) = self.number_of(&after.id) else { return };
+        let Some(number) = self.devices.number_of(&after.id) else { return };
         if before.link != after.link {
             self.turn_link(number, after.link);
         }
-        let device = self.devices.get_mut(&number);
-        found!(self.defects, device, "NIC that is changed").follow.look_again(self.now);
+        let device = self.devices.get_mut(number);
+        found!(self.turn.defects, device, "NIC that is changed").follow.look_again(self.turn.now());
         self.say_port(number);
         if before.service == after.service {
             return;
         }
-        let plug = self.nic_parts_mut(number).and_then(|nic| nic.plug());
+        let plug = self.devices.nic_mut(number).and_then(|nic| nic.plug());
         let uplink = plug.and_then(|plug| plug.uplink);
         let its_plan =
             uplink.and_then(|uplink| Some(self.network.uplinks.get(&uplink)?.plan.clone()));
@@ -152,7 +155,7 @@ impl Manager {
             (after.link, after.spec.link) = (link, link);
             self.set_nic_plan(after);
         }
-        if let Some(number) = self.number_of(id) {
+        if let Some(number) = self.devices.number_of(id) {
             self.turn_link(number, link);
             self.say_port(number);
         }
@@ -166,37 +169,38 @@ impl Manager {
     /// The guest sees a carrier or none because its front-end is connected or not: without a cable,
     /// it is not (QEMU asks nobody for the state of the link).
     fn turn_link(&mut self, number: u32, link: LinkState) {
-        let nic = found!(self.defects, self.nic_parts_mut(number), "NIC whose link is turned");
+        let nic =
+            found!(self.turn.defects, self.devices.nic_mut(number), "NIC whose link is turned");
         nic.live.set_up(link == LinkState::Up);
-        self.touched.insert(number);
+        self.turn.touch(number);
         self.plan_connect(number);
     }
 
     /// A guest has come here from another host, with its address: whoever is on its network learns
     /// where it is now.
     pub(crate) fn announce(&mut self, number: u32, mac: [u8; 6]) {
-        let device = self.devices.get_mut(&number);
-        let device = found!(self.defects, device, "device to announce");
+        let device = self.devices.get_mut(number);
+        let device = found!(self.turn.defects, device, "device to announce");
         let Kind::Nic(nic) = &mut device.kind else {
-            return self.defects.note("NIC to announce");
+            return self.turn.defects.note("NIC to announce");
         };
         if !nic.may_announce(mac) {
-            if device.may_log(self.now) {
+            if device.may_log(self.turn.now()) {
                 warn!(nic = device.facts.id, "another address than its own was not announced");
             }
             return;
         }
         // Each is a flood: a VMM says it a few times, 50 ms and more apart.
-        if nic.announced_at.is_some_and(|at| self.now < at + ANNOUNCE_INTERVAL) {
+        if nic.announced_at.is_some_and(|at| self.turn.now() < at + ANNOUNCE_INTERVAL) {
             return;
         }
-        nic.announced_at = Some(self.now);
+        nic.announced_at = Some(self.turn.now());
         self.say_announcement(number, mac);
     }
 
     /// Now, or when it is known where the NIC is.
     pub(crate) fn say_announcement(&mut self, number: u32, mac: [u8; 6]) {
-        let nic = found!(self.defects, self.nic_parts_mut(number), "NIC to announce");
+        let nic = found!(self.turn.defects, self.devices.nic_mut(number), "NIC to announce");
         if let Some(At { way, home, .. }) = nic.port.announce(mac) {
             self.cores.send(home, Command::Announce(way.bridge, way.port, mac));
         }
@@ -210,7 +214,7 @@ impl Manager {
     /// Puts another plan in the place of the NIC's of that name.
     pub(crate) fn set_nic_plan(&mut self, plan: NicPlan) {
         if let Some(device) =
-            self.number_of(&plan.id).and_then(|number| self.devices.get_mut(&number))
+            self.devices.number_of(&plan.id).and_then(|number| self.devices.get_mut(number))
             && let Kind::Nic(nic) = &mut device.kind
         {
             nic.plan.clone_from(&plan);

@@ -43,8 +43,8 @@ impl Manager {
     /// Has a NIC stay nowhere any more, as `moves` does with queues.
     fn let_nic_go(&mut self, id: &str) -> Answered {
         self.check_nic_moves(id)?;
-        let number = self.number_of(id);
-        if let Some(nic) = number.and_then(|number| self.nic_parts_mut(number)) {
+        let number = self.devices.number_of(id);
+        if let Some(nic) = number.and_then(|number| self.devices.nic_mut(number)) {
             nic.port.let_go();
         }
         info!(nic = id, "let go");
@@ -79,7 +79,7 @@ impl Manager {
             let error = format!("there is no sidecore {to}: there are {count}, from 0 on");
             return Err(refused(error, "`sidecore sidecores` lists them"));
         }
-        let device = self.number_of(id).and_then(|number| self.devices.get(&number));
+        let device = self.devices.number_of(id).and_then(|number| self.devices.get(number));
         let nic = device.and_then(|device| Some((device, device.kind.nic()?)));
         let Some((device, nic, _)) = nic.and_then(|(device, nic)| Some((device, nic, nic.plug()?)))
         else {
@@ -111,20 +111,20 @@ impl Manager {
         (to, by_hand): (usize, bool),
         tries_left: u8,
     ) -> Option<MoveId> {
-        let nic = found!(self.defects, self.nic_parts_mut(number), "NIC that moves");
+        let nic = found!(self.turn.defects, self.devices.nic_mut(number), "NIC that moves");
         if nic.port.stays_at(to, by_hand) {
             return None;
         }
         let plug = nic.plug();
-        let place = found!(self.defects, plug, "port of a NIC that moves").place;
-        let device = found!(self.defects, self.devices.get(&number), "NIC to move");
+        let place = found!(self.turn.defects, plug, "port of a NIC that moves").place;
+        let device = found!(self.turn.defects, self.devices.get(number), "NIC to move");
         let queues = device.attached().len();
         // Frames can go from there to wherever its switch has ports before it is there.
         self.connect_homes(Some(place.bridge), to);
         let id = self.moves.begin(number, None);
-        let nic = found!(self.defects, self.nic_parts_mut(number), "NIC to move");
+        let nic = found!(self.turn.defects, self.devices.nic_mut(number), "NIC to move");
         if !nic.port.depart(Move { id, to, by_hand }, tries_left) {
-            self.defects.note("NIC that is at rest");
+            self.turn.defects.note("NIC that is at rest");
             self.moves.forget(id);
             return None;
         }
@@ -138,9 +138,9 @@ impl Manager {
 
     /// A NIC is at its new home, or (with a reason) still at the old one.
     pub(crate) fn nic_move_is_over(&mut self, id: MoveId, number: u32, why: Option<&Stay>) {
-        let rings = self.devices.get(&number).map_or(0, |device| device.facts.rings);
+        let rings = self.devices.get(number).map_or(0, |device| device.facts.rings);
         let stayed = why.is_some();
-        let arrived = self.nic_parts_mut(number).and_then(|nic| nic.port.arrive(id, stayed));
+        let arrived = self.devices.nic_mut(number).and_then(|nic| nic.port.arrive(id, stayed));
         let Some(Arrived { from, to, wish, held, announced, tries_left }) = arrived else {
             return self.move_ended(id, Some("it is not there any more"));
         };
@@ -148,19 +148,19 @@ impl Manager {
             self.cores.give_load(from, rings.into());
             self.cores.take_load(to, rings.into());
             debug!(device = number, from, to, "moved");
-            let queues = self.devices.get_mut(&number).map(|device| &mut device.queues);
+            let queues = self.devices.get_mut(number).map(|device| &mut device.queues);
             queues.into_iter().flatten().for_each(|queue| queue.rehome(to));
         }
         for (index, command) in held {
             self.tell(number, index, command);
         }
         // Not of a guest that is on its way out: it may already run elsewhere.
-        let runs = self.devices.get(&number).is_some_and(Device::surely_runs);
+        let runs = self.devices.get(number).is_some_and(Device::surely_runs);
         if let Some(mac) = announced.filter(|_| runs) {
             self.say_announcement(number, mac);
         }
         // What was not started meanwhile starts now.
-        self.touched.insert(number);
+        self.turn.touch(number);
         let is_late = matches!(why, Some(Stay::Unsettled));
         if is_late && tries_left > 0 && self.try_again(id, number, wish, tries_left - 1) {
             return;
@@ -177,7 +177,7 @@ impl Manager {
         (to, by_hand): (usize, bool),
         tries_left: u8,
     ) -> bool {
-        let id = self.devices.get(&number).map(|device| device.facts.id.clone());
+        let id = self.devices.get(number).map(|device| device.facts.id.clone());
         if id.is_none_or(|id| self.nic_may_move(&id, to).is_err()) {
             return false;
         }
@@ -188,7 +188,7 @@ impl Manager {
 
     /// Its port goes: whatever its sidecores come to, it is not there any more.
     pub(crate) fn forget_travel(&mut self, number: u32) {
-        if let Some(id) = self.nic_parts_mut(number).and_then(|nic| nic.port.call_off()) {
+        if let Some(id) = self.devices.nic_mut(number).and_then(|nic| nic.port.call_off()) {
             self.move_ended(id, Some("it is being removed"));
         }
     }

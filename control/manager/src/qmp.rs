@@ -207,7 +207,7 @@ impl Manager {
     }
 
     fn begin_inquiry(&mut self, number: u32) {
-        let Some(device) = self.devices.get(&number) else { return late("device") };
+        let Some(device) = self.devices.get(number) else { return late("device") };
         // One that is to be known by names by now is looked at again in any case.
         let Some(path) = device.qmp().map(str::to_string) else { return };
         // Whoever fills that with descriptors is not listened to.
@@ -220,7 +220,7 @@ impl Manager {
         inquiries.next = id.wrapping_add(1);
         let begun = match is_behind {
             true => Err(NotSaid::Behind),
-            false => Inquiry::begin(&path, &device.closer, (number, self.now)),
+            false => Inquiry::begin(&path, &device.closer, (number, self.turn.now())),
         };
         let begun = begun.and_then(|inquiry| {
             self.poll.add(&inquiry.socket, Token::Qmp(id))?;
@@ -237,7 +237,7 @@ impl Manager {
     pub(crate) fn hear_qmp(&mut self, id: u32) {
         let inquiry = self.guests.inquiries.open.get_mut(&id);
         let Some(inquiry) = inquiry else { return late("dialogue") };
-        let device = inquiry.devices.iter().find_map(|number| self.devices.get(number));
+        let device = inquiry.devices.iter().find_map(|number| self.devices.get(*number));
         let closer = device.map(|device| device.closer.clone());
         let closer = closer.unwrap_or_else(|| Closer::counted_in(self.bounds.waiting()));
         match inquiry.hear(&closer) {
@@ -249,7 +249,7 @@ impl Manager {
 
     fn end_inquiry(&mut self, id: u32, said: Said) {
         let inquiries = &mut self.guests.inquiries;
-        let inquiry = found!(self.defects, inquiries.open.remove(&id), "dialogue to end");
+        let inquiry = found!(self.turn.defects, inquiries.open.remove(&id), "dialogue to end");
         self.poll.remove(&inquiry.socket);
         // The VMM sees the end at once, though the close itself may come later.
         let _ = rustix::net::shutdown(&inquiry.socket, rustix::net::Shutdown::Both);

@@ -80,7 +80,7 @@ impl Manager {
         match self.may_reload().and_then(|()| self.begin_reload(force)) {
             Ok(()) => {
                 let begun = self.reloading.as_mut();
-                let begun = found!(self.defects, begun, "reload that has begun");
+                let begun = found!(self.turn.defects, begun, "reload that has begun");
                 begun.reply = reply;
                 begun.warn_of_restart();
                 // A disk without queues is gone at once, and nothing would wake us for that.
@@ -166,7 +166,7 @@ impl Manager {
         let anew = self.opened_anew(wanted);
         for pair in anew.chunks_exact(2) {
             let [Change::Remove { id }, _] = pair else {
-                return self.defects.note("disk that goes and is opened anew");
+                return self.turn.defects.note("disk that goes and is opened anew");
             };
             if !goes(id, changes) {
                 changes.extend(pair.iter().cloned());
@@ -229,7 +229,7 @@ impl Manager {
         let mut undone = self.apply_rights(&difference.changes);
         let late = self.serve_prepared(prepared, &mut done, &mut undone);
         // From when its images were waited for.
-        let answer_by = Some(self.tick() + TAKE_OVER_TIME_MAX);
+        let answer_by = Some(self.turn.tick() + TAKE_OVER_TIME_MAX);
         self.reloading =
             Some(Reloading { late, resizing: Vec::new(), undone, done, reply: None, answer_by });
         self.begin_resizes(&difference.changes);
@@ -241,9 +241,9 @@ impl Manager {
         for change in changes {
             let Change::Resize { id, size_bytes } = change else { continue };
             // One that is not open is opened with that size.
-            let Some(number) = self.number_of(id) else { continue };
+            let Some(number) = self.devices.number_of(id) else { continue };
             let begun = self.reloading.as_mut();
-            found!(self.defects, begun, "reload that has begun").resizing.push(number);
+            found!(self.turn.defects, begun, "reload that has begun").resizing.push(number);
             self.resize_to_plan(number, Size(*size_bytes));
         }
     }
@@ -257,7 +257,7 @@ impl Manager {
                 self.is_not_resized(number, size.0, &error.error);
             }
         }
-        self.touched.insert(number);
+        self.turn.touch(number);
     }
 
     /// A disk has not got the size of its plan: the reload that waits for it is answered so.
@@ -289,7 +289,7 @@ impl Manager {
                 Ok(number) => {
                     let put = self.put_rights_or_show(number);
                     undone.extend(put.err().map(|error| error.to_string()));
-                    self.touched.insert(number);
+                    self.turn.touch(number);
                 }
                 Err(error) => {
                     warn!(device = plan.id(), "cannot be served: {error}");
@@ -305,7 +305,7 @@ impl Manager {
         }
         for Late { plan, why, .. } in &prepared.later {
             self.shut.retain(|shut| shut.plan.id() != plan.id());
-            self.shut.push(Shut::waiting(plan.clone(), why.clone(), self.now));
+            self.shut.push(Shut::waiting(plan.clone(), why.clone(), self.turn.now()));
         }
         self.give_back(prepared.hosts);
         prepared.later
@@ -314,7 +314,7 @@ impl Manager {
     fn apply_change(&mut self, change: &Change, hosts: &mut Hosts) {
         match change {
             Change::SetClients { link } => self.set_link_clients(link),
-            Change::Remove { id } => match self.number_of(id) {
+            Change::Remove { id } => match self.devices.number_of(id) {
                 // It goes when its client has it no more.
                 Some(number) if self.take_from_clients(number) => {}
                 Some(number) => self.begin_removal(number, None),
@@ -341,12 +341,12 @@ impl Manager {
         let late = |shut: &&Shut| reloading.late.iter().any(|late| late.is(shut));
         let waiting = self.shut.iter().filter(late).find(|shut| shut.retry.is_some());
         let is_resizing = |number: &u32| {
-            let device = self.devices.get(number).filter(|device| !device.removing);
+            let device = self.devices.get(*number).filter(|device| !device.removing);
             device.is_some_and(|device| device.kind.is_resizing())
         };
         // A resize is given up in time by whoever waits for its queues (`answer_overdue`).
         let resizes = reloading.resizing.iter().any(is_resizing);
-        let has_time = reloading.answer_by.is_some_and(|by| self.now < by);
+        let has_time = reloading.answer_by.is_some_and(|by| self.turn.now() < by);
         if resizes || waiting.is_some() && has_time {
             self.reloading = Some(reloading);
             return;

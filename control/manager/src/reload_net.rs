@@ -68,7 +68,7 @@ impl Manager {
 
     pub(crate) fn apply_net_change(&mut self, change: &Change, hosts: &mut Hosts) {
         match change {
-            Change::RemoveNic { id } => match self.number_of(id) {
+            Change::RemoveNic { id } => match self.devices.number_of(id) {
                 Some(number) => self.begin_removal(number, None),
                 None => self.drop_shut(id),
             },
@@ -136,7 +136,7 @@ impl Manager {
         };
         let nics = self.devices.values().filter(|device| on_it(device) && !device.removing);
         for number in nics.map(|device| device.number).collect::<Vec<_>>() {
-            if let Some(nic) = self.nic_parts_mut(number) {
+            if let Some(nic) = self.devices.nic_mut(number) {
                 nic.moving = true;
             }
             self.restart(number);

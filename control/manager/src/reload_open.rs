@@ -108,7 +108,7 @@ impl Manager {
     fn going(&self, changes: &[Change]) -> Vec<Going> {
         let going = |change: &Change| {
             let (Change::Remove { id } | Change::RemoveNic { id }) = change else { return None };
-            let device = self.number_of(id).and_then(|number| self.devices.get(&number))?;
+            let device = self.devices.number_of(id).and_then(|number| self.devices.get(number))?;
             let (plan, socket) = (device.kind.plan(), device.facts.socket.clone());
             let file = device.kind.disk().and_then(|parts| parts.file);
             Some(Going { plan, socket, file })
@@ -157,7 +157,7 @@ impl Manager {
         };
         let stays = |change: &Change| match change {
             Change::Remove { id } if exports(before, id) && exports(after, id) => {
-                self.number_of(id).map(|_| id.clone())
+                self.devices.number_of(id).map(|_| id.clone())
             }
             _ => None,
         };
@@ -325,7 +325,7 @@ impl Manager {
         let Some((path, file)) = disk.source.path().zip(lies.file()) else { return Ok(()) };
         let goes = |id: &str| going.iter().any(|old| old.plan.id() == id);
         let stays = |number: &&u32| {
-            let Some(device) = self.devices.get(number) else { return false };
+            let Some(device) = self.devices.get(**number) else { return false };
             let both_read = disk.readonly && device.kind.disk().is_some_and(|it| it.plan.readonly);
             !both_read && !goes(&device.facts.id)
         };
@@ -371,7 +371,7 @@ impl Manager {
             let why = match opened.and_then(|device| self.serve_device(device)) {
                 Ok(number) => {
                     self.put_in_force(&before);
-                    self.touched.insert(number);
+                    self.turn.touch(number);
                     info!(device = plan.id(), "served as before");
                     restored.served.push(before.title());
                     continue;
@@ -388,7 +388,7 @@ impl Manager {
                     warn!(device = plan.id(), "waits to be served as before: {why}");
                     restored.waiting.push(format!("{} ({why})", before.title()));
                     self.put_in_force(&before);
-                    self.shut.push(Shut::waiting_for(before, &why, self.now));
+                    self.shut.push(Shut::waiting_for(before, &why, self.turn.now()));
                 }
             }
         }

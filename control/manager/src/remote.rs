@@ -231,7 +231,10 @@ impl Manager {
                 plan: plan.clone(),
                 seats,
                 sockets: Vec::new(),
-                stage: Stage::Shut { problem: "is not open yet".to_string(), retry_at: self.now },
+                stage: Stage::Shut {
+                    problem: "is not open yet".to_string(),
+                    retry_at: self.turn.now(),
+                },
                 end,
                 log: LogRate::default(),
             };
@@ -248,7 +251,7 @@ impl Manager {
         match self.estate.is_some() {
             // Another process has them until this one serves.
             true => self.know_as_before(),
-            false => self.open_links(self.now),
+            false => self.open_links(self.turn.now()),
         }
         Ok(())
     }
@@ -258,7 +261,7 @@ impl Manager {
         self.tell_of_silence(now);
         for at in 0..self.remote.links.len() {
             let key = LinkKey(at as u16);
-            let link = found!(self.defects, self.remote.link(key), "link of that number");
+            let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
             let is_due = matches!(&link.stage, Stage::Shut { retry_at, .. } if *retry_at <= now);
             if !is_due {
                 if matches!(link.stage, Stage::Open) {
@@ -283,7 +286,7 @@ impl Manager {
     }
 
     fn link_is_shut(&mut self, key: LinkKey, problem: String, now: Instant) {
-        let link = found!(self.defects, self.remote.link(key), "link of that number");
+        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
         let is_news =
             !matches!(&link.stage, Stage::Shut { problem: before, .. } if *before == problem);
         if is_news {
@@ -293,7 +296,7 @@ impl Manager {
     }
 
     fn link_is_open(&mut self, key: LinkKey, opened: LinkSeats) {
-        let link = found!(self.defects, self.remote.link(key), "link of that number");
+        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
         let LinkSeats { sockets, refused } = opened;
         if let Some(why) = refused {
             warn!(link = link.plan.id, "it is served by one sidecore: {why}");
@@ -313,12 +316,12 @@ impl Manager {
         info!(link = id, sidecores = ?seats, sockets = ?how, "open");
         self.export_disks(key);
         self.export_nics(key);
-        self.ask_again(key, self.now);
+        self.ask_again(key, self.turn.now());
     }
 
     /// Gives a link to the sidecores that are to have its seats.
     fn begin_seats(&mut self, key: LinkKey, made: Vec<Link>) {
-        let link = found!(self.defects, self.remote.link(key), "link of that number");
+        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
         for (core, made) in link.seats.iter().zip(made) {
             self.cores.send(*core, Command::AttachLink(key, made));
         }
@@ -331,10 +334,10 @@ impl Manager {
 
     /// A sidecore gave a link back, which it could not take.
     pub(crate) fn link_is_refused(&mut self, key: LinkKey) {
-        let link = found!(self.defects, self.remote.link(key), "link of that number");
+        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
         let problem = "its sidecore has no place for it: make fewer links".to_string();
         warn!(link = link.plan.id, "{problem}");
-        link.stage = Stage::Shut { problem, retry_at: self.now + 60 * RETRY_INTERVAL };
+        link.stage = Stage::Shut { problem, retry_at: self.turn.now() + 60 * RETRY_INTERVAL };
         // Its other seats go, too: without one of them its clients would say hello to nobody.
         for core in link.seats.clone() {
             self.cores.send(core, Command::DetachLink(key));
@@ -359,7 +362,7 @@ impl Manager {
                 return self.remote.transit.later.push((core, key, said));
             }
         }
-        let link = found!(self.defects, self.remote.link(key), "link of that number");
+        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
         // One that was refused, and was opened again with fewer.
         let seat = link.seats.iter().position(|one| *one == core);
         let Some(seat) = seat else { return late("seat of a link") };
@@ -382,26 +385,26 @@ impl Manager {
 
     fn ask_greeter(&mut self, task: Task) {
         let greeter = self.remote.greeter.as_ref();
-        found!(self.defects, greeter, "thread for handshakes of links").ask(task);
+        found!(self.turn.defects, greeter, "thread for handshakes of links").ask(task);
     }
 
     fn begin_session(&mut self, key: LinkKey) {
         let using = self.remote.using(key);
-        let number = found!(self.defects, using, "client's end of that link").next_session();
+        let number = found!(self.turn.defects, using, "client's end of that link").next_session();
         self.ask_greeter(Task::Begin(key, number));
     }
 
     /// The greeter has something to say.
     pub(crate) fn hear_greeter(&mut self) {
         let greeter = self.remote.greeter.as_ref();
-        found!(self.defects, greeter, "thread for handshakes of links").hear();
+        found!(self.turn.defects, greeter, "thread for handshakes of links").hear();
         while let Some(word) = self.remote.greeter.as_ref().and_then(Greeter::word) {
             match word {
                 Word::Hello(key, hello) => self.tell_client(key, ToClient::Hello(hello)),
                 Word::Client(key, peer, made) => {
                     match self.remote.using(key) {
                         Some(using) => using.established(peer),
-                        None => self.defects.note("client's end of that link"),
+                        None => self.turn.defects.note("client's end of that link"),
                     }
                     self.tell_client(key, ToClient::Establish { made, peer });
                 }
@@ -413,7 +416,7 @@ impl Manager {
                          a [[link.client]] here, and this IOhost's is to be its `iohost_key`"
                     );
                 }),
-                Word::NoParty(expected) => self.defects.note(expected),
+                Word::NoParty(expected) => self.turn.defects.note(expected),
                 Word::Iohost(key, greeting, made, answer) => {
                     self.hello_is_answered(key, greeting, made, answer);
                 }

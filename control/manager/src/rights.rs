@@ -320,7 +320,7 @@ impl Manager {
     pub(crate) fn put_rights(&mut self, number: u32) -> Result<(), UngivenError> {
         let put = self.put_device(number, Rights::put);
         if put.is_ok()
-            && let Some(device) = self.devices.get_mut(&number)
+            && let Some(device) = self.devices.get_mut(number)
         {
             device.ungiven = None;
         }
@@ -342,8 +342,8 @@ impl Manager {
         put: Result<(), UngivenError>,
     ) -> Result<(), UngivenError> {
         let Err(error) = put else { return Ok(()) };
-        let Some(device) = self.devices.get_mut(&number) else {
-            self.defects.note("device whose socket was not given");
+        let Some(device) = self.devices.get_mut(number) else {
+            self.turn.defects.note("device whose socket was not given");
             return Err(error);
         };
         let name = device.kind.plan().name();
@@ -355,8 +355,8 @@ impl Manager {
     }
 
     fn put_device(&mut self, number: u32, how: How) -> Result<(), UngivenError> {
-        let Some(device) = self.devices.get(&number) else {
-            self.defects.note("device whose socket is to be given");
+        let Some(device) = self.devices.get(number) else {
+            self.turn.defects.note("device whose socket is to be given");
             return Ok(());
         };
         if device.listener.is_none() {
@@ -424,7 +424,8 @@ impl Manager {
                     let nic = || wanted.nic(id).map(|it| (&it.rights, &it.socket, &it.origin));
                     let Some((rights, socket, origin)) = disk.or_else(nic) else { continue };
                     // What has no socket now is given it when it listens.
-                    let device = self.number_of(id).and_then(|number| self.devices.get(&number));
+                    let device =
+                        self.devices.number_of(id).and_then(|number| self.devices.get(number));
                     let listens = device.is_some_and(|device| device.listener.is_some());
                     check_at(rights, Some(socket))
                         .and_then(|()| may_give(rights, listens.then_some(socket)))

@@ -130,11 +130,11 @@ impl Manager {
         let times = (now_ns, time_ns);
         let rivals = self.guests.rivals.look(roster.table(), vcpus.into_iter(), &cpus, times);
         for Rival { device, vcpu, core } in rivals {
-            let Some(device) = self.devices.get_mut(&device) else {
-                self.defects.note("device of a guest that is followed");
+            let Some(device) = self.devices.get_mut(device) else {
+                self.turn.defects.note("device of a guest that is followed");
                 continue;
             };
-            if !device.may_log(self.now) {
+            if !device.may_log(self.turn.now()) {
                 continue;
             }
             warn!(
@@ -147,7 +147,7 @@ impl Manager {
             );
         }
         let devices = &self.devices;
-        self.guests.rivals.said.retain(|device| devices.contains_key(device));
+        self.guests.rivals.said.retain(|device| devices.get(*device).is_some());
     }
 }
 

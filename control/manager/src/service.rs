@@ -117,8 +117,8 @@ impl Manager {
     /// Has a device counted on what its plan says. For its queues that are attached, see
     /// [`Self::set_service`].
     pub(crate) fn meter(&mut self, number: u32) {
-        let device = self.devices.get_mut(&number);
-        let device = found!(self.defects, device, "device to meter");
+        let device = self.devices.get_mut(number);
+        let device = found!(self.turn.defects, device, "device to meter");
         let of_plan = |id: &str| self.plan.groups.iter().find(|group| group.id == id);
         let group = device.facts.service.group.as_deref().and_then(of_plan);
         let group = group.map(|group| {
@@ -132,8 +132,8 @@ impl Manager {
     /// Has the queues of a device served as its plan says from now on, without detaching them.
     pub(crate) fn set_service(&mut self, number: u32) {
         self.meter(number);
-        let device = self.devices.get(&number);
-        let device = found!(self.defects, device, "device to serve otherwise");
+        let device = self.devices.get(number);
+        let device = found!(self.turn.defects, device, "device to serve otherwise");
         let (share, policy) = (device.facts.service.share, policy_of(device.facts.service.policy));
         let (target_ns, moderate_ns) =
             (device.facts.service.target_ns(), device.facts.service.moderate_ns());

@@ -306,7 +306,7 @@ impl Manager {
         plan: DevicePlan,
         socket: Socket,
     ) -> Result<Device, NotOpen> {
-        let number = self.next_device;
+        let number = self.devices.next_number();
         if number >= DEVICES_END {
             let all = "this daemon has made all the devices it can name; restart it";
             return Err(NotOpen::Wrong(all.to_string()));
@@ -359,7 +359,7 @@ impl Manager {
             self.close_image(device, None);
             return Err(why);
         }
-        self.next_device += 1;
+        self.devices.use_number();
         Ok(device)
     }
 
@@ -443,7 +443,7 @@ impl Manager {
         self.meter(number);
         if let Err(error) = self.plug_in(number) {
             self.forget_guest(number);
-            if let Some(device) = self.devices.remove(&number) {
+            if let Some(device) = self.devices.remove(number) {
                 self.discard(device);
             }
             return Err(NotOpen::wrong(error));
@@ -475,13 +475,13 @@ impl Manager {
         {
             // Nothing is opened by name before the predecessor has let go.
             let why = "waits until the daemon before this one has ended".to_string();
-            return self.shut.push(Shut::waiting(plan, why, self.now));
+            return self.shut.push(Shut::waiting(plan, why, self.turn.now()));
         }
         let opened = self.open_device(plan.clone()).and_then(|device| self.serve_device(device));
         if let Err(why) = opened {
             self.shut.push(match why {
                 NotOpen::Ended(_) | NotOpen::Late(_) | NotOpen::Living(_) => {
-                    Shut::waiting_for(plan, &why, self.now)
+                    Shut::waiting_for(plan, &why, self.turn.now())
                 }
                 NotOpen::Ours(_) | NotOpen::Wrong(_) => Shut::failed(plan, why.to_string()),
             });
@@ -506,7 +506,7 @@ impl Manager {
 
     /// Tries again what is due.
     pub(crate) fn open_shut(&mut self) {
-        let now = self.now;
+        let now = self.turn.now();
         let is_due = |shut: &Shut| shut.due_at().is_some_and(|at| at <= now);
         let due: Vec<DevicePlan> =
             self.shut.iter().filter(|shut| is_due(shut)).map(|shut| shut.plan.clone()).collect();
@@ -528,7 +528,7 @@ impl Manager {
             }
             Err(why) => why,
         };
-        let shut = found!(self.defects, self.shut_device(&id), "device that is not open");
+        let shut = found!(self.turn.defects, self.shut_device(&id), "device that is not open");
         // Of what nobody knows yet holds what was known.
         if !matches!(why, NotOpen::Late(_)) || shut.problem.ends_with(NO_THREAD) {
             shut.problem = why.to_string();
@@ -545,7 +545,7 @@ impl Manager {
 
     /// A disk is gone: what waited for its image or socket is tried at once.
     pub(crate) fn retry_shut(&mut self) {
-        let now = self.now;
+        let now = self.turn.now();
         for retry in self.shut.iter_mut().filter_map(|shut| shut.retry.as_mut()) {
             (retry.since, retry.at, retry.pause) = (now, now, PAUSE_MIN);
         }

@@ -29,11 +29,11 @@ impl Manager {
         self.shut.clear();
         self.adding.clear();
         self.give_up_uplinks();
-        self.stop_by = Some(self.now + STOP_TIME_MAX);
+        self.stop_by = Some(self.turn.now() + STOP_TIME_MAX);
         let devices: Vec<u32> = self.devices.keys().copied().collect();
         for number in devices {
-            let device = self.devices.get_mut(&number);
-            let device = found!(self.defects, device, "device to stop");
+            let device = self.devices.get_mut(number);
+            let device = found!(self.turn.defects, device, "device to stop");
             device.close_socket();
             let attached = device.attached();
             if attached.is_empty() {
@@ -41,8 +41,8 @@ impl Manager {
             }
             attached.into_iter().for_each(|queue| self.detach(number, queue));
             // Its queues must not start again, and its front-end sees the end at once.
-            let device = self.devices.get_mut(&number);
-            found!(self.defects, device, "device to stop").removing = true;
+            let device = self.devices.get_mut(number);
+            found!(self.turn.defects, device, "device to stop").removing = true;
         }
     }
 

@@ -62,7 +62,7 @@ impl Manager {
         for core in 0..missing {
             self.cores.send(core, Command::ShowMacs(MacTable::new(bridge, token, room)));
         }
-        let (heard, answer_by) = (BTreeMap::new(), self.tick() + MACS_TIME_MAX);
+        let (heard, answer_by) = (BTreeMap::new(), self.turn.tick() + MACS_TIME_MAX);
         self.queries.push(MacQuery { token, bridge, missing, heard, reply, answer_by });
     }
 

@@ -72,7 +72,7 @@ impl Manager {
 
     /// A device has just lost data: that is marked.
     pub(crate) fn note_unsynced(&mut self, number: u32) {
-        let Some(DiskParts { disk, .. }) = self.disk_parts(number) else { return late("disk") };
+        let Some(DiskParts { disk, .. }) = self.devices.disk(number) else { return late("disk") };
         if let Some(failure) = disk.sync_failure_fd() {
             let _ = rustix::io::read(failure, &mut [0; 8]);
         }
@@ -85,7 +85,7 @@ impl Manager {
     /// That a device has lost data is kept.
     pub(crate) fn mark_unsynced(&mut self, number: u32) {
         self.count_loss(number);
-        let parts = found!(self.defects, self.disk_parts(number), "disk that has lost data");
+        let parts = found!(self.turn.defects, self.devices.disk(number), "disk that has lost data");
         let (id, image) = (&parts.plan.id, parts.marked_as().unwrap_or_default());
         error!(
             disk = id,
@@ -109,8 +109,8 @@ impl Manager {
 
     /// The operator knows what was lost.
     pub(crate) fn clear(&mut self, id: &str) -> Result<Answer, ApiError> {
-        let number = self.number_of(id).ok_or_else(|| self.plan.no_such_disk(id))?;
-        let parts = self.disk_parts(number).ok_or_else(|| self.plan.no_such_disk(id))?;
+        let number = self.devices.number_of(id).ok_or_else(|| self.plan.no_such_disk(id))?;
+        let parts = self.devices.disk(number).ok_or_else(|| self.plan.no_such_disk(id))?;
         if !parts.sync_failed() {
             let error = format!("disk {id:?} has lost no data that it knows of");
             return Err(ApiError::new(ErrorKind::Conflict, error, "there is nothing to clear"));

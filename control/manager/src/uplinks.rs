@@ -177,7 +177,7 @@ impl Manager {
 
     /// The host's end of a NIC's wire.
     pub(crate) fn wire_up(&mut self, nic: u32, id: &str, host: HostPlan, place: Place) -> u32 {
-        let parts = self.nic_parts_mut(nic);
+        let parts = self.devices.nic_mut(nic);
         let (opened, share, policy, guest) = match parts {
             Some(parts) => {
                 let plan = &parts.plan;
@@ -189,7 +189,7 @@ impl Manager {
                 )
             }
             None => {
-                self.defects.note("NIC to wire up");
+                self.turn.defects.note("NIC to wire up");
                 (None, config::spec::SHARE_DEFAULT, config::plan::PolicyPlan::default(), None)
             }
         };
@@ -239,7 +239,7 @@ impl Manager {
             guest,
             counters: Arc::default(),
             work: Arc::default(),
-            state: State::Shut { problem, retry_at: self.now },
+            state: State::Shut { problem, retry_at: self.turn.now() },
             removing: false,
             moving_to: None,
         };
@@ -286,7 +286,7 @@ impl Manager {
     /// Changes an uplink in place: its VLANs, limits, share.
     pub(crate) fn change_uplink(&mut self, number: u32, plan: UplinkPlan) {
         let uplink = self.network.uplinks.get_mut(&number);
-        let uplink = found!(self.defects, uplink, "uplink to change");
+        let uplink = found!(self.turn.defects, uplink, "uplink to change");
         let is_served_otherwise =
             (uplink.plan.share, uplink.plan.policy) != (plan.share, plan.policy);
         uplink.plan = plan;
@@ -302,10 +302,10 @@ impl Manager {
         if !self.plug_uplink_in_anew(number) {
             return self.wait_for_a_port(number);
         }
-        let opened = found!(self.defects, self.open_ports(number), "uplink to open");
+        let opened = found!(self.turn.defects, self.open_ports(number), "uplink to open");
         let pause = self.uplink_pause();
         let uplink = self.network.uplinks.get_mut(&number);
-        let uplink = found!(self.defects, uplink, "uplink that was opened");
+        let uplink = found!(self.turn.defects, uplink, "uplink that was opened");
         match opened {
             Ok(ports) => {
                 info!(uplink = uplink.name(), "open");
@@ -316,7 +316,7 @@ impl Manager {
                 if uplink.problem() != Some(new.as_str()) {
                     warn!(uplink = uplink.name(), "cannot be opened: {new}");
                 }
-                uplink.state = State::Shut { problem: new, retry_at: self.now + pause };
+                uplink.state = State::Shut { problem: new, retry_at: self.turn.now() + pause };
             }
         }
     }
@@ -324,7 +324,7 @@ impl Manager {
     /// After the next failure. What a predecessor had comes free a moment after it has ended.
     fn uplink_pause(&self) -> Duration {
         match self.took_over_at {
-            Some(at) if self.now < at + RETRY_INTERVAL => HASTY_INTERVAL,
+            Some(at) if self.turn.now() < at + RETRY_INTERVAL => HASTY_INTERVAL,
             _ => RETRY_INTERVAL,
         }
     }
@@ -337,10 +337,10 @@ impl Manager {
         let has_some = !kept.is_empty();
         for number in kept {
             let Some(uplink) = self.network.uplinks.get_mut(&number) else {
-                self.defects.note("uplink that was kept");
+                self.turn.defects.note("uplink that was kept");
                 continue;
             };
-            let shut = State::Shut { problem: String::new(), retry_at: self.now };
+            let shut = State::Shut { problem: String::new(), retry_at: self.turn.now() };
             if let State::Kept(ports) = std::mem::replace(&mut uplink.state, shut) {
                 // One of which the other process was to have another is opened anew.
                 if ports.count() > 0 {
@@ -356,7 +356,7 @@ impl Manager {
             self.plug_into_link(number, end);
         }
         let uplink = self.network.uplinks.get_mut(&number);
-        let uplink = found!(self.defects, uplink, "uplink to serve");
+        let uplink = found!(self.turn.defects, uplink, "uplink to serve");
         let (served_as, queues) = (ports.describe(), ports.count());
         let (back, problem) = (HostPorts::default(), None);
         uplink.state = State::Open(Lent { served_as, asked_back: false, queues, back, problem });
@@ -385,7 +385,7 @@ impl Manager {
     pub(crate) fn retry_uplinks_now(&mut self) {
         for uplink in self.network.uplinks.values_mut() {
             if let State::Shut { retry_at, .. } = &mut uplink.state {
-                *retry_at = self.now;
+                *retry_at = self.turn.now();
             }
         }
     }
@@ -393,7 +393,7 @@ impl Manager {
     /// Has an uplink's descriptors come back, once.
     fn ask_back(&mut self, number: u32) {
         let uplink = self.network.uplinks.get_mut(&number);
-        let uplink = found!(self.defects, uplink, "uplink to ask for");
+        let uplink = found!(self.turn.defects, uplink, "uplink to ask for");
         let State::Open(lent) = &mut uplink.state else { return };
         if std::mem::replace(&mut lent.asked_back, true) {
             return;
@@ -418,7 +418,7 @@ impl Manager {
     /// Moves an uplink to another bridge: now, or when its descriptor is back.
     pub(crate) fn move_uplink(&mut self, number: u32, to: BridgeId) {
         let uplink = self.network.uplinks.get_mut(&number);
-        let uplink = found!(self.defects, uplink, "uplink to move");
+        let uplink = found!(self.turn.defects, uplink, "uplink to move");
         uplink.moving_to = Some(to);
         match uplink.is_attached() {
             true => self.ask_back(number),
@@ -430,7 +430,7 @@ impl Manager {
     /// Brings an uplink that is to move to its new bridge. False: that has no port left, and it is to move still.
     fn plug_uplink_in_anew(&mut self, number: u32) -> bool {
         let uplink = self.network.uplinks.get_mut(&number);
-        let uplink = found!(self.defects, uplink, "uplink that may move");
+        let uplink = found!(self.turn.defects, uplink, "uplink that may move");
         let to = uplink.moving_to.take().filter(|_| !uplink.removing);
         let (Some(to), from) = (to, uplink.place) else { return true };
         self.cores.give_load(from.home, 1);
@@ -438,13 +438,13 @@ impl Manager {
         self.cores.take_load(place.unwrap_or(from).home, 1);
         let Some(place) = place else {
             let uplink = self.network.uplinks.get_mut(&number);
-            found!(self.defects, uplink, "uplink that is to move").moving_to = Some(to);
+            found!(self.turn.defects, uplink, "uplink that is to move").moving_to = Some(to);
             return false;
         };
         self.set_port(from, None);
         self.leave_switch(from);
         let uplink = self.network.uplinks.get_mut(&number);
-        let uplink = found!(self.defects, uplink, "uplink that moves");
+        let uplink = found!(self.turn.defects, uplink, "uplink that moves");
         uplink.place = place;
         let spec = uplink.port_spec();
         self.set_port(place, Some(spec));
@@ -453,9 +453,9 @@ impl Manager {
 
     /// It is closed, and looks for a port now and then.
     fn wait_for_a_port(&mut self, number: u32) {
-        let retry_at = self.now + RETRY_INTERVAL;
+        let retry_at = self.turn.now() + RETRY_INTERVAL;
         let uplink = self.network.uplinks.get_mut(&number);
-        let uplink = found!(self.defects, uplink, "uplink that waits for a port");
+        let uplink = found!(self.turn.defects, uplink, "uplink that waits for a port");
         let problem = "its switch has no port left".to_string();
         if uplink.problem() != Some(problem.as_str()) {
             warn!(uplink = uplink.name(), "is closed: {problem}");
@@ -473,11 +473,11 @@ impl Manager {
     /// asked back the uplink goes on: elsewhere, anew, or not at all.
     pub(crate) fn uplink_is_back(&mut self, spec: HostSpec, problem: Option<String>) {
         let HostSpec { key, port, .. } = spec;
-        let number = found!(self.defects, self.uplink_of(key), "uplink that came back");
+        let number = found!(self.turn.defects, self.uplink_of(key), "uplink that came back");
         let uplink = self.network.uplinks.get_mut(&number);
-        let uplink = found!(self.defects, uplink, "uplink that came back");
+        let uplink = found!(self.turn.defects, uplink, "uplink that came back");
         let State::Open(lent) = &mut uplink.state else {
-            return self.defects.note("sidecore that had the uplink which came back");
+            return self.turn.defects.note("sidecore that had the uplink which came back");
         };
         let gone = match uplink.plan.host {
             HostPlan::Remote { .. } | HostPlan::Lent { .. } => "its link has let it go",
@@ -500,7 +500,7 @@ impl Manager {
         }
         let stopping = self.is_stopping();
         let uplink = self.network.uplinks.get_mut(&number);
-        let uplink = found!(self.defects, uplink, "uplink that is back");
+        let uplink = found!(self.turn.defects, uplink, "uplink that is back");
         let removing = uplink.removing;
         let host = uplink.plan.host.clone();
         if let Some(problem) = &problem {
@@ -513,7 +513,7 @@ impl Manager {
             }
             return self.attach_uplink(number, ports);
         }
-        let retry_at = self.now + RETRY_INTERVAL;
+        let retry_at = self.turn.now() + RETRY_INTERVAL;
         uplink.state = State::Shut { problem: problem.unwrap_or_default(), retry_at };
         // At a stop everything stays as it is, so that what others made of it does.
         match removing && !stopping {
@@ -527,17 +527,17 @@ impl Manager {
 
     fn uplink_is_gone(&mut self, number: u32) {
         let uplink = self.network.uplinks.remove(&number);
-        let uplink = found!(self.defects, uplink, "uplink that is gone");
+        let uplink = found!(self.turn.defects, uplink, "uplink that is gone");
         self.set_port(uplink.place, None);
         // Whoever waited for its interface may have it.
         for other in self.network.uplinks.values_mut() {
             if let State::Shut { retry_at, .. } = &mut other.state {
-                *retry_at = self.now;
+                *retry_at = self.turn.now();
             }
         }
         match uplink.nic {
             // It waits for this.
-            Some((_, nic)) => drop(self.touched.insert(nic)),
+            Some((_, nic)) => drop(self.turn.touch(nic)),
             None => {
                 self.cores.give_load(uplink.place.home, 1);
                 self.leave_switch(uplink.place);

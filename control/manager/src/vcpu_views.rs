@@ -18,7 +18,7 @@ const ONE_QUEUE: &str = "its guest has one receive queue, and there is no other 
 impl Manager {
     /// The vCPUs of a device's guest that are followed.
     pub(crate) fn vcpu_views(&self, device: &Device) -> Vec<VcpuView> {
-        let now_ns = machine_ns(self.now);
+        let now_ns = machine_ns(self.turn.now());
         let Some(table) = self.guests.roster.as_ref().map(|roster| roster.table()) else {
             return Vec::new();
         };

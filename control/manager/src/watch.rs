@@ -227,7 +227,7 @@ impl Manager {
         // Those that did not end within a second may be stuck, each with a thread.
         self.watch.threads.grow(self.watch.under_way.len() + 1);
         let mut looks: BTreeMap<Medium, Vec<Look>> = BTreeMap::new();
-        for (number, device) in &self.devices {
+        for (number, device) in self.devices.iter() {
             let Some(parts) = device.kind.disk().filter(|parts| parts.is_here()) else { continue };
             let Some(medium) = self.openers.medium_of(&parts.plan) else { continue };
             let look = Look(*number, Arc::downgrade(&parts.disk), ImageNames::of(&parts.plan));
@@ -238,8 +238,8 @@ impl Manager {
     }
 
     fn note_astray(&mut self, number: u32, looked_at: &Weak<Disk>, astray: Option<Astray>) {
-        let Some(device) = self.devices.get_mut(&number) else { return late("device") };
-        let parts = found!(self.defects, device.kind.disk_mut(), "disk that was looked at");
+        let Some(device) = self.devices.get_mut(number) else { return late("device") };
+        let parts = found!(self.turn.defects, device.kind.disk_mut(), "disk that was looked at");
         // It was resized, let go or opened anew meanwhile.
         if looked_at.as_ptr() != Arc::as_ptr(&parts.disk) {
             return;
@@ -250,7 +250,7 @@ impl Manager {
             return;
         }
         let said = parts.astray_text();
-        if device.may_log(self.now) {
+        if device.may_log(self.turn.now()) {
             let id = &device.facts.id;
             match said {
                 Some(text) => warn!(disk = id, "{text}"),

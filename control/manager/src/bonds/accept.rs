@@ -25,20 +25,20 @@ enum Named {
 impl Manager {
     /// An operator has the guest of a disk go on with the image that is there.
     pub(crate) fn accept_image(&mut self, id: &str) -> Result<Answer, ApiError> {
-        let number = self.number_of(id).ok_or_else(|| match self.plan.disk(id) {
+        let number = self.devices.number_of(id).ok_or_else(|| match self.plan.disk(id) {
             Some(_) => {
                 let error = format!("disk {id:?} is not open");
                 ApiError::new(ErrorKind::Refused, error, "`sidecore show` says why")
             }
             None => self.plan.no_such_disk(id),
         })?;
-        let parts = self.disk_parts(number).ok_or_else(|| ApiError::no_such_disk(id))?;
+        let parts = self.devices.disk(number).ok_or_else(|| ApiError::no_such_disk(id))?;
         if parts.bond.is_served() && !parts.was_empty {
             let error = format!("the guest of disk {id:?} is on the image that is there");
             return Err(ApiError::new(ErrorKind::Conflict, error, "there is nothing to accept"));
         }
         self.may_accept(id, number)?;
-        let parts = self.disk_parts_mut(number).ok_or_else(|| ApiError::no_such_disk(id))?;
+        let parts = self.devices.disk_mut(number).ok_or_else(|| ApiError::no_such_disk(id))?;
         parts.was_empty = false;
         if let Some(image) = parts.bond.accept() {
             self.keep_image(id, &image);
@@ -78,18 +78,18 @@ impl Manager {
 
     /// The rings of a disk whose guest waits are judged once more.
     pub(crate) fn judge_again(&mut self, number: u32) {
-        let device = self.devices.get_mut(&number);
-        let device = found!(self.defects, device, "device whose rings are judged again");
+        let device = self.devices.get_mut(number);
+        let device = found!(self.turn.defects, device, "device whose rings are judged again");
         for queue in &mut device.queues {
             queue.try_again();
         }
-        self.touched.insert(number);
+        self.turn.touch(number);
     }
 
     /// What the path of disk `number` names now.
     fn named(&mut self, number: u32) -> Named {
-        let Some(parts) = self.disk_parts(number) else {
-            self.defects.note("disk whose path is looked at");
+        let Some(parts) = self.devices.disk(number) else {
+            self.turn.defects.note("disk whose path is looked at");
             return Named::Open;
         };
         let (plan, open) = (parts.plan.clone(), parts.file);
@@ -126,8 +126,8 @@ impl Manager {
     pub(crate) fn reopenings(&mut self, numbers: Vec<u32>, wanted: &Plan) -> Vec<Change> {
         let mut changes = Vec::new();
         for number in numbers {
-            let device = self.devices.get(&number);
-            let id = found!(self.defects, device, "disk to open anew").facts.id.clone();
+            let device = self.devices.get(number);
+            let id = found!(self.turn.defects, device, "disk to open anew").facts.id.clone();
             let Some(plan) = wanted.disk(&id).cloned() else { continue };
             // What cannot be looked at is told when it is opened.
             if let Named::Another = self.named(number) {

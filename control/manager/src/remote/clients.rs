@@ -42,7 +42,7 @@ impl Manager {
 
     /// No client may have it any more. Whether one has it.
     fn remove_export(&mut self, key: LinkKey, export: u16) -> bool {
-        let one = found!(self.defects, self.export(key, export), "export of that number");
+        let one = found!(self.turn.defects, self.export(key, export), "export of that number");
         one.is_removed = true;
         let is_had = one.had.as_ref().is_some_and(|had| had.is_here);
         self.tell_seats(key, None, || ToHost::Remove { export });
@@ -53,14 +53,14 @@ impl Manager {
     pub(crate) fn set_link_clients(&mut self, id: &str) {
         let plan = self.plan.links.iter().find(|link| link.id == id).cloned();
         let found = self.remote.key_of(id).zip(plan);
-        let (key, plan) = found!(self.defects, found, "link that has other clients");
+        let (key, plan) = found!(self.turn.defects, found, "link that has other clients");
         let keys: Vec<PublicKey> = plan.clients().iter().filter_map(|client| client.key).collect();
         let greeter = self.remote.greeter.as_ref();
-        let greeter = found!(self.defects, greeter, "thread for handshakes of links");
+        let greeter = found!(self.turn.defects, greeter, "thread for handshakes of links");
         greeter.tell(Task::Clients(key, keys));
-        let link = found!(self.defects, self.remote.link(key), "link of that number");
+        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
         link.plan = plan.clone();
-        let serving = found!(self.defects, link.serving(), "IOhost's end of that link");
+        let serving = found!(self.turn.defects, link.serving(), "IOhost's end of that link");
         let exports = (0..).zip(&serving.exports).filter(|(_, one)| !one.is_removed);
         let exports: Vec<(u16, String)> =
             exports.map(|(number, one)| (number, one.disk.clone())).collect();

@@ -167,7 +167,7 @@ impl Manager {
                 remote.is_some_and(|remote| remote.link == key)
             };
             let late = self.devices.values().filter(goes_by).map(|device| device.number);
-            self.touched.extend(late);
+            self.turn.touch_all(late);
         }
     }
 
@@ -178,7 +178,7 @@ impl Manager {
             let core = self.remote.link(key).and_then(|link| link.seats.get(seat).copied());
             match core {
                 Some(core) => self.cores.send(core, Command::AttachLink(key, made)),
-                None => self.defects.note("sidecore of a seat that is here"),
+                None => self.turn.defects.note("sidecore of a seat that is here"),
             }
         }
         for (key, seat, told) in std::mem::take(&mut self.remote.transit.untold) {
@@ -226,7 +226,7 @@ impl Manager {
                 bytes = made.save().ok_or_else(|| HandingError::Repeating(id.clone()))?;
                 let disks = using.numbers.iter().filter_map(|(number, asked)| {
                     let Asked::Disk(device, id, whose) = asked else { return None };
-                    let parts = self.disk_parts(*device)?.remote.as_ref()?;
+                    let parts = self.devices.disk(*device)?.remote.as_ref()?;
                     parts.number.filter(|has| has == number)?;
                     let (told_bytes, is_shrunk) = (parts.told_bytes, parts.is_shrunk);
                     let (device, whose, number) = (id.clone(), whose.clone(), *number);
@@ -256,7 +256,7 @@ impl Manager {
 
     /// What a predecessor has heard of disks is known here, before they are opened.
     pub(super) fn know_as_before(&mut self) {
-        let estate = found!(self.defects, &mut self.estate, "estate of a predecessor");
+        let estate = found!(self.turn.defects, &mut self.estate, "estate of a predecessor");
         let known = std::mem::take(&mut estate.known);
         if let Some(run) = estate.run {
             self.remote.run = run;
@@ -340,13 +340,13 @@ impl Manager {
                 }
             }
         }
-        self.open_links(self.now);
+        self.open_links(self.turn.now());
     }
 
     fn go_on_using(&mut self, key: LinkKey, mut made: Link, disks: Vec<NumberWords>) {
         let number_of = |words: &NumberWords| {
-            let its = self.number_of(&words.device)?;
-            let parts = self.disk_parts(its)?.remote.as_ref()?;
+            let its = self.devices.number_of(&words.device)?;
+            let parts = self.devices.disk(its)?.remote.as_ref()?;
             let device = match &made {
                 Link::Client(made) => made.device(words.number),
                 Link::Host(_) => None,
@@ -357,7 +357,7 @@ impl Manager {
             disks.into_iter().map(|words| (words.clone(), number_of(&words))).collect();
         if let Link::Client(made) = &mut made {
             for (words, its) in &known {
-                let parts = its.and_then(|its| self.disk_parts(its));
+                let parts = its.and_then(|its| self.devices.disk(its));
                 let image = parts.map_or(0, |parts| parts.bond.told_number());
                 made.remember_image(words.number, image);
             }
@@ -367,9 +367,9 @@ impl Manager {
             let gone: Vec<u16> = made.disks().filter(|disk| !has(*disk)).collect();
             gone.into_iter().for_each(|disk| made.release(disk));
         }
-        let link = found!(self.defects, self.remote.link(key), "link of that number");
+        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
         link.stage = Stage::Open;
-        let using = found!(self.defects, link.using(), "client's end of that link");
+        let using = found!(self.turn.defects, link.using(), "client's end of that link");
         for (words, its) in &known {
             let (device, whose) = (words.device.clone(), words.whose.clone());
             let asked = Asked::Disk(its.unwrap_or(u32::MAX), device, whose);
@@ -381,19 +381,20 @@ impl Manager {
                 self.goes_on_as(its, &words);
             }
         }
-        self.ask_again(key, self.now);
+        self.ask_again(key, self.turn.now());
     }
 
     /// A device has that number of its link, since a process before this one asked for it.
     fn goes_on_as(&mut self, number: u32, words: &NumberWords) {
-        let parts = self.devices.get_mut(&number).and_then(|device| device.kind.disk_mut());
-        let parts = found!(self.defects, parts, "disk that goes on by its link");
+        let parts = self.devices.get_mut(number).and_then(|device| device.kind.disk_mut());
+        let parts = found!(self.turn.defects, parts, "disk that goes on by its link");
         let (size, readonly) = (parts.disk.size_bytes(), parts.plan.readonly);
-        let remote = found!(self.defects, &mut parts.remote, "link of a disk that goes on by it");
+        let remote =
+            found!(self.turn.defects, &mut parts.remote, "link of a disk that goes on by it");
         let using = self.remote.using(remote.link);
-        let using = found!(self.defects, using, "client's end of that link");
+        let using = found!(self.turn.defects, using, "client's end of that link");
         let Some(Known::Is(news)) = using.known.get(&remote.name).cloned() else {
-            return self.defects.note("word of what a disk is that is open");
+            return self.turn.defects.note("word of what a disk is that is open");
         };
         remote.number = Some(words.number);
         (remote.told_bytes, remote.is_shrunk) = (words.told_bytes, words.is_shrunk);
@@ -406,19 +407,19 @@ impl Manager {
         exports: Vec<(usize, ExportWords, Vec<u8>, bool)>,
         clients: Vec<(usize, WhoWords)>,
     ) {
-        let link = found!(self.defects, self.remote.link(key), "link of that number");
+        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
         let lease_s = match &link.plan.end {
             LinkEnd::Iohost { lease_s, .. } => *lease_s,
             LinkEnd::Client { .. } => 0,
         };
         let for_ns = Duration::from_secs(lease_s.into()).as_nanos() as u64;
-        let serving = found!(self.defects, link.serving(), "IOhost's end of that link");
+        let serving = found!(self.turn.defects, link.serving(), "IOhost's end of that link");
         for (seat, words) in clients {
-            serving.seated.comes_back(who_of(&words), seat, self.now);
+            serving.seated.comes_back(who_of(&words), seat, self.turn.now());
         }
         for (seat, words, saved, is_here) in exports {
             let serving = self.remote.serving(key);
-            let serving = found!(self.defects, serving, "IOhost's end of that link");
+            let serving = found!(self.turn.defects, serving, "IOhost's end of that link");
             let mut exports = (0..).zip(&mut serving.exports);
             let found = exports.find(|(_, one)| one.disk == words.name);
             // Clients may have it no more.

@@ -111,7 +111,7 @@ impl Manager {
     /// again.
     pub(crate) fn plug_into_link(&mut self, number: u32, nic: Box<LinkNic>) {
         let uplink = self.network.uplinks.get(&number);
-        let host = found!(self.defects, uplink, "port that was opened").plan.host.clone();
+        let host = found!(self.turn.defects, uplink, "port that was opened").plan.host.clone();
         let counters = nic.counters();
         let (key, export) = match self.link_of_port(&host) {
             Ok(found) => found,
@@ -124,7 +124,7 @@ impl Manager {
         let asking = match &host {
             HostPlan::Remote { name, .. } => {
                 let asking = self.asking(key, number, device_of(&on_the_wire(name)));
-                match found!(self.defects, asking, "client's end of that link") {
+                match found!(self.turn.defects, asking, "client's end of that link") {
                     Ok(asking) => Some(asking),
                     Err(why) => {
                         return self.log_of_link(key, |link| {
@@ -142,7 +142,8 @@ impl Manager {
                 self.follow_port(number);
             }
             (_, Some(export)) => {
-                let one = found!(self.defects, self.export(key, export), "export of that number");
+                let one =
+                    found!(self.turn.defects, self.export(key, export), "export of that number");
                 // Where the client is that has it; the next one may be elsewhere, and has it brought there.
                 let seat = one.had.as_ref().map_or(0, |had| had.seat);
                 one.plug = Some((seat, false));
@@ -178,7 +179,7 @@ impl Manager {
 
     /// Asks for a NIC when its guest's first ring is to start, and gives it back when the last one has stopped.
     pub(crate) fn follow_nic(&mut self, number: u32) {
-        let nic = self.devices.get(&number).and_then(|device| device.kind.nic());
+        let nic = self.devices.get(number).and_then(|device| device.kind.nic());
         let port = nic.and_then(NicParts::plug).and_then(|plug| plug.uplink);
         port.into_iter().for_each(|port| self.follow_port(port));
     }
@@ -189,14 +190,15 @@ impl Manager {
         let (key, Some(asking)) = (linked.key, &mut linked.asking) else { return };
         let uplink = self.network.uplinks.get(&port);
         let nic = uplink.and_then(|uplink| uplink.nic.as_ref()).map(|(_, number)| *number);
-        let device = nic.and_then(|number| self.devices.get_mut(&number));
+        let device = nic.and_then(|number| self.devices.get_mut(number));
         let Some(device) = device else { return late("NIC of a port") };
         let is_idle = device.attached().is_empty() && !device.is_started(None);
         let Asking { number: disk, device: wanted, .. } = *asking;
         match asking.hold {
             Hold::Free if !is_idle => {
                 asking.hold = Hold::Wanted;
-                asking.waits.asked_at = asking.waits.silent_since.is_none().then_some(self.now);
+                asking.waits.asked_at =
+                    asking.waits.silent_since.is_none().then_some(self.turn.now());
                 let spec = AttachSpec {
                     device: wanted,
                     slots: SLOTS,
@@ -228,7 +230,7 @@ impl Manager {
 
     /// Tells a link that has just come of all NICs that its clients may have. Ports are plugged in when they are there.
     pub(super) fn export_nics(&mut self, key: LinkKey) {
-        let link = found!(self.defects, self.remote.link(key), "link of that number");
+        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
         let clients = link.plan.clients().to_vec();
         let mut names: Vec<&String> = clients.iter().flat_map(|client| &client.nics).collect();
         names.sort_unstable();
@@ -239,7 +241,7 @@ impl Manager {
             let wire = on_the_wire(name);
             let device = device_of(&wire);
             let serving = self.remote.serving(key);
-            let serving = found!(self.defects, serving, "IOhost's end of that link");
+            let serving = found!(self.turn.defects, serving, "IOhost's end of that link");
             if serving.exports.iter().any(|one| one.disk == wire && !one.is_removed) {
                 continue;
             }
@@ -262,7 +264,7 @@ impl Manager {
         let (HostEvent::Open { export, .. } | HostEvent::LetGo { export, .. }) = event else {
             return false;
         };
-        let one = found!(self.defects, self.export(key, export), "export of that number");
+        let one = found!(self.turn.defects, self.export(key, export), "export of that number");
         let Some(name) = one.disk.strip_prefix("nic:").map(str::to_string) else { return false };
         let is_had = match event {
             HostEvent::Open { slots, slot_bytes, generation, .. } => {
@@ -315,7 +317,7 @@ impl Manager {
 
     /// The link's end of a NIC's port is to go where its client is.
     pub(super) fn is_pulled_out(&mut self, key: LinkKey, export: u16, nic: Box<LinkNic>) {
-        let one = found!(self.defects, self.export(key, export), "export of that number");
+        let one = found!(self.turn.defects, self.export(key, export), "export of that number");
         // Its port has a newer one already.
         let Some((from, true)) = one.plug else { return late("port of a NIC") };
         let seat = one.had.as_ref().map_or(from, |had| had.seat);
@@ -333,7 +335,7 @@ impl Manager {
         else {
             return false;
         };
-        let using = found!(self.defects, self.remote.using(key), "client's end of that link");
+        let using = found!(self.turn.defects, self.remote.using(key), "client's end of that link");
         let Some(Asked::Nic(port)) = using.numbers.get(attachment).cloned() else { return false };
         let asking = self.remote.nics.get(&port).and_then(|nic| nic.asking);
         let is_it = |asking: Asking| asking.number == *attachment && asking.hold == Hold::Wanted;
@@ -394,23 +396,23 @@ impl Manager {
     /// What the NIC at that port waits for, if that is another machine.
     pub(crate) fn nic_waits_for(&self, port: u32) -> Option<String> {
         let asking = self.remote.nics.get(&port)?.asking?;
-        asking.waits.text(self.now, "its guest's frames are lost")
+        asking.waits.text(self.turn.now(), "its guest's frames are lost")
     }
 
     /// What its IOhost said of it: that is the answer.
     fn note_nic(&mut self, port: u32, problem: Option<&str>) {
         let asking = self.remote.nics.get_mut(&port).and_then(|nic| nic.asking.as_mut());
-        let asking = found!(self.defects, asking, "port that a NIC was asked for at");
+        let asking = found!(self.turn.defects, asking, "port that a NIC was asked for at");
         asking.waits.asked_at = None;
         let uplink = self.network.uplinks.get(&port);
         let nic = uplink.and_then(|uplink| uplink.nic.as_ref()).map(|(_, number)| *number);
-        let device = nic.and_then(|number| self.devices.get_mut(&number));
+        let device = nic.and_then(|number| self.devices.get_mut(number));
         let Some(device) = device else { return late("NIC of a port") };
         if device.problem.as_deref() == problem {
             return;
         }
         match problem {
-            Some(problem) if device.log.allows(self.now) => {
+            Some(problem) if device.log.allows(self.turn.now()) => {
                 warn!(nic = device.facts.id, "{problem}")
             }
             Some(_) => {}

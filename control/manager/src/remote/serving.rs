@@ -177,7 +177,7 @@ impl Manager {
 
     /// Tells a link that has just come of all disks that are open.
     pub(super) fn export_disks(&mut self, key: LinkKey) {
-        let link = found!(self.defects, self.remote.link(key), "link of that number");
+        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
         // A client's has none.
         let Some(serving) = link.serving() else { return };
         // Who had a session or a seat of it before it was opened has none any more.
@@ -189,7 +189,7 @@ impl Manager {
 
     /// A disk was opened: if clients may have it, its link is told.
     pub(crate) fn export_disk(&mut self, number: u32) {
-        let device = found!(self.defects, self.devices.get(&number), "device that was opened");
+        let device = found!(self.turn.defects, self.devices.get(number), "device that was opened");
         let key = self.plan.link_of(&device.facts.id).and_then(|link| self.remote.key_of(&link.id));
         if let Some(key) = key {
             self.export_by(key, number);
@@ -197,16 +197,16 @@ impl Manager {
     }
 
     fn export_by(&mut self, key: LinkKey, number: u32) {
-        let link = found!(self.defects, self.remote.link(key), "link of that number");
-        let device = found!(self.defects, self.devices.get(&number), "device that is open");
+        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
+        let device = found!(self.turn.defects, self.devices.get(number), "device that is open");
         let is_its = |client: &LinkClientPlan| client.disks.contains(&device.facts.id);
         let is_open = matches!(link.stage, Stage::Open);
         if !is_open || !link.plan.clients().iter().any(is_its) {
             return;
         }
         self.note_exported(number);
-        let device = found!(self.defects, self.devices.get(&number), "device that is open");
-        let parts = found!(self.defects, device.kind.disk(), "disk that clients may have");
+        let device = found!(self.turn.defects, self.devices.get(number), "device that is open");
+        let parts = found!(self.turn.defects, device.kind.disk(), "disk that clients may have");
         let id = device.facts.id.clone();
         let news = News {
             revision: 1,
@@ -218,9 +218,9 @@ impl Manager {
             Ok(generation) => generation,
             Err(error) => return warn!(disk = id, "no client gets it: {error}"),
         };
-        let link = found!(self.defects, self.remote.link(key), "link of that number");
+        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
         let clients = clients_of(&link.plan, &id);
-        let serving = found!(self.defects, link.serving(), "IOhost's end of that link");
+        let serving = found!(self.turn.defects, link.serving(), "IOhost's end of that link");
         let is_it = |export: &&mut Export| export.disk == id && !export.is_removed;
         match serving.exports.iter_mut().find(is_it) {
             Some(export) => export.device = number,
@@ -240,7 +240,7 @@ impl Manager {
             HostEvent::Open { export, slots, slot_bytes, session, .. } => {
                 let bytes = usize::from(slots) * slot_bytes as usize;
                 let serving = self.remote.serving(key);
-                let serving = found!(self.defects, serving, "IOhost's end of that link");
+                let serving = found!(self.turn.defects, serving, "IOhost's end of that link");
                 match serving.judge(export, (seat, session), bytes) {
                     Ok(before) => before,
                     Err(told) => return self.tell_seat(key, seat, told),
@@ -270,7 +270,7 @@ impl Manager {
                 let (kept, opened) = match opened {
                     Ok(opened) => (generation, Some(Box::new(opened))),
                     Err((kept, why)) => {
-                        why.note_in(&mut self.defects);
+                        why.note_in(&mut self.turn.defects);
                         let disk = self.export(key, export).map(|export| export.disk.clone());
                         self.log_of_link(key, |link| {
                             warn!(link = link.plan.id, disk, "no client gets it: {why}");
@@ -294,7 +294,7 @@ impl Manager {
     /// A line about a link, unless there were many: peers can cause them.
     pub(super) fn log_of_link(&mut self, key: LinkKey, line: impl FnOnce(&OneLink)) {
         if let Some(link) = self.remote.link(key)
-            && link.log.allows(self.now)
+            && link.log.allows(self.turn.now())
         {
             line(link);
         }
@@ -315,9 +315,9 @@ impl Manager {
     ) -> Result<Opened, (u64, ExportError)> {
         let export = self.export(key, number).filter(|export| !export.is_removed);
         let device = export.map(|export| export.device).ok_or((0, ExportError::Removed))?;
-        let is_here = self.disk_parts(device).is_some_and(DiskParts::is_here);
+        let is_here = self.devices.disk(device).is_some_and(DiskParts::is_here);
         if !is_here && !self.take_locks(device) {
-            let why = self.disk_parts(device).and_then(|disk| disk.waits_for(self.now));
+            let why = self.devices.disk(device).and_then(|disk| disk.waits_for(self.turn.now()));
             return Err((0, why.map_or(ExportError::Away, ExportError::Waits)));
         }
         let made = self.give_memory(key, number, size).map_err(|why| (0, why));
@@ -331,7 +331,7 @@ impl Manager {
                 export.held = None;
             }
             // The locks of a disk that follow its clients go again.
-            self.touched.insert(device);
+            self.turn.touch(device);
         }
         opened
     }
@@ -343,7 +343,7 @@ impl Manager {
         device: u32,
         (generation, is_new): (u64, bool),
     ) -> Result<(), (u64, ExportError)> {
-        let parts = self.disk_parts(device).ok_or((0, ExportError::NotOpen))?;
+        let parts = self.devices.disk(device).ok_or((0, ExportError::NotOpen))?;
         let (id, image) = (&parts.plan.id, Generations::beside(&parts.plan));
         let generations = &self.remote.generations;
         let cannot = |error| (0, ExportError::Keep(error));
@@ -366,7 +366,7 @@ impl Manager {
     ) -> Result<Opened, ExportError> {
         let export = self.export(key, number).ok_or(NO_EXPORT)?;
         let (device, disk) = (export.device, export.disk.clone());
-        let parts = self.disk_parts(device).ok_or(ExportError::NotOpen)?;
+        let parts = self.devices.disk(device).ok_or(ExportError::NotOpen)?;
         let (verifier, image) = (verifier_of(&self.remote, parts), parts.bond.number());
         let memory = AttachmentMemory::new(slots, slot_bytes).map_err(ExportError::Memory)?;
         let counters = Arc::new(AttachmentCounters::default());
@@ -389,7 +389,7 @@ impl Manager {
         let queue = held.memory.queue(held.base).map_err(ExportError::Queue)?;
         let memory = Arc::clone(held.memory.map());
         let core = link.seats.get(seat).copied().ok_or(missing("sidecore of a seat"))?;
-        let device = self.devices.get_mut(&number).ok_or(ExportError::NotOpen)?;
+        let device = self.devices.get_mut(number).ok_or(ExportError::NotOpen)?;
         let parts = device.kind.disk().ok_or(missing("disk that clients may have"))?;
         let negotiated = features::VERSION_1
             | features::BLK_FLUSH
@@ -445,13 +445,13 @@ impl Manager {
     /// The queue of a disk that a link serves is back, at `base` of its ring.
     pub(crate) fn export_is_back(&mut self, device: u32, base: u32, problem: Option<&str>) {
         let export = self.export_of(device);
-        let (key, number) = found!(self.defects, export, "export of a queue that a link had");
+        let (key, number) = found!(self.turn.defects, export, "export of a queue that a link had");
         if let Some(problem) = problem {
             self.log_of_link(key, |link| {
                 warn!(link = link.plan.id, device, "what a client has is not served: {problem}");
             });
         }
-        let export = found!(self.defects, self.export(key, number), "export of that number");
+        let export = found!(self.turn.defects, self.export(key, number), "export of that number");
         // None: its link was opened anew meanwhile.
         if let Some(held) = &mut export.held {
             (held.base, held.is_refused) = (base, problem.is_some());
@@ -466,20 +466,21 @@ impl Manager {
         // Of all devices: it may be no link's.
         let Some((key, number)) = self.export_of(device) else { return };
         let has_size = self
-            .disk_parts(device)
+            .devices
+            .disk(device)
             .map(|parts| (parts.disk.size_bytes(), Features::of(parts).bits()));
-        let export = found!(self.defects, self.export(key, number), "export of that number");
+        let export = found!(self.turn.defects, self.export(key, number), "export of that number");
         if export.held.as_ref().is_none_or(|held| held.is_refused) || export.leaving.is_some() {
             return;
         }
         let is_attached =
-            self.devices.get(&device).is_some_and(|device| !device.attached().is_empty());
+            self.devices.get(device).is_some_and(|device| !device.attached().is_empty());
         if is_attached {
             return;
         }
         if let Err(why) = self.attach_export(key, number) {
             warn!(device, "what a client has is not served: {why}");
-            why.note_in(&mut self.defects);
+            why.note_in(&mut self.turn.defects);
         }
         if let Some((size, features)) = has_size {
             let told = || ToHost::Update { export: number, size, features };
@@ -491,8 +492,8 @@ impl Manager {
     pub(crate) fn tell_clients(&mut self, device: u32) {
         // Its link is not open: it is told then.
         let Some((key, export)) = self.export_of(device) else { return };
-        let parts = self.devices.get(&device).and_then(|device| device.kind.disk());
-        let parts = found!(self.defects, parts, "disk that clients may have");
+        let parts = self.devices.get(device).and_then(|device| device.kind.disk());
+        let parts = found!(self.turn.defects, parts, "disk that clients may have");
         let size = parts.disk.size_bytes();
         let features = Features::of(parts).bits();
         self.tell_seats(key, None, || ToHost::Update { export, size, features });
@@ -500,11 +501,11 @@ impl Manager {
 
     /// Nobody has a disk any more: its queue is asked for, then it is made stable.
     fn let_go_of(&mut self, key: LinkKey, number: u16) {
-        let export = found!(self.defects, self.export(key, number), "export of that number");
+        let export = found!(self.turn.defects, self.export(key, number), "export of that number");
         export.leaving = Some(Leaving::Waits);
         let device = export.device;
         let is_attached =
-            self.devices.get(&device).is_some_and(|device| !device.attached().is_empty());
+            self.devices.get(device).is_some_and(|device| !device.attached().is_empty());
         match is_attached {
             true => self.detach(device, 0),
             false => self.sync_export(key, number),
@@ -513,10 +514,10 @@ impl Manager {
 
     fn sync_export(&mut self, key: LinkKey, number: u16) {
         let export = self.remote.serving(key).and_then(|serving| serving.export(number));
-        let export = found!(self.defects, export, "export of that number");
+        let export = found!(self.turn.defects, export, "export of that number");
         export.held = None;
         let device = export.device;
-        let parts = self.devices.get(&device).and_then(|device| device.kind.disk());
+        let parts = self.devices.get(device).and_then(|device| device.kind.disk());
         if parts.is_some_and(|parts| parts.stand.is_some()) {
             export.leaving = Some(Leaving::Parts);
             // One that has lost data stays, and says so.
@@ -525,7 +526,7 @@ impl Manager {
             }
             return;
         }
-        let Some(disk) = self.disk_parts(device).map(|parts| Arc::clone(&parts.disk)) else {
+        let Some(disk) = self.devices.disk(device).map(|parts| Arc::clone(&parts.disk)) else {
             return self.is_let_go(key, number, false);
         };
         let begun = begin_sync(disk);
@@ -536,7 +537,7 @@ impl Manager {
         match begun {
             Ok(leaving) => {
                 let export = self.export(key, number);
-                found!(self.defects, export, "export of that number").leaving = Some(leaving);
+                found!(self.turn.defects, export, "export of that number").leaving = Some(leaving);
             }
             Err(error) => {
                 warn!(device, %error, "what a client wrote cannot be made stable now");
@@ -558,7 +559,7 @@ impl Manager {
     /// What a client wrote is stable, or is not.
     pub(crate) fn has_synced(&mut self, device: u32) {
         let Some((key, number)) = self.export_of(device) else { return late("sync of a disk") };
-        let export = found!(self.defects, self.export(key, number), "export of that number");
+        let export = found!(self.turn.defects, self.export(key, number), "export of that number");
         let Some(Leaving::Syncs { outcome, .. }) = &export.leaving else {
             return late("sync of a disk");
         };
@@ -568,7 +569,7 @@ impl Manager {
     }
 
     fn is_let_go(&mut self, key: LinkKey, number: u16, is_synced: bool) {
-        let export = found!(self.defects, self.export(key, number), "export of that number");
+        let export = found!(self.turn.defects, self.export(key, number), "export of that number");
         export.leaving = None;
         let (device, is_removed) = (export.device, export.is_removed);
         let disk = export.disk.clone();

@@ -65,8 +65,9 @@ impl Manager {
                 view.sessions = seen.is_up;
                 let iohost = usize::try_from(seen.iohost).ok().and_then(|at| iohosts.get(at));
                 view.peer = iohost.filter(|_| seen.is_up > 0).map(ToString::to_string);
-                let silent =
-                    using.silent_since.map(|since| self.now.saturating_duration_since(since));
+                let silent = using
+                    .silent_since
+                    .map(|since| self.turn.now().saturating_duration_since(since));
                 view.problem = view.problem.or(silence(view.peer.is_some(), silent));
                 view.round_trip_ns = seen.round_trip_ns;
                 (view.frames_in, view.frames_out) = (seen.frames_in, seen.frames_out);

@@ -89,7 +89,8 @@ impl Features {
 impl Manager {
     /// A disk could not be made stable: that is counted, if clients may have it.
     pub(crate) fn count_loss(&mut self, device: u32) {
-        let device = found!(self.defects, self.devices.get(&device), "device that has lost data");
+        let device =
+            found!(self.turn.defects, self.devices.get(device), "device that has lost data");
         if !device.is_exported {
             return;
         }
@@ -105,8 +106,8 @@ impl Manager {
 impl Manager {
     /// A disk is about to be told to clients, whose guests are on its image from here on.
     pub(super) fn note_exported(&mut self, device: u32) {
-        let parts = self.devices.get_mut(&device).and_then(|device| device.kind.disk_mut());
-        let parts = found!(self.defects, parts, "disk that clients may have");
+        let parts = self.devices.get_mut(device).and_then(|device| device.kind.disk_mut());
+        let parts = found!(self.turn.defects, parts, "disk that clients may have");
         let id = parts.plan.id.clone();
         if let Some(image) = parts.bond.export() {
             self.keep_image(&id, &image);

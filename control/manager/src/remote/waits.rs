@@ -83,15 +83,15 @@ impl Using {
 impl Manager {
     /// There is a session of that link, or none any more.
     pub(super) fn note_session(&mut self, key: LinkKey, is_there: bool) {
-        let now = self.now;
+        let now = self.turn.now();
         for device in self.devices.values_mut() {
             let parts = device.kind.disk_mut().and_then(|disk| disk.remote.as_mut());
             let Some(parts) = parts.filter(|parts| parts.link == key) else { continue };
             parts.waits.note_session(is_there, parts.number.is_some(), now);
         }
         self.note_session_of_nics(key, is_there, now);
-        let link = found!(self.defects, self.remote.link(key), "link of that number");
-        let using = found!(self.defects, link.using(), "client's end of that link");
+        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
+        let using = found!(self.turn.defects, link.using(), "client's end of that link");
         using.silent_since = (!is_there).then_some(using.silent_since.unwrap_or(now));
         using.heard_then = using.heard();
         using.is_told &= !is_there;
@@ -124,7 +124,7 @@ impl Manager {
     pub(super) fn note_silence(&mut self, key: LinkKey) {
         // Of the one before.
         self.note_heard();
-        let now = self.now;
+        let now = self.turn.now();
         for device in self.devices.values_mut() {
             let parts = device.kind.disk_mut().and_then(|disk| disk.remote.as_mut());
             if let Some(parts) = parts.filter(|parts| parts.link == key) {
@@ -132,7 +132,7 @@ impl Manager {
             }
         }
         self.note_silence_of_nics(key, now);
-        let using = found!(self.defects, self.remote.using(key), "client's end of that link");
+        let using = found!(self.turn.defects, self.remote.using(key), "client's end of that link");
         using.silent_since.get_or_insert(now);
         using.heard_then = using.heard();
     }
@@ -164,14 +164,14 @@ impl Manager {
 
     /// A number is nobody's any more.
     pub(super) fn is_free(&mut self, key: LinkKey, number: u16) {
-        let using = found!(self.defects, self.remote.using(key), "client's end of that link");
+        let using = found!(self.turn.defects, self.remote.using(key), "client's end of that link");
         if let Some(Asked::Nic(port)) = using.numbers.get(&number).cloned()
             && self.nic_is_given_back(port, number)
         {
             return;
         }
         // A NIC whose port was made anew is told of twice.
-        let using = found!(self.defects, self.remote.using(key), "client's end of that link");
+        let using = found!(self.turn.defects, self.remote.using(key), "client's end of that link");
         using.numbers.remove(&number);
     }
 }

@@ -113,9 +113,9 @@ impl Manager {
             made_of: made_of(&device.kind.plan()),
             socket: device.facts.socket.clone(),
             handles,
-            closed_for_ms: device
-                .closed_until
-                .map_or(0, |until| until.saturating_duration_since(self.now).as_millis() as u64),
+            closed_for_ms: device.closed_until.map_or(0, |until| {
+                until.saturating_duration_since(self.turn.now()).as_millis() as u64
+            }),
             disk: disk.map(disk_words),
             nic: nic_words(&device.kind),
         };

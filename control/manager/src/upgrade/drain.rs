@@ -28,15 +28,15 @@ impl Manager {
     pub(super) fn bring_all_home(&mut self, until: Instant) -> Result<(), DrainError> {
         let (mut slow, mut late) = (BTreeSet::new(), BTreeSet::new());
         for _ in 0..DRAINS_MAX {
-            if self.tick() >= until {
+            if self.turn.tick() >= until {
                 break;
             }
             slow.iter().for_each(|number| self.ask_for(*number, |_| true));
-            let by = until.min(self.tick() + SLOW_DRAIN_TIME_MAX);
+            let by = until.min(self.turn.tick() + SLOW_DRAIN_TIME_MAX);
             self.hear_cores_until(by, |this| {
                 slow.iter().all(|number| this.is_home(*number, |_| true))
             });
-            let by = until.min(self.tick() + DRAIN_TIME_MAX);
+            let by = until.min(self.turn.tick() + DRAIN_TIME_MAX);
             if self.drain_all(by) {
                 return Ok(());
             }
@@ -50,7 +50,7 @@ impl Manager {
             self.await_late_ports();
             self.send_all_out(&slow);
         }
-        let name = |number: &u32| self.devices.get(number).map(|device| device.facts.id.clone());
+        let name = |number: &u32| self.devices.get(*number).map(|device| device.facts.id.clone());
         Err(not_home(late.iter().filter_map(name).collect()))
     }
 
@@ -100,17 +100,17 @@ impl Manager {
 
     /// As [`Self::fence_all`], from now on.
     pub(super) fn fence_within(&mut self, limit: Duration) -> bool {
-        let until = self.tick() + limit;
+        let until = self.turn.tick() + limit;
         self.fence_all(until)
     }
 
     fn is_home(&self, number: u32, which: impl Fn(u16) -> bool) -> bool {
-        let attached = self.devices.get(&number).map(Device::attached).unwrap_or_default();
+        let attached = self.devices.get(number).map(Device::attached).unwrap_or_default();
         !attached.into_iter().any(which)
     }
 
     fn ask_for(&mut self, number: u32, which: impl Fn(u16) -> bool) {
-        let attached = self.devices.get(&number).map(Device::attached).unwrap_or_default();
+        let attached = self.devices.get(number).map(Device::attached).unwrap_or_default();
         let asked = attached.into_iter().filter(|index| which(*index));
         asked.for_each(|index| self.detach(number, index));
     }
@@ -123,7 +123,7 @@ impl Manager {
             nics.all(|nic| nic.leaving_since().is_none()) && !this.network.is_asked_back()
         };
         // See `LATE_TIME_MAX`: whoever is later than that loses frames.
-        let by = self.tick() + LATE_TIME_MAX;
+        let by = self.turn.tick() + LATE_TIME_MAX;
         let _ = self.hear_cores_until(by, are_back);
     }
 
@@ -144,7 +144,7 @@ impl Manager {
         }
         if !nics.is_empty() {
             // A sidecore that does not answer in time has other troubles than a frame that is dropped.
-            let by = self.tick() + LATE_TIME_MAX;
+            let by = self.turn.tick() + LATE_TIME_MAX;
             let _ = self.fence(by);
         }
         // What a guest sends finds its way out, and what comes from there its receiver.
@@ -162,13 +162,13 @@ impl Manager {
         is_done: impl Fn(&Manager) -> bool,
     ) -> bool {
         loop {
-            self.tick();
+            self.turn.tick();
             (0..self.cores.all.len()).for_each(|core| self.hear_core(core));
             self.cores.flush();
             if is_done(self) {
                 return true;
             }
-            let left = until.saturating_duration_since(self.tick());
+            let left = until.saturating_duration_since(self.turn.tick());
             if left.is_zero() {
                 return false;
             }

@@ -69,7 +69,7 @@ impl Manager {
         }
         // Its end is heard: nobody has to wait for the time to come.
         let _ = self.poll.add(heir.channel(), Token::Guard);
-        self.probation = Some(Probation { heir, until: self.tick() + SETTLING_TIME });
+        self.probation = Some(Probation { heir, until: self.turn.tick() + SETTLING_TIME });
     }
 
     /// Lets the predecessor go: from now on it could not take anything back.
@@ -146,17 +146,17 @@ impl Manager {
             return Err(TakeBackError::Links);
         }
         warn!("the new process took over, and {why}: its devices are taken back");
-        self.tick();
+        self.turn.tick();
         self.frozen = false;
         self.saved_seats.clear();
         self.state.note_holder(&self.plan.daemon.api);
         let numbers: Vec<u32> = self.devices.keys().copied().collect();
         for number in &numbers {
             self.fence_disk(*number);
-            self.devices.get_mut(number).into_iter().for_each(Device::find_rings);
+            self.devices.get_mut(*number).into_iter().for_each(Device::find_rings);
         }
         self.send_all_out(&std::collections::BTreeSet::new());
-        self.touched.extend(numbers);
+        self.turn.touch_all(numbers);
         info!("serving again");
         Ok(())
     }
@@ -164,7 +164,7 @@ impl Manager {
     /// What the dead process had in flight lands before anything else: its requests hold the description that is
     /// open here too, so that is closed, and the disk opened again when its locks are free (0005, "The fence").
     fn fence_disk(&mut self, number: u32) {
-        let device = found!(self.defects, self.devices.get_mut(&number), "device to take back");
+        let device = found!(self.turn.defects, self.devices.get_mut(number), "device to take back");
         // A NIC has no image.
         let Some(parts) = device.kind.disk_mut() else { return };
         let is_served = parts.plan.source.path().is_some() && !parts.plan.readonly;

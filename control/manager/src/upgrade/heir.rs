@@ -169,7 +169,7 @@ impl Manager {
     /// # Errors
     /// A device that could not be served, and why.
     pub(crate) fn adopt(&mut self) -> Result<(), HeirError> {
-        self.tick();
+        self.turn.tick();
         // What they have was granted before.
         self.bounds.be_lenient(true);
         let devices = self.devices.values().map(|device| (device.number, device.kind.plan()));
@@ -177,12 +177,12 @@ impl Manager {
             let told = self.estate.as_mut().and_then(|estate| estate.device_of(&plan));
             // It begins anew.
             let Some(told) = told else { continue };
-            let Some(device) = self.devices.get_mut(&number) else {
-                self.defects.note("device to adopt");
+            let Some(device) = self.devices.get_mut(number) else {
+                self.turn.defects.note("device to adopt");
                 continue;
             };
             let wrong = |source| HeirError::Device { name: plan.name(), source };
-            device.go_on_as(&told.words, self.now).map_err(wrong)?;
+            device.go_on_as(&told.words, self.turn.now()).map_err(wrong)?;
             for connection in std::mem::take(&mut told.connections) {
                 self.adopt_connection(number, connection).map_err(wrong)?;
             }
@@ -195,15 +195,14 @@ impl Manager {
         number: u32,
         estate: ConnectionEstate,
     ) -> Result<(), AdoptError> {
-        let id = self.next_connection;
-        self.next_connection = self.next_connection.wrapping_add(1);
-        let Some(device) = self.devices.get_mut(&number) else {
-            self.defects.note("device to adopt");
+        let id = self.devices.number_connection();
+        let Some(device) = self.devices.get_mut(number) else {
+            self.turn.defects.note("device to adopt");
             return Ok(());
         };
         let ConnectionEstate { runs, socket, told, unread, unsent, untold } = estate;
         let mut connection =
-            device.new_connection(socket, (&self.addresses, &self.bounds), self.now);
+            device.new_connection(socket, (&self.addresses, &self.bounds), self.turn.now());
         connection.beginning = Beginning::over();
         connection.front_end.may_run = runs;
         let is_first = device.connections.values().all(|connection| connection.extra.is_some());
@@ -250,7 +249,7 @@ impl Manager {
 
     /// Puts every ring where it stood, and what ports have counted.
     pub(crate) fn place_rings(&mut self) {
-        let estate = found!(self.defects, &mut self.estate, "estate of a predecessor");
+        let estate = found!(self.turn.defects, &mut self.estate, "estate of a predecessor");
         for device in self.devices.values() {
             let Some(nic) = device.kind.nic() else { continue };
             if let Some(told) = estate.device_of(&device.kind.plan()) {
@@ -259,7 +258,8 @@ impl Manager {
         }
         for ring in std::mem::take(&mut estate.rings) {
             // Devices that are made otherwise here begin anew.
-            let adopted = self.number_of(&ring.device).and_then(|n| self.devices.get_mut(&n));
+            let adopted =
+                self.devices.number_of(&ring.device).and_then(|n| self.devices.get_mut(n));
             let known = self.estate.as_mut().zip(adopted);
             if let Some((estate, device)) = known
                 && estate.device_of(&device.kind.plan()).is_some()
@@ -277,7 +277,7 @@ impl Manager {
 
     /// The predecessor has let go: all begins, and it is told how long that took.
     pub(crate) fn take_over(&mut self, heir: Heir) {
-        let left = self.tick();
+        let left = self.turn.tick();
         self.took_over_at = Some(left);
         self.state.note_holder(&self.plan.daemon.api);
         self.bounds.be_lenient(false);
@@ -286,19 +286,20 @@ impl Manager {
             std::mem::take(&mut estate.gone)
         });
         for number in gone.unwrap_or_default() {
-            let runner = self.devices.get(&number).and_then(|device| device.runner);
+            let runner = self.devices.get(number).and_then(|device| device.runner);
             if let Some(id) = runner {
                 self.close_connection(number, id, "it was gone when another process took over");
             }
         }
         self.devices.values_mut().for_each(Device::has_stayed);
         for shut in self.shut.iter_mut().filter(|shut| shut.retry.is_some()) {
-            shut.retry = Some(Retry::from(self.now));
+            shut.retry = Some(Retry::from(self.turn.now()));
         }
         let failed = self.estate.as_mut().map(|estate| std::mem::take(&mut estate.sync_failed));
         let failed = failed.unwrap_or_default();
-        for number in failed.iter().filter_map(|id| self.number_of(id)).collect::<Vec<_>>() {
-            if let Some(disk) = self.devices.get(&number).and_then(|device| device.kind.disk()) {
+        for number in failed.iter().filter_map(|id| self.devices.number_of(id)).collect::<Vec<_>>()
+        {
+            if let Some(disk) = self.devices.get(number).and_then(|device| device.kind.disk()) {
                 disk.disk.assume_sync_failed();
             }
             self.note_unsynced(number);
@@ -306,7 +307,7 @@ impl Manager {
         self.open_inherited_links();
         self.send_all_out(&BTreeSet::new());
         self.resize_as_planned();
-        self.retry_uplinks(self.now);
+        self.retry_uplinks(self.turn.now());
         self.cores.flush();
         let moments = self.estate.as_mut().map(|estate| std::mem::take(&mut estate.moments));
         let moments = Moments { left_ns: machine_ns(left), ..moments.unwrap_or_default() };
@@ -324,7 +325,7 @@ impl Manager {
         for (number, id) in early {
             self.serve_connection(number, id, false);
         }
-        let estate = found!(self.defects, self.estate.take(), "estate of a predecessor");
+        let estate = found!(self.turn.defects, self.estate.take(), "estate of a predecessor");
         if estate.devices.values().any(DeviceEstate::is_left) {
             // They are gone for good.
             self.settle_for_good();

@@ -160,7 +160,7 @@ impl Manager {
                 continue;
             }
             let (hello, flipped, pause, reply, heir) = (None, false, None, None, None);
-            let (launcher, due) = (at, self.now + START_TIME_MAX);
+            let (launcher, due) = (at, self.turn.now() + START_TIME_MAX);
             return Ok(Upgrade { channel, launcher, heir, reply, hello, due, flipped, pause });
         }
         Err(UpgradeError::LaunchersLost)
@@ -168,7 +168,7 @@ impl Manager {
 
     /// The launcher that was asked starts none: the next one is asked.
     fn ask_next_launcher(&mut self) {
-        let upgrade = found!(self.defects, &mut self.upgrade, "upgrade that asked a launcher");
+        let upgrade = found!(self.turn.defects, &mut self.upgrade, "upgrade that asked a launcher");
         let (next, reply) = (upgrade.launcher + 1, upgrade.reply.take());
         match self.ask_launcher(next) {
             Ok(upgrade) => self.upgrade = Some(Upgrade { reply, ..upgrade }),
@@ -185,7 +185,7 @@ impl Manager {
     /// A launcher said something, or has ended.
     pub(crate) fn hear_launcher(&mut self, at: usize) {
         let launcher = self.options.launcher.as_ref();
-        let launcher = found!(self.defects, launcher, "launcher that is polled");
+        let launcher = found!(self.turn.defects, launcher, "launcher that is polled");
         let said = launcher.heard(at);
         if matches!(said, Said::Ended) {
             warn!(
@@ -209,7 +209,7 @@ impl Manager {
                 };
                 info!(pid, "an heir was started");
                 upgrade.heir = Some((pid, process));
-                upgrade.due = self.now + HELLO_TIME_MAX;
+                upgrade.due = self.turn.now() + HELLO_TIME_MAX;
                 // What it has said already is heard then.
                 if self.poll.add(&upgrade.channel, Token::Heir).is_err() {
                     self.give_up_upgrade(&UpgradeError::Listen);
@@ -231,7 +231,7 @@ impl Manager {
             Ok(FromHeir::Hello { version, formats }) => match wire::common_format(&formats) {
                 Some(format) => {
                     upgrade.hello = Some(Hello { version, format });
-                    upgrade.due = self.now + BUSY_TIME_MAX;
+                    upgrade.due = self.turn.now() + BUSY_TIME_MAX;
                 }
                 None => self.give_up_upgrade(&UpgradeError::Formats { version, formats }),
             },
@@ -244,7 +244,7 @@ impl Manager {
     /// end without touching anything.
     pub(crate) fn go_on_upgrading(&mut self) -> bool {
         let Some(upgrade) = &self.upgrade else { return false };
-        let (is_due, has_hello) = (upgrade.due <= self.now, upgrade.hello.is_some());
+        let (is_due, has_hello) = (upgrade.due <= self.turn.now(), upgrade.hello.is_some());
         if !has_hello {
             if is_due && upgrade.heir.is_none() {
                 warn!("a launcher does not answer: was it stopped?");
@@ -275,7 +275,7 @@ impl Manager {
 
     /// Whether the heir's first word waits to be read, or it has ended.
     fn has_heir_spoken(&mut self) -> bool {
-        let upgrade = found!(self.defects, &self.upgrade, "upgrade that waits for its heir");
+        let upgrade = found!(self.turn.defects, &self.upgrade, "upgrade that waits for its heir");
         let mut fds = [PollFd::new(&upgrade.channel, PollFlags::IN)];
         poll(&mut fds, Some(&timespec(Duration::ZERO))).is_ok_and(|ready| ready > 0)
     }
@@ -307,7 +307,7 @@ impl Manager {
 
     fn bequeath(&mut self) -> Result<(), UpgradeError> {
         self.close_ill_connections();
-        let began = self.tick();
+        let began = self.turn.tick();
         self.frozen = true;
         // Of an upgrade that was given up.
         let queues = self.devices.values_mut().flat_map(|device| &mut device.queues);
@@ -340,11 +340,11 @@ impl Manager {
         })?;
         expect(channel, READY_TIME_MAX, FromHeir::Ready {})?;
         let ends_at = channel.ends_at();
-        let ready = self.tick();
+        let ready = self.turn.tick();
         let until = ends_at.unwrap_or(ready) - TAKEN_TIME_MAX;
         self.bring_all_home(until)?;
         self.prepare_seats()?;
-        let drained = self.tick();
+        let drained = self.turn.tick();
         let Some(upgrade) = &mut self.upgrade else { return Err(UpgradeError::NotBegun) };
         upgrade.flipped = true;
         let Some(upgrade) = &self.upgrade else { return Err(UpgradeError::NotBegun) };
@@ -401,7 +401,7 @@ impl Manager {
         }
         self.hear_links_later();
         self.release_held_connections();
-        self.touched.extend(self.devices.keys());
+        self.turn.touch_all(self.devices.keys().copied());
         if let Some(reply) = upgrade.reply.take() {
             reply.answer(Err(refused(why)));
         }
@@ -409,9 +409,9 @@ impl Manager {
 
     /// After [`Self::go_on_upgrading`]: who is to be told, and by whom it is served now.
     pub(crate) fn handed_over(&mut self) -> Option<HandedOver> {
-        let upgrade = found!(self.defects, self.upgrade.take(), "upgrade that has come about");
+        let upgrade = found!(self.turn.defects, self.upgrade.take(), "upgrade that has come about");
         let Upgrade { reply, hello, pause, channel, heir, .. } = upgrade;
-        let (pid, process) = found!(self.defects, heir, "process that took over");
+        let (pid, process) = found!(self.turn.defects, heir, "process that took over");
         self.poll.remove(&channel);
         let settles = hello.as_ref().is_some_and(|hello| hello.format >= wire::WITH_GUARD);
         let version = hello.map(|hello| hello.version).unwrap_or_default();

@@ -1,0 +1,104 @@
+//! The devices that are open, by number.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::{Iter, IterMut, Keys, Values, ValuesMut};
+
+use crate::device::Device;
+use crate::disk::DiskParts;
+use crate::nic::NicParts;
+use crate::queue::Queue;
+
+/// Disks and NICs that are open. A number is never used again.
+#[derive(Default)]
+pub(crate) struct Devices {
+    all: BTreeMap<u32, Device>,
+    next_number: u32,
+    next_connection: u32,
+}
+
+impl Devices {
+    /// The number of the device that is put in next.
+    pub(crate) fn next_number(&self) -> u32 {
+        self.next_number
+    }
+
+    /// A number for a connection, which no other has.
+    pub(crate) fn number_connection(&mut self) -> u32 {
+        let id = self.next_connection;
+        self.next_connection = self.next_connection.wrapping_add(1);
+        id
+    }
+
+    /// Counts [`Self::next_number`] as used.
+    pub(crate) fn use_number(&mut self) {
+        self.next_number += 1;
+    }
+
+    pub(crate) fn insert(&mut self, number: u32, device: Device) -> Option<Device> {
+        self.all.insert(number, device)
+    }
+
+    pub(crate) fn remove(&mut self, number: u32) -> Option<Device> {
+        self.all.remove(&number)
+    }
+
+    pub(crate) fn get(&self, number: u32) -> Option<&Device> {
+        self.all.get(&number)
+    }
+
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut Device> {
+        self.all.get_mut(&number)
+    }
+
+    /// What only a disk has, of one.
+    pub(crate) fn disk(&self, number: u32) -> Option<&DiskParts> {
+        self.get(number)?.kind.disk()
+    }
+
+    pub(crate) fn disk_mut(&mut self, number: u32) -> Option<&mut DiskParts> {
+        self.get_mut(number)?.kind.disk_mut()
+    }
+
+    /// What only a NIC has, of one.
+    pub(crate) fn nic_mut(&mut self, number: u32) -> Option<&mut NicParts> {
+        self.get_mut(number)?.kind.nic_mut()
+    }
+
+    pub(crate) fn queue_mut(&mut self, number: u32, index: u16) -> Option<&mut Queue> {
+        self.get_mut(number)?.queues.get_mut(usize::from(index))
+    }
+
+    /// The device of that name, unless it is being removed.
+    pub(crate) fn number_of(&self, id: &str) -> Option<u32> {
+        let named = |device: &&Device| device.facts.id == id && !device.removing;
+        self.values().find(named).map(|device| device.number)
+    }
+
+    pub(crate) fn values(&self) -> Values<'_, u32, Device> {
+        self.all.values()
+    }
+
+    pub(crate) fn values_mut(&mut self) -> ValuesMut<'_, u32, Device> {
+        self.all.values_mut()
+    }
+
+    pub(crate) fn keys(&self) -> Keys<'_, u32, Device> {
+        self.all.keys()
+    }
+
+    pub(crate) fn iter(&self) -> Iter<'_, u32, Device> {
+        self.all.iter()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> IterMut<'_, u32, Device> {
+        self.all.iter_mut()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+}

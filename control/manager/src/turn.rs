@@ -1,0 +1,47 @@
+//! What one turn of the control loop has: its time, whom it touched, and what it did not find.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use crate::clock;
+use crate::defects::Defects;
+
+pub(crate) struct Turn {
+    now: Instant,
+    /// Devices to compare with what they should be, at the end of this turn.
+    touched: BTreeSet<u32>,
+    /// What control counted on and did not find.
+    pub(crate) defects: Defects,
+}
+
+impl Turn {
+    /// The first one.
+    pub(crate) fn begin(now: Instant) -> Turn {
+        Turn { now, touched: BTreeSet::new(), defects: Defects::default() }
+    }
+
+    /// The time of this turn: all of it goes by one.
+    pub(crate) fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Reads the clock: a turn begins, another event of it is heard, or a nested wait is over.
+    pub(crate) fn tick(&mut self) -> Instant {
+        self.now = clock::now();
+        self.now
+    }
+
+    /// A device is to be settled at the end of this turn.
+    pub(crate) fn touch(&mut self, device: u32) {
+        self.touched.insert(device);
+    }
+
+    pub(crate) fn touch_all(&mut self, devices: impl IntoIterator<Item = u32>) {
+        self.touched.extend(devices);
+    }
+
+    /// The next device to settle, which is touched no longer.
+    pub(crate) fn next_touched(&mut self) -> Option<u32> {
+        self.touched.pop_first()
+    }
+}
