@@ -9,7 +9,7 @@ use crate::tidy::source::Source;
 
 const MANAGER: &str = "control/manager/src/";
 /// The shell's files that read the clock. All else goes by the time of its turn, or is told the time.
-const CLOCK_READERS: [&str; 9] = [
+const CLOCK_READERS: [&str; 10] = [
     "control/manager/src/api/http.rs",
     "control/manager/src/api/places.rs",
     "control/manager/src/begin.rs",
@@ -17,13 +17,14 @@ const CLOCK_READERS: [&str; 9] = [
     "control/manager/src/log_rate.rs",
     "control/manager/src/openers.rs",
     "control/manager/src/remote/greeter.rs",
+    "control/manager/src/turn.rs",
     "control/manager/src/upgrade/channel.rs",
     "control/manager/src/upgrade/predecessor.rs",
 ];
 /// What is counted, and how much there may be of it. Whoever gets it lower writes the new number here.
 const CEILINGS: [(&str, Count, usize); 4] = [
-    ("files of control/manager in one circle of imports", largest_circle, 66),
-    ("files of control/manager with an `impl Manager`", manager_files, 58),
+    ("files of control/manager in one circle of imports", largest_circle, 65),
+    ("files of control/manager with an `impl Manager`", manager_files, 57),
     ("look-ups in control/manager that end in `else { return }`", silent_returns, 45),
     ("`Result<_, String>` in control", texts_as_errors, 0),
 ];
@@ -53,7 +54,7 @@ fn clock(source: &Source) -> Option<Finding> {
     if CLOCK_READERS.contains(&source.path.as_str()) {
         return None;
     }
-    let message = "the clock is the shell's to read: go by `Manager::now`, or be told the time";
+    let message = "the clock is the shell's to read: go by `Turn::now`, or be told the time";
     Some(source.finding("clock", line, message.to_owned()))
 }
 
