@@ -12,15 +12,17 @@ use crate::shut::Shut;
 impl Manager {
     /// Threads of the openers have something to say.
     pub(crate) fn hear_openers(&mut self) {
-        self.openers.hear();
-        for number in self.openers.closed() {
+        self.rooms.openers.hear();
+        for number in self.rooms.openers.closed() {
             self.image_is_closed(number);
         }
-        let (now, answered) = (self.turn.now(), self.openers.answered());
-        for shut in self.shut.iter_mut().filter(|shut| is_one_of(shut.plan.id(), &answered)) {
+        let (now, answered) = (self.rooms.turn.now(), self.rooms.openers.answered());
+        for shut in self.rooms.shut.iter_mut().filter(|shut| is_one_of(shut.plan.id(), &answered)) {
             shut.retry.iter_mut().for_each(|retry| retry.hurry(now));
         }
-        for device in self.devices.values_mut().filter(|it| is_one_of(&it.facts.id, &answered)) {
+        for device in
+            self.rooms.devices.values_mut().filter(|it| is_one_of(&it.facts.id, &answered))
+        {
             if let Some(retry) = device.kind.disk_mut().and_then(DiskParts::asks) {
                 retry.hurry(now);
             }
@@ -35,9 +37,9 @@ impl Manager {
             let disk = device.kind.disk().filter(|_| device.facts.id == id && !device.removing);
             disk.is_some_and(|disk| disk.asks_at().is_some())
         };
-        self.openers.keep_only(|id| {
-            self.shut.iter().any(|shut| waits(shut, id))
-                || self.devices.values().any(|device| asks(device, id))
+        self.rooms.openers.keep_only(|id| {
+            self.rooms.shut.iter().any(|shut| waits(shut, id))
+                || self.rooms.devices.values().any(|device| asks(device, id))
                 || self.adding.iter().any(|adding| adding.id == id)
         });
     }

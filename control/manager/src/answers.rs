@@ -94,21 +94,22 @@ impl Manager {
 
     fn list(&self) -> Answer {
         let view = |plan: &DiskPlan| self.view(&plan.id, false);
-        Answer::Disks(DiskList { disks: self.plan.disks.iter().filter_map(view).collect() })
+        Answer::Disks(DiskList { disks: self.rooms.plan.disks.iter().filter_map(view).collect() })
     }
 
     pub(crate) fn show(&self, id: &str, queues: bool) -> Answered {
-        let view = self.view(id, queues).ok_or_else(|| self.plan.no_such_disk(id))?;
+        let view = self.view(id, queues).ok_or_else(|| self.rooms.plan.no_such_disk(id))?;
         Ok(Answer::Disk(Box::new(view)))
     }
 
     fn view(&self, id: &str, queues: bool) -> Option<config::api::DiskView> {
-        if let Some(device) = self.devices.number_of(id).and_then(|number| self.devices.get(number))
+        if let Some(device) =
+            self.rooms.devices.number_of(id).and_then(|number| self.rooms.devices.get(number))
         {
-            let now = self.turn.now();
+            let now = self.rooms.turn.now();
             return device.kind.disk().map(|parts| views::disk(device, parts, (queues, now)));
         }
-        let shut = self.shut.iter().find(|shut| shut.plan.id() == id)?;
+        let shut = self.rooms.shut.iter().find(|shut| shut.plan.id() == id)?;
         shut.plan.disk().map(|plan| views::shut(shut, plan))
     }
 
@@ -116,33 +117,34 @@ impl Manager {
     fn shown(&self, device: &Device) -> Answer {
         match &device.kind {
             Kind::Disk(parts) => {
-                Answer::Disk(Box::new(views::disk(device, parts, (false, self.turn.now()))))
+                Answer::Disk(Box::new(views::disk(device, parts, (false, self.rooms.turn.now()))))
             }
             Kind::Nic(parts) => Answer::Nic(Box::new(self.nic_view(device, parts, false))),
         }
     }
 
     fn sidecores(&self) -> Answer {
-        let view =
-            |(index, core)| views::sidecore(index as u16, core, &self.balance, &self.guests.rivals);
+        let view = |(index, core)| {
+            views::sidecore(index as u16, core, &self.rooms.balance, &self.rooms.guests.rivals)
+        };
         Answer::Sidecores(SidecoreList {
-            sidecores: self.cores.all.iter().enumerate().map(view).collect(),
+            sidecores: self.rooms.cores.all.iter().enumerate().map(view).collect(),
         })
     }
 
     fn version(&self) -> Answer {
         Answer::Version(VersionView {
             program: "sidecore".to_string(),
-            version: self.options.version.to_string(),
-            commit: self.options.commit.map(str::to_string),
+            version: self.rooms.options.version.to_string(),
+            commit: self.rooms.options.commit.map(str::to_string),
             api: "v1".to_string(),
         })
     }
 
     fn remove(&mut self, id: &str, reply: Reply) {
-        match self.devices.number_of(id) {
+        match self.rooms.devices.number_of(id) {
             None => {
-                let is_nic = self.plan.nic(id).is_some();
+                let is_nic = self.rooms.plan.nic(id).is_some();
                 let answer = if is_nic { self.show_nic(id, false) } else { self.show(id, false) };
                 if let Err(error) = self.keep_without(id) {
                     return reply.answer(Err(error));
@@ -162,31 +164,31 @@ impl Manager {
     /// # Errors
     /// It could not be kept, and is planned as before.
     fn keep_without(&mut self, id: &str) -> Result<(), ApiError> {
-        let before = (self.plan.disks.clone(), self.plan.nics.clone());
+        let before = (self.rooms.plan.disks.clone(), self.rooms.plan.nics.clone());
         self.forget_plan(id);
         self.keep().map_err(|error| {
-            (self.plan.disks, self.plan.nics) = before;
+            (self.rooms.plan.disks, self.rooms.plan.nics) = before;
             not_kept(&error, UNDONE)
         })
     }
 
     /// Forgets a device that is not open.
     pub(crate) fn drop_shut(&mut self, id: &str) {
-        self.shut.retain(|shut| shut.plan.id() != id);
+        self.rooms.shut.retain(|shut| shut.plan.id() != id);
         self.forget_plan(id);
         self.forget_unsynced(id);
     }
 
     /// Nothing is planned of that name any more.
     fn forget_plan(&mut self, id: &str) {
-        self.plan.disks.retain(|plan| plan.id != id);
-        self.plan.nics.retain(|plan| plan.id != id);
+        self.rooms.plan.disks.retain(|plan| plan.id != id);
+        self.rooms.plan.nics.retain(|plan| plan.id != id);
     }
 
     /// Closes a device's socket and front-ends; it is gone when its queues are back.
     pub(crate) fn begin_removal(&mut self, number: u32, reply: Option<Reply>) {
-        let device = self.devices.get(number);
-        let id = found!(self.turn.defects, device, "device to remove").facts.id.clone();
+        let device = self.rooms.devices.get(number);
+        let id = found!(self.rooms.turn.defects, device, "device to remove").facts.id.clone();
         self.forget_plan(&id);
         self.remove_device(number, reply);
     }
@@ -194,7 +196,7 @@ impl Manager {
     /// The same of one of whose name another one may be planned.
     pub(crate) fn remove_device(&mut self, number: u32, reply: Option<Reply>) {
         // While the daemon stops it may go before a client has let go of it.
-        let Some(device) = self.devices.get_mut(number) else { return late("device") };
+        let Some(device) = self.rooms.devices.get_mut(number) else { return late("device") };
         device.removing = true;
         device.close_socket();
         let connections = device.connections.keys().copied().collect::<Vec<_>>();
@@ -202,13 +204,13 @@ impl Manager {
             self.close_connection(number, connection, "the device is removed");
         }
         self.wait_for(number, reply);
-        self.turn.touch(number);
+        self.rooms.turn.touch(number);
     }
 
     /// Every queue of a device that was held back is here: what waited for that is done.
     pub(crate) fn all_are_back(&mut self, number: u32) {
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device whose queues are all back");
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device whose queues are all back");
         device.restarting = false;
         if device.removing {
             return self.is_gone(number);
@@ -218,7 +220,9 @@ impl Manager {
         {
             self.plug_in_anew(number);
         }
-        if let Some(size) = self.devices.disk_mut(number).and_then(|disk| disk.resizing.take()) {
+        if let Some(size) =
+            self.rooms.devices.disk_mut(number).and_then(|disk| disk.resizing.take())
+        {
             let answer = self.finish_resize(number, size);
             if let Err(error) = &answer {
                 warn!("a resize was refused: {}", error.error);
@@ -226,7 +230,7 @@ impl Manager {
             }
             self.answer_waiting(number, answer);
         }
-        self.turn.touch(number);
+        self.rooms.turn.touch(number);
     }
 
     /// Forgets a device that was removed and has no queue away.
@@ -236,7 +240,11 @@ impl Manager {
         }
         self.release_remote(number);
         self.forget_guest(number);
-        let device = found!(self.turn.defects, self.devices.remove(number), "device that is gone");
+        let device = found!(
+            self.rooms.turn.defects,
+            self.rooms.devices.remove(number),
+            "device that is gone"
+        );
         let (id, view) = (&device.facts.id, self.shown(&device));
         if device.kind.is_resizing() {
             self.answer_waiting(number, Err(ApiError::no_such_disk(id)));
@@ -258,7 +266,7 @@ impl Manager {
         let Some(disk) = device.kind.disk_mut() else { return false };
         let (plan, held) = (disk.plan.clone(), Arc::clone(&disk.disk));
         drop(device);
-        self.openers.let_go(&plan, held, number)
+        self.rooms.openers.let_go(&plan, held, number)
     }
 
     /// With the image of a device that was removed its locks have gone.
@@ -271,7 +279,7 @@ impl Manager {
 
     pub(crate) fn wait_for(&mut self, device: u32, reply: Option<Reply>) {
         // A call may have waited for an image in this turn.
-        let answer_by = self.turn.tick() + ANSWER_TIME_MAX;
+        let answer_by = self.rooms.turn.tick() + ANSWER_TIME_MAX;
         self.waiting.push(Waiting { device, reply, answer_by });
     }
 
@@ -280,7 +288,7 @@ impl Manager {
     pub(crate) fn answer_overdue(&mut self, now: Instant) {
         while let Some(at) = self.waiting.iter().position(|waiting| waiting.answer_by <= now) {
             let Waiting { device, reply, .. } = self.waiting.remove(at);
-            let Some(device) = self.devices.get(device) else {
+            let Some(device) = self.rooms.devices.get(device) else {
                 // Removed, and its file system does not let it be closed.
                 let view = self.closing.remove(&device);
                 reply.into_iter().zip(view).for_each(|(reply, view)| reply.answer(Ok(view)));
@@ -292,11 +300,12 @@ impl Manager {
                 Ok(self.shown(device))
             } else {
                 let waits = format!("waits for {}", views::unanswered(requests));
-                let size = self.devices.disk_mut(number).and_then(|disk| disk.resizing.take());
+                let size =
+                    self.rooms.devices.disk_mut(number).and_then(|disk| disk.resizing.take());
                 let why = format!("it {waits}");
                 size.into_iter().for_each(|size| self.is_not_resized(number, size, &why));
                 // Those of its queues that are back go on.
-                self.turn.touch(number);
+                self.rooms.turn.touch(number);
                 let hint = "its size is as it was; try again when it answers";
                 Err(ApiError::new(ErrorKind::Busy, format!("disk {id:?} {waits}"), hint))
             };
@@ -317,13 +326,13 @@ impl Manager {
 
     /// Has the device's queues start anew, with what its plan says now.
     pub(crate) fn restart(&mut self, number: u32) {
-        let device = self.devices.get_mut(number);
-        found!(self.turn.defects, device, "device to restart").restarting = true;
-        self.turn.touch(number);
+        let device = self.rooms.devices.get_mut(number);
+        found!(self.rooms.turn.defects, device, "device to restart").restarting = true;
+        self.rooms.turn.touch(number);
     }
 
     pub(crate) fn check_made_by_api(&self, id: &str) -> Result<(), ApiError> {
-        let plan = self.plan.disk(id).ok_or_else(|| self.plan.no_such_disk(id))?;
+        let plan = self.rooms.plan.disk(id).ok_or_else(|| self.rooms.plan.no_such_disk(id))?;
         self.check_origin(&format!("disk {id:?}"), &plan.origin)
     }
 

@@ -113,8 +113,8 @@ impl Manager {
     /// Notes that the driver of a NIC's guest has come or gone. To be called before its rings are served:
     /// then they stand as they came.
     pub(crate) fn note_arrival(&mut self, number: u32, now: Instant) {
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device whose guest may have come");
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device whose guest may have come");
         let Some(before) = device.kind.nic().map(|nic| nic.arrival) else { return };
         let connection = device.runner.filter(|_| device.is_started(None));
         let after = match (connection, before) {
@@ -132,8 +132,8 @@ impl Manager {
 
     /// Announces a NIC's address, if that is due.
     pub(crate) fn announce_arrival(&mut self, number: u32, now: Instant) {
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device whose guest may be announced");
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device whose guest may be announced");
         let may = device.surely_runs() && !self.frozen && device.is_started(None);
         if let Kind::Nic(NicParts { arrival, shape, .. }) = &mut device.kind
             && arrival.take(now)

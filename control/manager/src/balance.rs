@@ -186,39 +186,39 @@ impl Manager {
     /// The sidecore for so many queues of a device that start now, together. They may be moved later.
     pub(crate) fn place_movable(&mut self, number: u32, queues: usize) -> Option<usize> {
         let node = self.memory_node(number);
-        let place = self.balance.placement.place(node, |core| self.cores.queues(core));
-        let has_room = |core: &usize| self.cores.queues(*core) + queues <= QUEUES_MAX.into();
+        let place = self.rooms.balance.placement.place(node, |core| self.rooms.cores.queues(core));
+        let has_room = |core: &usize| self.rooms.cores.queues(*core) + queues <= QUEUES_MAX.into();
         place.filter(has_room).or_else(|| self.place_fixed())
     }
 
     /// The sidecore for what stays there: that with the fewest queues, in use or not.
     pub(crate) fn place_fixed(&mut self) -> Option<usize> {
-        let core = found!(self.turn.defects, self.cores.place(), "sidecore");
-        self.balance.wake(core);
+        let core = found!(self.rooms.turn.defects, self.rooms.cores.place(), "sidecore");
+        self.rooms.balance.wake(core);
         Some(core)
     }
 
     /// Looks at the loads, if that is due.
     pub(crate) fn balance(&mut self, now: Instant) {
-        let is_due = self.balance.due_at(&self.cores).is_some_and(|due| due <= now);
+        let is_due = self.rooms.balance.due_at(&self.rooms.cores).is_some_and(|due| due <= now);
         // Nobody is to be on the way when another process takes over.
         if !is_due || self.is_stopping() || self.upgrade.is_some() {
             return;
         }
-        let found = self.balance.measure(&self.cores, now);
-        let at = self.balance.nanos(now);
+        let found = self.rooms.balance.measure(&self.rooms.cores, now);
+        let at = self.rooms.balance.nanos(now);
         let (names, queues) = self.weigh(&found, at, now);
         let needed = self.needed();
         self.see_rivals(machine_ns(now));
         let load = |(core, (found, is_needed)): (usize, (&Found, &bool))| {
-            let lost = self.guests.rivals.lost(core);
+            let lost = self.rooms.guests.rivals.lost(core);
             // Passes are counted by the clock: what was lost within those that worked is in their time.
-            let worked = found.load.saturating_add(self.balance.polled(core));
+            let worked = found.load.saturating_add(self.rooms.balance.polled(core));
             let load = found.load.saturating_sub(part(found.load.into(), worked.into(), lost));
             CoreLoad { load, lost, is_needed: *is_needed }
         };
         let loads: Vec<CoreLoad> = found.iter().zip(&needed).enumerate().map(load).collect();
-        match self.balance.placement.decide(at, &loads, &queues) {
+        match self.rooms.balance.placement.decide(at, &loads, &queues) {
             Decision::Stay => {}
             Decision::Move { queue, to } => self.relieve(names.get(queue), to, at),
             Decision::Empty { core, moves } => {
@@ -227,26 +227,26 @@ impl Manager {
             }
             Decision::Park { core } => info!(sidecore = core, "it is parked"),
         }
-        let is_restless = self.balance.placement.is_restless();
-        self.balance.next = now + if is_restless { LOOK_INTERVAL } else { IDLE_INTERVAL };
+        let is_restless = self.rooms.balance.placement.is_restless();
+        self.rooms.balance.next = now + if is_restless { LOOK_INTERVAL } else { IDLE_INTERVAL };
     }
 
     /// All that a sidecore has, and what it weighs.
     fn weigh(&mut self, found: &[Found], at: Nanos, now: Instant) -> (Vec<Name>, Vec<QueueLoad>) {
-        let has_nodes = self.balance.has_nodes();
+        let has_nodes = self.rooms.balance.has_nodes();
         let weigh = |device: &mut Device| {
             let node = has_nodes.then(|| device.memory_node(now)).flatten();
             device.weigh(found, at, node)
         };
-        self.devices.values_mut().flat_map(weigh).unzip()
+        self.rooms.devices.values_mut().flat_map(weigh).unzip()
     }
 
     /// The sidecores that are not to be parked though nothing that was weighed says so: homes of uplinks,
     /// those to which something is on its way; all of them, when the others could not hold the queues.
     fn needed(&self) -> Vec<bool> {
-        let count = self.cores.all.len();
-        let queues: usize = (0..count).map(|core| self.cores.queues(core)).sum();
-        let rest = self.balance.placement.in_use().saturating_sub(1);
+        let count = self.rooms.cores.all.len();
+        let queues: usize = (0..count).map(|core| self.rooms.cores.queues(core)).sum();
+        let rest = self.rooms.balance.placement.in_use().saturating_sub(1);
         let is_crowded = queues > rest * usize::from(QUEUES_MAX) / 2;
         let mut needed = vec![is_crowded; count];
         let to = |device| {
@@ -254,8 +254,8 @@ impl Manager {
             let travel = kind.nic().and_then(|nic| nic.port.moving()).map(|moving| moving.to);
             queues.iter().filter_map(Queue::moving_to).chain(travel)
         };
-        let uplinks = self.network.uplinks.values().map(|uplink| uplink.place.home);
-        for core in self.devices.values().flat_map(to).chain(uplinks) {
+        let uplinks = self.rooms.network.uplinks.values().map(|uplink| uplink.place.home);
+        for core in self.rooms.devices.values().flat_map(to).chain(uplinks) {
             if let Some(needed) = needed.get_mut(core) {
                 *needed = true;
             }
@@ -265,11 +265,11 @@ impl Manager {
 
     /// Moves a queue, or a NIC, to where there is more room for it.
     fn relieve(&mut self, name: Option<&Name>, to: usize, at: Nanos) {
-        let &(number, index) = found!(self.turn.defects, name, "queue that was weighed");
+        let &(number, index) = found!(self.rooms.turn.defects, name, "queue that was weighed");
         let Some(index) = index else { return self.relieve_of_nic(number, to, at) };
         let queue = found!(
-            self.turn.defects,
-            self.devices.queue_mut(number, index),
+            self.rooms.turn.defects,
+            self.rooms.devices.queue_mut(number, index),
             "queue to move for its load"
         );
         queue.weighed_mut().moved = Some(at);
@@ -280,12 +280,13 @@ impl Manager {
 
     /// A NIC that cannot go just now, or stays, is looked at again after a pause.
     fn relieve_of_nic(&mut self, number: u32, to: usize, at: Nanos) {
-        let from = self.devices.nic_mut(number).and_then(|nic| {
+        let from = self.rooms.devices.nic_mut(number).and_then(|nic| {
             nic.port.way_mut()?.moved = Some(at);
             Some(nic.plug()?.place.home)
         });
-        let device = self.devices.get(number);
-        let id = found!(self.turn.defects, device, "NIC to move for its load").facts.id.clone();
+        let device = self.rooms.devices.get(number);
+        let id =
+            found!(self.rooms.turn.defects, device, "NIC to move for its load").facts.id.clone();
         let may = self.nic_may_move(&id, to).is_ok_and(|found| found == number);
         let moved = if may { self.begin_nic_move(number, to, false) } else { None };
         debug!(device = number, from, to, begun = moved.is_some(), "balance");
@@ -293,11 +294,12 @@ impl Manager {
 
     /// The NUMA node of a device's guest, if there are several and it is known.
     fn memory_node(&mut self, number: u32) -> Option<u32> {
-        if !self.balance.has_nodes() {
+        if !self.rooms.balance.has_nodes() {
             return None;
         }
-        let device = self.devices.get_mut(number);
-        found!(self.turn.defects, device, "device to place").memory_node(self.turn.now())
+        let device = self.rooms.devices.get_mut(number);
+        found!(self.rooms.turn.defects, device, "device to place")
+            .memory_node(self.rooms.turn.now())
     }
 }
 

@@ -32,6 +32,7 @@ use crate::openers::Openers;
 use crate::poll::{Poll, Token};
 use crate::remote::Remote;
 use crate::rights::Rights;
+use crate::rooms::Rooms;
 use crate::service::Groups;
 use crate::shut::{Alike, Shut, alike};
 use crate::sockets;
@@ -101,12 +102,13 @@ impl Options {
 pub fn run(plan: Plan, mut options: Options) -> Result<(), StartError> {
     let Some(heir) = options.heir.take() else {
         let (mut manager, entrance) = begin(&plan, options, None)?;
-        let opened = manager.open_all(plan).and_then(|()| settle_down(entrance, &manager.options));
+        let opened =
+            manager.open_all(plan).and_then(|()| settle_down(entrance, &manager.rooms.options));
         return match opened {
             Ok(server) => serve(manager, server),
             Err(error) => {
                 manager.close_all();
-                manager.cores.end_all();
+                manager.rooms.cores.end_all();
                 Err(error)
             }
         };
@@ -136,7 +138,7 @@ fn begin(
     let uplinks = plan.switches.iter().map(|switch| switch.uplinks.len()).sum();
     let inherited = estate.as_ref().map_or(0, Estate::descriptors);
     let bounds = Bounds::of_this_process(cores.all.len(), uplinks, inherited);
-    let manager = Manager {
+    let rooms = Rooms {
         turn: Turn::begin(now),
         guests: Guests::new(options.run_state.take()),
         poll,
@@ -152,31 +154,34 @@ fn begin(
         taps: MadeTaps::in_folder(&plan.daemon.state_dir),
         remote: Remote::new(&plan.daemon.state_dir),
         groups: Groups::default(),
-        queries: Vec::new(),
-        next_query: 0,
         shut: Vec::new(),
         openers,
-        waiting: Vec::new(),
-        adding: Vec::new(),
-        closing: BTreeMap::new(),
         moves: Moves::default(),
-        reloading: None,
         addresses: AddressSpace::default(),
         bounds,
         reserve: sockets::reserve(),
+        took_over_at: None,
+        idle_peers_at: now,
+        failures_at: now,
+        plan: Plan { disks: Vec::new(), switches: Vec::new(), nics: Vec::new(), ..plan.clone() },
+    };
+    let manager = Manager {
+        rooms,
+        queries: Vec::new(),
+        next_query: 0,
+        waiting: Vec::new(),
+        adding: Vec::new(),
+        closing: BTreeMap::new(),
+        reloading: None,
         upgrade: None,
         frozen: false,
         saved_seats: Vec::new(),
         fences_open: 0,
         estate,
         probation: None,
-        took_over_at: None,
         listening,
         calls,
         stop_by: None,
-        idle_peers_at: now,
-        failures_at: now,
-        plan: Plan { disks: Vec::new(), switches: Vec::new(), nics: Vec::new(), ..plan.clone() },
     };
     Ok((manager, entrance))
 }
@@ -265,7 +270,7 @@ fn inherit(plan: Plan, options: Options, heir: &Heir) -> (Manager, Server) {
     granted(heir, manager.refuse_if_taken_from_guest());
     granted(heir, manager.adopt());
     // All that can fail does so before the predecessor is told to let go.
-    let server = granted(heir, settle_down(entrance, &manager.options));
+    let server = granted(heir, settle_down(entrance, &manager.rooms.options));
     let mut estate = manager.estate.take().unwrap_or_default();
     granted(heir, heir.receive_rings(&mut estate));
     manager.estate = Some(estate);
@@ -296,14 +301,14 @@ const LAST_LOOKS: u32 = 10_000;
 
 /// Serves what is open until it is told to stop, or another process has taken over.
 fn serve(mut manager: Manager, mut server: Server) -> Result<(), StartError> {
-    manager.bonds.begin();
+    manager.rooms.bonds.begin();
     server.begin();
     if !backend::rings_are_restricted() {
         info!("this kernel lets no io_uring be restricted: what one does is not filtered");
     }
-    (manager.options.ready)();
-    let (devices, shut) = (manager.devices.len(), manager.shut.len());
-    info!(devices, shut, sidecores = manager.cores.all.len(), "serving");
+    (manager.rooms.options.ready)();
+    let (devices, shut) = (manager.rooms.devices.len(), manager.rooms.shut.len());
+    info!(devices, shut, sidecores = manager.rooms.cores.all.len(), "serving");
     manager.log_shut();
     let (pid, answered) = loop {
         let handed_over = match manager.turn_until_stopped() {
@@ -341,13 +346,13 @@ fn serve(mut manager: Manager, mut server: Server) -> Result<(), StartError> {
             }
         }
     };
-    manager.state.let_lock_go();
+    manager.rooms.state.let_lock_go();
     if let Some((reply, answer)) = answered {
         reply.answer(Ok(answer));
     }
-    (manager.options.handed_over)(pid);
+    (manager.rooms.options.handed_over)(pid);
     // They have no queues, and must not be what takes this process's memory apart.
-    let (poll, cores) = (&manager.poll, &mut manager.cores);
+    let (poll, cores) = (&manager.rooms.poll, &mut manager.rooms.cores);
     let late = cores.end_empty(LAST_LOOKS, || poll.pause(INBOX_INTERVAL));
     if !late.is_empty() {
         warn!("sidecores on cpus {late:?} do not end: they end with this process");
@@ -364,7 +369,7 @@ impl Manager {
         let api = self.listening.api.try_clone().map_err(TakeBackError::Api)?;
         let read = self.listening.read.as_ref().map(OwnedFd::try_clone).transpose();
         let read = read.map_err(TakeBackError::Api)?;
-        let daemon = &self.plan.daemon;
+        let daemon = &self.rooms.plan.daemon;
         // They listen already: nobody's rights are asked for.
         let rights = Rights::own();
         let place = |path, socket| api::Place { path, rights: &rights, inherited: Some(socket) };
@@ -372,10 +377,10 @@ impl Manager {
         let read = read.map(|(path, socket)| place(path, socket));
         let opened = api::open(place(Path::new(&daemon.api), api), read);
         let (entrance, calls) = opened.map_err(|(_, error)| TakeBackError::Api(error))?;
-        let server = entrance.prepare(self.options.version);
+        let server = entrance.prepare(self.rooms.options.version);
         let mut server = server.map_err(TakeBackError::Api)?;
-        self.poll.remove(self.calls.wake_fd());
-        self.poll.add(calls.wake_fd(), Token::Calls).map_err(TakeBackError::Api)?;
+        self.rooms.poll.remove(self.calls.wake_fd());
+        self.rooms.poll.add(calls.wake_fd(), Token::Calls).map_err(TakeBackError::Api)?;
         self.calls = calls;
         server.begin();
         Ok(server)
@@ -384,42 +389,43 @@ impl Manager {
     fn open_all(&mut self, plan: Plan) -> Result<(), StartError> {
         let mut all = plan.clone();
         // Before anything is opened.
-        let kept = state::plan_kept(&self.state, &mut all)?;
-        for (index, core) in self.cores.all.iter().enumerate() {
-            self.poll
+        let kept = state::plan_kept(&self.rooms.state, &mut all)?;
+        for (index, core) in self.rooms.cores.all.iter().enumerate() {
+            self.rooms
+                .poll
                 .add(core.handle.event_fd(), Token::Core(index as u32))
                 .map_err(StartError::Loop)?;
         }
-        self.poll.add(self.calls.wake_fd(), Token::Calls).map_err(StartError::Loop)?;
-        if let Some(fd) = self.openers.wake_fd() {
-            self.poll.add(fd, Token::Openers).map_err(StartError::Loop)?;
+        self.rooms.poll.add(self.calls.wake_fd(), Token::Calls).map_err(StartError::Loop)?;
+        if let Some(fd) = self.rooms.openers.wake_fd() {
+            self.rooms.poll.add(fd, Token::Openers).map_err(StartError::Loop)?;
         }
-        let launchers = self.options.launcher.iter().flat_map(Launcher::ends);
+        let launchers = self.rooms.options.launcher.iter().flat_map(Launcher::ends);
         for (at, end) in launchers.enumerate() {
-            self.poll.add(end, Token::Launcher(at as u32)).map_err(StartError::Loop)?;
+            self.rooms.poll.add(end, Token::Launcher(at as u32)).map_err(StartError::Loop)?;
         }
         self.begin_links(&plan.links)?;
         for disk in plan.disks {
-            self.plan.disks.push(disk.clone());
+            self.rooms.plan.disks.push(disk.clone());
             self.take_in(DevicePlan::Disk(disk));
         }
         for switch in plan.switches {
             self.take_in_switch(switch)?;
         }
         for nic in plan.nics {
-            self.plan.nics.push(nic.clone());
+            self.rooms.plan.nics.push(nic.clone());
             self.take_in(DevicePlan::Nic(nic));
         }
-        self.plan.groups = all.groups;
+        self.rooms.plan.groups = all.groups;
         for disk in kept.disks {
-            self.plan.disks.push(disk.clone());
+            self.rooms.plan.disks.push(disk.clone());
             self.take_in(DevicePlan::Disk(disk));
         }
         for switch in kept.switches {
             self.take_in_switch(switch)?;
         }
         for nic in kept.nics {
-            self.plan.nics.push(nic.clone());
+            self.rooms.plan.nics.push(nic.clone());
             self.take_in(DevicePlan::Nic(nic));
         }
         match self.estate {
@@ -433,7 +439,7 @@ impl Manager {
     fn refuse_if_served_is_shut(&mut self) -> Result<(), StartError> {
         let Some(estate) = &mut self.estate else { return Ok(()) };
         let is_served = |shut: &&Shut| estate.device_of(&shut.plan).is_some();
-        match self.shut.iter().find(is_served) {
+        match self.rooms.shut.iter().find(is_served) {
             Some(Shut { plan, problem, .. }) => {
                 let (name, problem) = (plan.name(), problem.clone());
                 Err(StartError::NotTakenOver { name, problem })
@@ -445,7 +451,7 @@ impl Manager {
     /// What was made through the API before.
     fn take_in_switch(&mut self, switch: SwitchPlan) -> Result<(), StartError> {
         let id = switch.id.clone();
-        self.plan.switches.push(switch.clone());
+        self.rooms.plan.switches.push(switch.clone());
         let served = self.serve_switch(switch, Vec::new());
         served.map_err(|source| StartError::Switch { id, source })
     }
@@ -454,18 +460,22 @@ impl Manager {
     /// file, or a second daemon on the same images, is seen at once.
     fn refuse_if_all_are_shut(&mut self) -> Result<(), StartError> {
         let has_hope = |shut: &Shut| shut.retry.is_some();
-        while self.devices.is_empty() && self.shut.iter().any(|shut| shut.may_be_refused()) {
-            let pause = self.shut.iter().filter_map(Shut::due_at).min();
-            let now = self.turn.tick();
-            self.poll.pause(pause.map_or(INBOX_INTERVAL, |at| at.saturating_duration_since(now)));
-            self.turn.tick();
+        while self.rooms.devices.is_empty()
+            && self.rooms.shut.iter().any(|shut| shut.may_be_refused())
+        {
+            let pause = self.rooms.shut.iter().filter_map(Shut::due_at).min();
+            let now = self.rooms.turn.tick();
+            self.rooms
+                .poll
+                .pause(pause.map_or(INBOX_INTERVAL, |at| at.saturating_duration_since(now)));
+            self.rooms.turn.tick();
             self.open_shut();
         }
         let of_file = |shut: &&Shut| *shut.plan.origin() != Origin::Api;
-        if !self.devices.is_empty() || self.shut.iter().any(has_hope) {
+        if !self.rooms.devices.is_empty() || self.rooms.shut.iter().any(has_hope) {
             return Ok(());
         }
-        let of_file: Vec<Shut> = self.shut.iter().filter(of_file).cloned().collect();
+        let of_file: Vec<Shut> = self.rooms.shut.iter().filter(of_file).cloned().collect();
         let refused = alike(&of_file).into_iter().map(|Alike { first, more }| {
             let (name, origin) = (first.plan.name(), first.plan.origin().clone());
             ShutDevice { name, origin, problem: first.problem.clone(), more }

@@ -328,7 +328,7 @@ pub(crate) fn unkept(why: &str) -> String {
 impl Manager {
     /// Keeps which image the guest of a device is on, which is about to be served, if that is another one.
     pub(crate) fn keep_begun(&mut self, number: u32) {
-        if let Some(parts) = self.devices.disk_mut(number)
+        if let Some(parts) = self.rooms.devices.disk_mut(number)
             && let Some(image) = parts.bond.take_unkept()
         {
             let id = parts.plan.id.clone();
@@ -338,12 +338,13 @@ impl Manager {
 
     /// Keeps which image the guest of a disk is on.
     pub(crate) fn keep_image(&mut self, id: &str, image: &Image) {
-        let plan = self.plan.disk(id).filter(|_| !self.is_exported(id));
+        let plan = self.rooms.plan.disk(id).filter(|_| !self.is_exported(id));
         let socket = plan.map(|plan| plan.socket.as_str());
-        let kept = self.bonds.keep(id, socket, image, |id| self.plan.disk(id).is_some());
+        let kept =
+            self.rooms.bonds.keep(id, socket, image, |id| self.rooms.plan.disk(id).is_some());
         let why = kept.err().map(|error| error.to_string());
-        let number = self.devices.number_of(id);
-        let is_news = match number.and_then(|number| self.devices.disk_mut(number)) {
+        let number = self.rooms.devices.number_of(id);
+        let is_news = match number.and_then(|number| self.rooms.devices.disk_mut(number)) {
             Some(parts) => parts.bond.kept(image, why.clone()),
             None => why.is_some(),
         };

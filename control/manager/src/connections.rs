@@ -36,7 +36,7 @@ impl Manager {
     /// Takes the connections that wait at a device's socket.
     pub(crate) fn accept(&mut self, number: u32) {
         for _ in 0..CONNECTIONS_MAX {
-            let Some(device) = self.devices.get(number) else { return late("device") };
+            let Some(device) = self.rooms.devices.get(number) else { return late("device") };
             let Some(listener) = &device.listener else { return late("socket") };
             // Each one that gives way to the next holds a descriptor until it is closed.
             if device.closer.is_full() || self.is_short_while_closing(device) {
@@ -58,35 +58,35 @@ impl Manager {
         if !none_left.iter().any(|e| error.raw_os_error() == Some(e.raw_os_error())) {
             return false;
         }
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device that accepts");
-        if self.reserve.take().is_none() {
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device that accepts");
+        if self.rooms.reserve.take().is_none() {
             return false;
         }
         let accepted = device.listener.as_ref().map(sockets::accept);
-        self.reserve = sockets::reserve();
+        self.rooms.reserve = sockets::reserve();
         let Some(Ok(Some(socket))) = accepted else { return false };
         device.closer.close(socket);
         device.problem = Some(format!("a connection was refused: {error}; raise LimitNOFILE"));
-        if device.may_log(self.turn.now()) {
+        if device.may_log(self.rooms.turn.now()) {
             warn!(device = device.facts.id, %error, "refused a connection; raise LimitNOFILE");
         }
-        self.reserve = self.reserve.take().or_else(sockets::reserve);
+        self.rooms.reserve = self.rooms.reserve.take().or_else(sockets::reserve);
         true
     }
 
     /// Whether descriptors of a device wait to be closed while none is promised to nobody.
     pub(crate) fn is_short_while_closing(&self, device: &Device) -> bool {
-        device.closer.is_behind() && self.bounds.is_used_up()
+        device.closer.is_behind() && self.rooms.bounds.is_used_up()
     }
 
     /// No descriptor is left, most likely: the listener would only say so again and again, so it is
     /// left alone for a while.
     fn stop_accepting(&mut self, number: u32, error: &std::io::Error) {
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device that could not accept");
-        self.reserve = self.reserve.take().or_else(sockets::reserve);
-        if device.may_log(self.turn.now()) {
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device that could not accept");
+        self.rooms.reserve = self.rooms.reserve.take().or_else(sockets::reserve);
+        if device.may_log(self.rooms.turn.now()) {
             warn!(device = device.facts.id, %error, "a connection could not be accepted");
         }
         device.problem = Some(format!("a connection could not be accepted: {error}"));
@@ -95,19 +95,19 @@ impl Manager {
 
     /// Leaves the listener alone for so long; whoever connects waits.
     fn pause_accepting(&mut self, number: u32, interval: Duration) {
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device that accepts later");
-        device.retry_at = Some(self.turn.now() + interval);
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device that accepts later");
+        device.retry_at = Some(self.rooms.turn.now() + interval);
         if let Some(listener) = &device.listener {
-            self.poll.want(listener, Token::Listener(number), false, false);
+            self.rooms.poll.want(listener, Token::Listener(number), false, false);
         }
     }
 
     /// Nobody may be connected: when the queues are back the front-end goes, and finds no socket. It
     /// comes again each second then, and its guest sees no carrier.
     pub(crate) fn keep_off(&mut self, number: u32) {
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device to keep off");
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device to keep off");
         let attached = device.attached();
         if !attached.is_empty() {
             return attached.into_iter().for_each(|queue| self.detach(number, queue));
@@ -133,23 +133,23 @@ impl Manager {
 
     /// Accepts again after [`Self::pause_accepting`], or after [`Self::keep_off`].
     pub(crate) fn listen_again(&mut self, number: u32) {
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device that is to listen");
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device that is to listen");
         if let Some(listener) = &device.listener {
-            return self.poll.want(listener, Token::Listener(number), true, false);
+            return self.rooms.poll.want(listener, Token::Listener(number), true, false);
         }
-        if let Err(error) = Self::listen(device, &self.poll) {
+        if let Err(error) = Self::listen(device, &self.rooms.poll) {
             let socket = &device.facts.socket;
             device.problem = Some(format!("its socket {socket}: {error}"));
-            device.retry_at = Some(self.turn.now() + RETRY_INTERVAL);
+            device.retry_at = Some(self.rooms.turn.now() + RETRY_INTERVAL);
         }
     }
 
     /// Ends the front-ends of a device that are silent for too long, and those that wait for too
     /// long for a disk that does not answer.
     pub(crate) fn close_overdue(&mut self, number: u32, now: Instant) {
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device whose front-ends are overdue");
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device whose front-ends are overdue");
         if let Some(unsaid) = device.log.take_unsaid(now) {
             warn!(device = device.facts.id, "{unsaid} more lines about it were not written");
         }
@@ -168,8 +168,8 @@ impl Manager {
     /// The disk does not answer: the connection ends without the reply that would say it did. The
     /// queue stays with its sidecore until the kernel lets go, and nothing of it is shown any more.
     fn give_up(&mut self, number: u32, id: u32) {
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device whose front-end is given up");
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device whose front-end is given up");
         let requests = device.unanswered_requests();
         let time_s = device.facts.drain_timeout_s;
         let is_parting = device.kind.disk().is_some_and(|disk| disk.parting_since().is_some());
@@ -190,17 +190,17 @@ impl Manager {
     pub(crate) fn add_connection(&mut self, number: u32, socket: OwnedFd) {
         // Nobody else would know of it.
         self.settle_for_good();
-        let id = self.devices.number_connection();
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device that was connected to");
+        let id = self.rooms.devices.number_connection();
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device that was connected to");
         if device.kind.is_off() {
             return device.closer.close(socket);
         }
-        let now = self.turn.now();
+        let now = self.rooms.turn.now();
         if let Some(until) = device.closed_until.filter(|until| now < *until) {
             device.closer.close(socket);
             let left_s = until.duration_since(now).as_secs() + 1;
-            if device.may_log(self.turn.now()) {
+            if device.may_log(self.rooms.turn.now()) {
                 warn!(
                     device = device.facts.id,
                     left_s, "refused a connection: one has made a call wait"
@@ -210,7 +210,8 @@ impl Manager {
         }
         // The part of one connection that its device was promised.
         let first = device.connections.values().all(|connection| connection.extra.is_some());
-        let mut extra = if first { None } else { self.bounds.claim_connection(device.facts.rings) };
+        let mut extra =
+            if first { None } else { self.rooms.bounds.claim_connection(device.facts.rings) };
         if device.connections.len() >= CONNECTIONS_MAX || (!first && extra.is_none()) {
             // Whoever connected and fell silent must not keep the VMM out.
             let silent =
@@ -219,7 +220,7 @@ impl Manager {
                 silent.min_by_key(|(_, connection)| connection.heard_at).map(|(id, _)| *id)
             else {
                 device.closer.close(socket);
-                if device.may_log(self.turn.now()) {
+                if device.may_log(self.rooms.turn.now()) {
                     let id = &device.facts.id;
                     let there = device.connections.len();
                     let why = match there < CONNECTIONS_MAX {
@@ -236,13 +237,15 @@ impl Manager {
             extra = extra.or(freed);
             self.close_connection(number, silent, "another connection takes its place");
         }
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device that was connected to");
-        let mut connection = device.new_connection(socket, (&self.addresses, &self.bounds), now);
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device that was connected to");
+        let mut connection =
+            device.new_connection(socket, (&self.rooms.addresses, &self.rooms.bounds), now);
         connection.extra = extra;
-        if let Err(error) = self.poll.add(connection.frames.socket(), Token::Connection(number, id))
+        if let Err(error) =
+            self.rooms.poll.add(connection.frames.socket(), Token::Connection(number, id))
         {
-            if device.may_log(self.turn.now()) {
+            if device.may_log(self.rooms.turn.now()) {
                 warn!(device = device.facts.id, %error, "a connection cannot be watched");
             }
             return;
@@ -252,7 +255,7 @@ impl Manager {
             device.queues.iter_mut().for_each(Queue::forget_problem);
         }
         device.connections.insert(id, connection);
-        if device.may_log(self.turn.now()) {
+        if device.may_log(self.rooms.turn.now()) {
             info!(device = device.facts.id, "a front-end connected");
         }
     }
@@ -262,7 +265,7 @@ impl Manager {
         // What it says is known to no other process.
         self.settle_for_good();
         for _ in 0..MESSAGES_PER_TURN {
-            let Some(device) = self.devices.get_mut(number) else { return late("device") };
+            let Some(device) = self.rooms.devices.get_mut(number) else { return late("device") };
             if device.closer.is_full() {
                 return self.close_connection(number, id, SLOW_TO_CLOSE);
             }
@@ -287,18 +290,18 @@ impl Manager {
             connection.extra_of_message = None;
             let kept = connection.front_end.kept.regions();
             if of_frame > 0
-                && self.devices.get(number).is_some_and(|d| self.is_short_while_closing(d))
+                && self.rooms.devices.get(number).is_some_and(|d| self.is_short_while_closing(d))
             {
                 return self.close_connection(number, id, SLOW_TO_CLOSE);
             }
             if of_frame > MESSAGE_DESCRIPTORS as usize {
-                let Some(extra) = self.bounds.claim_message(of_frame, kept) else {
+                let Some(extra) = self.rooms.bounds.claim_message(of_frame, kept) else {
                     let why = "a message of it brings more descriptors than are left for all";
                     return self.close_connection(number, id, why);
                 };
                 let connection = self.connection(number, id);
-                found!(self.turn.defects, connection, "front-end that speaks").extra_of_message =
-                    Some(extra);
+                found!(self.rooms.turn.defects, connection, "front-end that speaks")
+                    .extra_of_message = Some(extra);
             }
             match came {
                 Ok(Incoming::Frame(frame)) => self.take_frame(number, id, frame),
@@ -315,12 +318,17 @@ impl Manager {
     /// Waits for more of a connection: not while it is held, and for room when replies wait.
     pub(crate) fn watch_connection(&mut self, number: u32, id: u32) {
         let connection =
-            self.devices.get_mut(number).and_then(|device| device.connections.get_mut(&id));
+            self.rooms.devices.get_mut(number).and_then(|device| device.connections.get_mut(&id));
         // By what was last done of it.
         let Some(connection) = connection else { return late("front-end") };
         let (read, write) = (connection.held.is_none(), connection.frames.is_backed_up());
-        self.poll.want(connection.frames.socket(), Token::Connection(number, id), read, write);
-        let stalls_at = self.turn.now() + MESSAGE_TIME_MAX;
+        self.rooms.poll.want(
+            connection.frames.socket(),
+            Token::Connection(number, id),
+            read,
+            write,
+        );
+        let stalls_at = self.rooms.turn.now() + MESSAGE_TIME_MAX;
         match connection.frames.is_within() {
             true => connection.stalls_at = connection.stalls_at.or(Some(stalls_at)),
             false => connection.stalls_at = None,
@@ -328,9 +336,9 @@ impl Manager {
     }
 
     fn take_frame(&mut self, number: u32, id: u32, frame: Frame<Lent>) {
-        let now = self.turn.now();
+        let now = self.rooms.turn.now();
         let connection =
-            found!(self.turn.defects, self.connection(number, id), "front-end that speaks");
+            found!(self.rooms.turn.defects, self.connection(number, id), "front-end that speaks");
         let message = match connection.session.parse(&frame) {
             Ok(message) => message,
             Err(reject) => return self.reject(number, id, reject.into()),
@@ -344,13 +352,14 @@ impl Manager {
 
     /// Asks for the queues of `scope`, or applies the held message when none is away.
     fn release(&mut self, number: u32, id: u32, scope: Scope) {
-        let device = self.devices.get(number);
-        let device = found!(self.turn.defects, device, "device whose front-end waits for queues");
+        let device = self.rooms.devices.get(number);
+        let device =
+            found!(self.rooms.turn.defects, device, "device whose front-end waits for queues");
         let attached = device.attached_in(id, scope);
         if attached.is_empty() {
             if device.starts_first(id).is_some() {
                 // `settle` starts it, and asks for it then.
-                self.turn.touch(number);
+                self.rooms.turn.touch(number);
             } else if let Some(index) = device.stops_unserved(id) {
                 let why = format!(
                     "ring {index} could not be served, and only its in-flight record says where it stands"
@@ -387,9 +396,9 @@ impl Manager {
 
     /// A ring that had to start before it may stop, or cannot: goes on with the message that stops it.
     pub(crate) fn stop_started(&mut self, number: u32) {
-        let device = self.devices.get(number);
+        let device = self.rooms.devices.get(number);
         let device =
-            found!(self.turn.defects, device, "device with a ring that was to start first");
+            found!(self.rooms.turn.defects, device, "device with a ring that was to start first");
         let Some(id) = device.runner.filter(|id| device.starts_first(*id).is_none()) else {
             return;
         };
@@ -406,17 +415,20 @@ impl Manager {
                 device.connections.iter().filter(|(_, connection)| connection.held.is_some());
             held.map(|(id, _)| (device.number, *id)).collect::<Vec<_>>()
         };
-        let held: Vec<(u32, u32)> = self.devices.values().flat_map(held).collect();
+        let held: Vec<(u32, u32)> = self.rooms.devices.values().flat_map(held).collect();
         held.into_iter().for_each(|(number, id)| self.queue_came_back(number, id));
     }
 
     fn apply_held(&mut self, number: u32, id: u32) {
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device whose front-end spoke");
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device whose front-end spoke");
         let may_run = device.runner.is_none_or(|runner| runner == id);
-        let connection =
-            found!(self.turn.defects, device.connections.get_mut(&id), "front-end that spoke");
-        let held = found!(self.turn.defects, connection.held.take(), "message to apply");
+        let connection = found!(
+            self.rooms.turn.defects,
+            device.connections.get_mut(&id),
+            "front-end that spoke"
+        );
+        let held = found!(self.rooms.turn.defects, connection.held.take(), "message to apply");
         let Held { message, fds, need_reply, .. } = held;
         connection.front_end.may_run = may_run;
         let call = match &message {
@@ -428,7 +440,7 @@ impl Manager {
         if may_run && connection.session.has_memory() {
             device.runner = Some(id);
         }
-        self.turn.touch(number);
+        self.rooms.turn.touch(number);
         if let Some(mac) = announced {
             self.announce(number, mac);
         }
@@ -450,8 +462,8 @@ impl Manager {
 
     /// A running queue is given its new call descriptor.
     fn pass_call_on(&mut self, number: u32, id: u32, queue: u16) {
-        let device = self.devices.get(number);
-        let device = found!(self.turn.defects, device, "device with a new call descriptor");
+        let device = self.rooms.devices.get(number);
+        let device = found!(self.rooms.turn.defects, device, "device with a new call descriptor");
         let ring = device.queues.get(usize::from(queue)).filter(|it| it.leaving_since().is_none());
         let owner = ring.and_then(Queue::place).map(|place| place.owner);
         if owner != Some(Owner::Connection(id)) {
@@ -473,11 +485,11 @@ impl Manager {
     }
 
     fn reject(&mut self, number: u32, id: u32, reject: Reject<Refused<FrontEndError>>) {
-        let device = self.devices.get_mut(number);
+        let device = self.rooms.devices.get_mut(number);
         let device =
-            found!(self.turn.defects, device, "device whose front-end is refused a message");
+            found!(self.rooms.turn.defects, device, "device whose front-end is refused a message");
         let reason = reject.reason.to_string();
-        if device.may_log(self.turn.now()) {
+        if device.may_log(self.rooms.turn.now()) {
             warn!(device = device.facts.id, "refused a message of its front-end: {reason}");
         }
         device.problem = Some(format!("a message of its front-end was refused: {reason}"));
@@ -494,14 +506,14 @@ impl Manager {
     /// Forgets a front-end. Its queues are asked for; until they are back, no other front-end's
     /// start.
     pub(crate) fn close_connection(&mut self, number: u32, id: u32, why: &str) {
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device whose front-end goes");
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device whose front-end goes");
         // Its rings were stopped one by one before.
         let is_over = device.runner == Some(id) && !device.removing && !device.is_started(None);
         if device.connections.remove(&id).is_none() {
             return;
         }
-        if device.may_log(self.turn.now()) {
+        if device.may_log(self.rooms.turn.now()) {
             info!(device = device.facts.id, "a front-end is gone: {why}");
         }
         if device.runner == Some(id) {
@@ -516,10 +528,10 @@ impl Manager {
             self.forget_parted(number);
         }
         self.plan_connect(number);
-        self.turn.touch(number);
+        self.rooms.turn.touch(number);
     }
 
     fn connection(&mut self, number: u32, id: u32) -> Option<&mut Connection> {
-        self.devices.get_mut(number)?.connections.get_mut(&id)
+        self.rooms.devices.get_mut(number)?.connections.get_mut(&id)
     }
 }

@@ -8,12 +8,13 @@ use crate::manager::Manager;
 impl Manager {
     /// The daemon itself.
     pub(crate) fn daemon_view(&self) -> Answer {
-        let defects = self.turn.defects.views().into_iter().chain(self.cores.defects.views());
+        let defects =
+            self.rooms.turn.defects.views().into_iter().chain(self.rooms.cores.defects.views());
         Answer::Daemon(DaemonView {
             pid: std::process::id(),
-            file: self.options.path.clone(),
+            file: self.rooms.options.path.clone(),
             confinement: confinement(),
-            bounds: self.bounds.view(),
+            bounds: self.rooms.bounds.view(),
             defects: defects.collect(),
         })
     }

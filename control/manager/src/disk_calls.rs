@@ -48,7 +48,7 @@ impl Manager {
         }
         match self.begin_to_add(&spec) {
             Some((id, wait)) => {
-                let until = self.turn.tick() + wait;
+                let until = self.rooms.turn.tick() + wait;
                 self.adding.push(Adding { id, spec, reply, until });
             }
             None => self.add_now(&spec, reply),
@@ -57,7 +57,7 @@ impl Manager {
 
     /// What is known to be wrong before an image is opened, which may make it or make it longer.
     fn check_to_add(&self, spec: &DiskSpec) -> Result<(), ApiError> {
-        let plan = self.plan.disk_from_api(spec)?;
+        let plan = self.rooms.plan.disk_from_api(spec)?;
         check_at(&plan.rights, Some(&plan.socket)).map_err(refused_rights)?;
         let id = plan.id.clone();
         self.check_free_socket(&DevicePlan::Disk(plan))
@@ -73,17 +73,17 @@ impl Manager {
     /// Has the image opened of a disk that can be added otherwise, as far as is known now: its name, and how long it
     /// is waited for.
     fn begin_to_add(&mut self, spec: &DiskSpec) -> Option<(String, Duration)> {
-        let plan = self.plan.disk_from_api(spec).ok()?;
+        let plan = self.rooms.plan.disk_from_api(spec).ok()?;
         // An image may be made by that.
-        drop(self.bounds.promise(&DevicePlan::Disk(plan.clone())).ok()?);
-        let wait = DiskParts::begin(&plan, false, &self.bonds, &mut self.openers)?;
+        drop(self.rooms.bounds.promise(&DevicePlan::Disk(plan.clone())).ok()?);
+        let wait = DiskParts::begin(&plan, false, &self.rooms.bonds, &mut self.rooms.openers)?;
         Some((plan.id, wait))
     }
 
     /// Adds disks of whose images it is known what became of them, or which have waited long enough.
     pub(crate) fn go_on_adding(&mut self, now: Instant) {
         loop {
-            let has_answered = |adding: &Adding| self.openers.has_answered(&adding.id);
+            let has_answered = |adding: &Adding| self.rooms.openers.has_answered(&adding.id);
             let is_due = |adding: &Adding| adding.until <= now || has_answered(adding);
             let Some(at) = self.adding.iter().position(is_due) else { return };
             let Adding { spec, reply, .. } = self.adding.remove(at);
@@ -100,7 +100,7 @@ impl Manager {
     }
 
     fn add(&mut self, spec: &DiskSpec) -> Answered {
-        let plan = self.plan.disk_from_api(spec)?;
+        let plan = self.rooms.plan.disk_from_api(spec)?;
         let id = plan.id.clone();
         let refused = |error: NotOpen| {
             refused_with(&format!("disk {id:?}"), &error, "name another image or socket")
@@ -111,13 +111,13 @@ impl Manager {
             }
             Err(NotOpen::Ended(why) | NotOpen::Late(why)) => {
                 let waits = DevicePlan::Disk(plan.clone());
-                self.shut.push(Shut::waiting(waits, why, self.turn.now()).never_open());
+                self.rooms.shut.push(Shut::waiting(waits, why, self.rooms.turn.now()).never_open());
             }
             Err(error) => return Err(refused(error)),
         }
-        self.plan.disks.push(plan);
+        self.rooms.plan.disks.push(plan);
         if let Err(error) = self.keep() {
-            match self.devices.number_of(&id) {
+            match self.rooms.devices.number_of(&id) {
                 Some(number) => self.begin_removal(number, None),
                 None => self.drop_shut(&id),
             }
@@ -130,8 +130,9 @@ impl Manager {
 
     pub(crate) fn change(&mut self, id: &str, change: &DiskChange) -> Answered {
         self.check_made_by_api(id)?;
-        let after = self.plan.disk_changed(id, change)?;
-        let before = self.plan.disk(id).cloned().ok_or_else(|| self.plan.no_such_disk(id))?;
+        let after = self.rooms.plan.disk_changed(id, change)?;
+        let before =
+            self.rooms.plan.disk(id).cloned().ok_or_else(|| self.rooms.plan.no_such_disk(id))?;
         let ServicePlan { share, policy, limit, group, .. } = after.service.clone();
         Rights::of(&after.rights).map_err(refused_rights)?;
         let has_others = before.rights != after.rights;
@@ -141,13 +142,13 @@ impl Manager {
             return Err(not_kept(&error, UNDONE));
         }
         if has_others
-            && let Some(Err(error)) = self.devices.number_of(id).map(|it| self.put_rights(it))
+            && let Some(Err(error)) = self.rooms.devices.number_of(id).map(|it| self.put_rights(it))
         {
             self.set_plan(before);
             self.keep().map_err(|error| not_kept(&error, UNTIL_RESTART))?;
             return Err(refused_rights(error));
         }
-        if let Some(number) = self.devices.number_of(id) {
+        if let Some(number) = self.rooms.devices.number_of(id) {
             self.set_service(number);
         }
         info!(disk = id, share, %policy, %limit, group, "set");
@@ -162,7 +163,7 @@ impl Manager {
         match begun {
             Ok(number) => {
                 self.wait_for(number, Some(reply));
-                self.turn.touch(number);
+                self.rooms.turn.touch(number);
             }
             Err(error) => reply.answer(Err(error)),
         }
@@ -170,7 +171,7 @@ impl Manager {
 
     /// Notes a new size; it is given when the queues are back.
     pub(crate) fn begin_resize(&mut self, number: u32, size: Size) -> Result<u32, ApiError> {
-        let Some(disk) = self.devices.disk_mut(number) else {
+        let Some(disk) = self.rooms.devices.disk_mut(number) else {
             return Err(ApiError::new(ErrorKind::NotFound, "there is no such disk", ""));
         };
         if disk.remote.is_some() {
@@ -198,7 +199,7 @@ impl Manager {
 
     pub(crate) fn finish_resize(&mut self, number: u32, size: u64) -> Answered {
         let gone = || ApiError::new(ErrorKind::NotFound, "the disk is gone", "");
-        let disk = self.devices.get_mut(number).and_then(|device| device.kind.disk_mut());
+        let disk = self.rooms.devices.get_mut(number).and_then(|device| device.kind.disk_mut());
         let disk = disk.ok_or_else(gone)?;
         let id = disk.plan.id.clone();
         let mut plan = disk.plan.clone();
@@ -222,7 +223,7 @@ impl Manager {
             }
             true => {
                 let mut longer = Arc::clone(&disk.disk);
-                let resized = self.openers.aside(source_of(&plan), move || {
+                let resized = self.rooms.openers.aside(source_of(&plan), move || {
                     backend::Disk::resize(&mut longer, size).map(|()| longer)
                 });
                 let slow = |_| late(&"its file system does not answer; ask again");
@@ -230,8 +231,12 @@ impl Manager {
             }
             // Made longer under its locks, which are not kept.
             false => {
-                let opened =
-                    disk.open_again(&plan, &self.bonds, &mut self.openers, Patience::First);
+                let opened = disk.open_again(
+                    &plan,
+                    &self.rooms.bonds,
+                    &mut self.rooms.openers,
+                    Patience::First,
+                );
                 let opened = opened.map_err(|error| match error {
                     NotOpen::Late(_) => late(&error),
                     NotOpen::Ended(_)
@@ -240,7 +245,7 @@ impl Manager {
                     | NotOpen::Wrong(_) => refused(&error),
                 })?;
                 disk.disk = opened.away();
-                self.openers.let_go(&plan, opened, None);
+                self.rooms.openers.let_go(&plan, opened, None);
             }
         }
         disk.astray = None;
@@ -260,7 +265,11 @@ impl Manager {
     /// A disk that was to have the size of its plan has not got it: its plan says again what it has, so that the next
     /// reload does it, and that is shown. An operator who asked is answered, and nothing is planned otherwise.
     pub(crate) fn is_not_resized(&mut self, number: u32, size: u64, why: &str) {
-        let disk = found!(self.turn.defects, self.devices.disk(number), "disk that is not resized");
+        let disk = found!(
+            self.rooms.turn.defects,
+            self.rooms.devices.disk(number),
+            "disk that is not resized"
+        );
         let has = disk.disk.size_bytes();
         if disk.plan.source.size_bytes() != Some(size) || has == size {
             return;
@@ -271,20 +280,21 @@ impl Manager {
         let why = why.strip_prefix(&name).unwrap_or(why);
         let told = format!("it has {} and not {}: {why}", Size(has), Size(size));
         self.set_plan(plan);
-        let disk = self.devices.disk_mut(number);
-        let disk = found!(self.turn.defects, disk, "disk that is not resized");
+        let disk = self.rooms.devices.disk_mut(number);
+        let disk = found!(self.rooms.turn.defects, disk, "disk that is not resized");
         disk.unresized = Some(format!("{told}; `sidecore reload` tries it again"));
         self.is_undone(number, format!("{name}{told}"));
     }
 
     /// The capacity of a disk is another now: its front-ends are told.
     pub(crate) fn tell_capacity(&mut self, number: u32) {
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device with another capacity");
-        let disk = found!(self.turn.defects, device.kind.disk(), "disk with another capacity");
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device with another capacity");
+        let disk =
+            found!(self.rooms.turn.defects, device.kind.disk(), "disk with another capacity");
         disk.live.set_capacity(disk.disk.size_bytes());
         if device.is_exported {
-            self.turn.touch(number);
+            self.rooms.turn.touch(number);
             return self.tell_clients(number);
         }
         for connection in device.connections.values_mut() {
@@ -300,7 +310,7 @@ impl Manager {
     /// The device of that name, which is to be changed through the API and open.
     fn made_by_api(&self, id: &str) -> Result<u32, ApiError> {
         self.check_made_by_api(id)?;
-        self.devices.number_of(id).ok_or_else(|| {
+        self.rooms.devices.number_of(id).ok_or_else(|| {
             let hint = "`sidecore show` says why; remove it, or put that right";
             ApiError::new(ErrorKind::Refused, format!("disk {id:?} is not open"), hint)
         })
@@ -308,8 +318,11 @@ impl Manager {
 
     /// Puts another plan in the place of the disk's of that name.
     pub(crate) fn set_plan(&mut self, plan: DiskPlan) {
-        if let Some(device) =
-            self.devices.number_of(&plan.id).and_then(|number| self.devices.get_mut(number))
+        if let Some(device) = self
+            .rooms
+            .devices
+            .number_of(&plan.id)
+            .and_then(|number| self.rooms.devices.get_mut(number))
             && let Some(disk) = device.kind.disk_mut()
         {
             disk.plan.clone_from(&plan);
@@ -320,7 +333,7 @@ impl Manager {
         if let Some(shut) = self.shut_device(&plan.id) {
             shut.plan = DevicePlan::Disk(plan.clone());
         }
-        if let Some(mine) = self.plan.disks.iter_mut().find(|mine| mine.id == plan.id) {
+        if let Some(mine) = self.rooms.plan.disks.iter_mut().find(|mine| mine.id == plan.id) {
             *mine = plan;
         }
     }

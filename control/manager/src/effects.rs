@@ -64,15 +64,16 @@ impl Beyond {
 impl Manager {
     /// Whether a guest has the device of that name, here or at a client of a link.
     pub(crate) fn has_guest(&self, id: &str) -> bool {
-        let number = self.devices.number_of(id);
-        let device = number.and_then(|number| self.devices.get(number));
+        let number = self.rooms.devices.number_of(id);
+        let device = number.and_then(|number| self.rooms.devices.get(number));
         device.is_some_and(Device::is_driven)
             || number.is_some_and(|number| self.is_clients(number))
     }
 
     /// Whether the guest of a disk waits for its image, so that it loses nothing when the disk is opened anew.
     fn waits_for_its_image(&self, id: &str) -> bool {
-        let disk = self.devices.number_of(id).and_then(|number| self.devices.disk(number));
+        let disk =
+            self.rooms.devices.number_of(id).and_then(|number| self.rooms.devices.disk(number));
         disk.is_some_and(|disk| disk.bond.refused().is_some())
     }
 
@@ -123,7 +124,8 @@ impl Manager {
         id: &str,
         size: u64,
     ) -> Result<Option<(u64, Option<u64>)>, ApiError> {
-        let disk = self.devices.number_of(id).and_then(|number| self.devices.disk(number));
+        let disk =
+            self.rooms.devices.number_of(id).and_then(|number| self.rooms.devices.disk(number));
         let Some(disk) = disk.filter(|disk| disk.remote.is_none()) else { return Ok(None) };
         let (plan, disk) = (disk.plan.clone(), Arc::clone(&disk.disk));
         let has = disk.size_bytes();
@@ -152,7 +154,7 @@ impl Manager {
             return look();
         }
         let late = |_| (ErrorKind::Busy, "its file system does not answer; ask again".to_string());
-        self.openers.aside(image, look).map_err(late)?
+        self.rooms.openers.aside(image, look).map_err(late)?
     }
 
     /// The same for every disk whose size a reload changes. What a guest would lose is not of this part, and those that
@@ -171,7 +173,8 @@ impl Manager {
             if let Some((has, holds)) = looked {
                 beyond.extend(Beyond::of(id, *size_bytes, has, holds));
             }
-            let disk = self.devices.number_of(id).and_then(|number| self.devices.disk(number));
+            let disk =
+                self.rooms.devices.number_of(id).and_then(|number| self.rooms.devices.disk(number));
             if disk.is_some_and(|disk| disk.resizing.is_some()) {
                 let error = format!("disk {id:?} is being resized");
                 return Err(ApiError::new(ErrorKind::Busy, error, "try again in a moment"));
@@ -227,8 +230,11 @@ impl Manager {
                 | Change::RemoveSwitch { .. }
                 | Change::RemoveGroup { .. } => self.effect(change, ActionView::Removed),
                 Change::Resize { id, size_bytes } => {
-                    let disk =
-                        self.devices.number_of(id).and_then(|number| self.devices.disk(number));
+                    let disk = self
+                        .rooms
+                        .devices
+                        .number_of(id)
+                        .and_then(|number| self.rooms.devices.disk(number));
                     let shrinks = disk.is_some_and(|disk| *size_bytes < disk.disk.size_bytes());
                     let guest_loses = shrinks && self.has_guest(id);
                     EffectView { guest_loses, ..self.effect(change, ActionView::Changed) }
@@ -268,14 +274,14 @@ impl Manager {
 
     fn switch_has_guest(&self, switch: &str) -> bool {
         let on_it = |nic: &&config::plan::NicPlan| nic.switch() == Some(switch);
-        self.plan.nics.iter().filter(on_it).any(|nic| self.has_guest(&nic.id))
+        self.rooms.plan.nics.iter().filter(on_it).any(|nic| self.has_guest(&nic.id))
     }
 
     /// Which fields of a device make it another one, in words.
     fn what_differs(&self, id: &str, wanted: &Plan) -> String {
         let disk = |plan: &Plan| plan.disk(id).cloned().map(DevicePlan::Disk);
         let nic = |plan: &Plan| plan.nic(id).cloned().map(DevicePlan::Nic);
-        let Some(before) = disk(&self.plan).or_else(|| nic(&self.plan)) else {
+        let Some(before) = disk(&self.rooms.plan).or_else(|| nic(&self.rooms.plan)) else {
             return String::new();
         };
         let Some(after) = disk(wanted).or_else(|| nic(wanted)) else { return String::new() };
@@ -290,7 +296,7 @@ impl Manager {
         });
         // An heir takes it in place, so that it is not what the device is made of.
         let folder = |plan: &Plan| plan.disk(id).is_some_and(|disk| disk.spec.allow_user_folder);
-        let folder = [&self.plan, wanted].map(folder);
+        let folder = [&self.rooms.plan, wanted].map(folder);
         let differs = differs.chain(
             (folder[0] != folder[1])
                 .then(|| format!("allow_user_folder \"{}\" becomes \"{}\"", folder[0], folder[1])),

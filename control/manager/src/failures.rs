@@ -115,23 +115,23 @@ impl Manager {
         let is_served = |device: &Device| {
             device.kind.disk().is_some() && device.queues.iter().any(|it| it.is_attached())
         };
-        self.devices.values().any(is_served).then_some(self.failures_at)
+        self.rooms.devices.values().any(is_served).then_some(self.rooms.failures_at)
     }
 
     /// Looks at all disks once a second, and says whose guests are given errors. What could not be kept is tried again.
     pub(crate) fn look_at_failures(&mut self, now: Instant) {
-        if now < self.failures_at {
+        if now < self.rooms.failures_at {
             return;
         }
-        self.failures_at = now + INTERVAL;
+        self.rooms.failures_at = now + INTERVAL;
         let is_unkept = |device: &&Device| {
             device.kind.disk().is_some_and(|disk| disk.bond.unkept_why().is_some())
         };
-        let unkept = self.devices.values().filter(is_unkept).map(|device| device.number);
+        let unkept = self.rooms.devices.values().filter(is_unkept).map(|device| device.number);
         for number in unkept.collect::<Vec<u32>>() {
             self.keep_begun(number);
         }
-        for device in self.devices.values_mut() {
+        for device in self.rooms.devices.values_mut() {
             let Some(disk) = device.kind.disk_mut() else { continue };
             let Some(news) = disk.failures.look(disk.disk.faults(), now) else { continue };
             if !device.log.allows(now) {

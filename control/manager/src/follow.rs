@@ -152,8 +152,8 @@ impl Manager {
     pub(crate) fn follow(&mut self, number: u32) -> u16 {
         // A client that has not come back yet since another process took over has it nevertheless.
         let is_clients = self.is_clients(number);
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device whose rings may start");
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device whose rings may start");
         let rings = device.facts.rings;
         let remote = device.kind.disk().and_then(|disk| disk.remote.as_ref());
         if remote.is_some_and(|remote| !remote.is_asked_for()) {
@@ -185,8 +185,8 @@ impl Manager {
 
     /// Asks for the locks of a disk, unless that was done a moment ago.
     pub(crate) fn take_locks(&mut self, number: u32) -> bool {
-        let now = self.turn.now();
-        let parts = self.devices.get(number).and_then(|device| device.kind.disk());
+        let now = self.rooms.turn.now();
+        let parts = self.rooms.devices.get(number).and_then(|device| device.kind.disk());
         // A client that asks for one that is gone is told so.
         let Some(parts) = parts else { return false };
         if parts.asks_at().is_some_and(|at| at > now) {
@@ -198,13 +198,14 @@ impl Manager {
         };
         let patience = if asked.is_some() { Patience::Again } else { Patience::Soon };
         let taken = parts
-            .open_again(&parts.plan, &self.bonds, &mut self.openers, patience)
+            .open_again(&parts.plan, &self.rooms.bonds, &mut self.rooms.openers, patience)
             .and_then(|disk| {
-                let failure =
-                    disk.sync_failure_fd().map(|fd| self.poll.add(fd, Token::Unsynced(number)));
+                let failure = disk
+                    .sync_failure_fd()
+                    .map(|fd| self.rooms.poll.add(fd, Token::Unsynced(number)));
                 let watched = failure.transpose().map(|_| Arc::clone(&disk));
                 watched.map_err(|e| {
-                    self.openers.let_go(&parts.plan, disk, None);
+                    self.rooms.openers.let_go(&parts.plan, disk, None);
                     NotOpen::Wrong(format!("it cannot be watched: {e}"))
                 })
             });
@@ -223,8 +224,8 @@ impl Manager {
                 }
                 let retry = asked.unwrap_or_else(|| Retry::from(now));
                 let asked = Some((retry.again(now), why));
-                let parts = self.devices.disk_mut(number);
-                let parts = found!(self.turn.defects, parts, "disk whose locks do not come");
+                let parts = self.rooms.devices.disk_mut(number);
+                let parts = found!(self.rooms.turn.defects, parts, "disk whose locks do not come");
                 parts.stand = Some(Stand::Away(asked));
                 false
             }
@@ -233,17 +234,17 @@ impl Manager {
 
     /// The locks of a disk are here: what was written elsewhere meanwhile is found.
     fn has_come(&mut self, number: u32, disk: Arc<Disk>) {
-        let parts = self.devices.disk_mut(number);
-        let parts = found!(self.turn.defects, parts, "disk whose locks have come");
+        let parts = self.rooms.devices.disk_mut(number);
+        let parts = found!(self.rooms.turn.defects, parts, "disk whose locks have come");
         let grew = disk.size_bytes() != parts.disk.size_bytes();
         parts.was_empty |= disk.was_empty();
         disk.count_on_from(&parts.disk);
         parts.disk = disk;
         parts.stand = follows(&parts.plan).then_some(Stand::Here);
         self.has_found(number);
-        self.watch.wake();
-        let parts = self.devices.disk(number);
-        let parts = found!(self.turn.defects, parts, "disk whose locks have come");
+        self.rooms.watch.wake();
+        let parts = self.rooms.devices.disk(number);
+        let parts = found!(self.rooms.turn.defects, parts, "disk whose locks have come");
         self.recall_unsynced(parts);
         if grew {
             self.tell_capacity(number);
@@ -252,11 +253,11 @@ impl Manager {
 
     /// The image of a disk was opened anew: it may be another one.
     fn has_found(&mut self, number: u32) {
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device whose image was opened anew");
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device whose image was opened anew");
         let parts = device.kind.disk_mut();
-        let parts = found!(self.turn.defects, parts, "disk whose image was opened anew");
-        let found = Found::of(&parts.disk, &parts.plan, self.bonds.boot());
+        let parts = found!(self.rooms.turn.defects, parts, "disk whose image was opened anew");
+        let found = Found::of(&parts.disk, &parts.plan, self.rooms.bonds.boot());
         parts.astray = None;
         if parts.bond.find(found) {
             // What its rings were served from is not what they would be served from now.
@@ -268,11 +269,11 @@ impl Manager {
     /// A front-end of a disk has gone in order, and the image with it: on what its guest is when it comes
     /// back, from another daemon, is not known here.
     pub(crate) fn forget_parted(&mut self, number: u32) {
-        let Some(parts) = self.devices.disk_mut(number) else { return };
+        let Some(parts) = self.rooms.devices.disk_mut(number) else { return };
         let has_left = follows(&parts.plan) && matches!(parts.stand, Some(Stand::Away(_)));
         if has_left && parts.bond.part() {
             let (id, socket) = (parts.plan.id.clone(), parts.plan.socket.clone());
-            if let Err(error) = self.bonds.forget(&id, &socket) {
+            if let Err(error) = self.rooms.bonds.forget(&id, &socket) {
                 warn!(disk = id, %error, "which image its guest was on could not be forgotten");
             }
         }
@@ -281,18 +282,19 @@ impl Manager {
     /// Begins to let a disk go, none of whose rings is with a sidecore. False: it stays, because it has
     /// lost data and only an operator knows what to do, or there is nobody to do it.
     pub(crate) fn let_go(&mut self, number: u32) -> bool {
-        let parts = found!(self.turn.defects, self.devices.disk(number), "disk to let go");
+        let parts =
+            found!(self.rooms.turn.defects, self.rooms.devices.disk(number), "disk to let go");
         if parts.disk.sync_failed() {
             return false;
         }
         let id = parts.plan.id.clone();
-        let begun = Parting::begin(&parts.disk, self.turn.now()).and_then(|parting| {
-            self.poll.add(parting.done.as_fd(), Token::Parted(number)).map(|()| parting)
+        let begun = Parting::begin(&parts.disk, self.rooms.turn.now()).and_then(|parting| {
+            self.rooms.poll.add(parting.done.as_fd(), Token::Parted(number)).map(|()| parting)
         });
         match begun {
             Ok(parting) => {
-                let parts = self.devices.disk_mut(number);
-                let parts = found!(self.turn.defects, parts, "disk that is let go");
+                let parts = self.rooms.devices.disk_mut(number);
+                let parts = found!(self.rooms.turn.defects, parts, "disk that is let go");
                 parts.disk = parts.disk.away();
                 parts.stand = Some(Stand::Parting(parting));
                 true
@@ -306,9 +308,9 @@ impl Manager {
 
     /// A disk was let go, or could not be.
     pub(crate) fn has_parted(&mut self, number: u32) {
-        let Some(device) = self.devices.get_mut(number) else { return late("device") };
+        let Some(device) = self.rooms.devices.get_mut(number) else { return late("device") };
         let was_served = device.queues.iter().any(Queue::was_attached);
-        let parts = found!(self.turn.defects, device.kind.disk_mut(), "disk that was let go");
+        let parts = found!(self.rooms.turn.defects, device.kind.disk_mut(), "disk that was let go");
         let Some(Stand::Parting(parting)) = &parts.stand else { return late("parting") };
         let kept = match parting.outcome.try_recv() {
             Err(TryRecvError::Empty) => return,
@@ -325,7 +327,7 @@ impl Manager {
         for connection in connections {
             self.queue_came_back(number, connection);
         }
-        self.turn.touch(number);
+        self.rooms.turn.touch(number);
         self.export_has_parted(number, is_gone);
         self.retry_shut();
     }
@@ -333,7 +335,7 @@ impl Manager {
     /// Whether the answer to a message of connection `id` waits until the disk has been let go: the message stops
     /// its last ring, and whoever reads the answer may start it elsewhere.
     pub(crate) fn parts_first(&mut self, number: u32, id: u32) -> bool {
-        let Some(device) = self.devices.get(number).filter(|d| d.runner == Some(id)) else {
+        let Some(device) = self.rooms.devices.get(number).filter(|d| d.runner == Some(id)) else {
             return false;
         };
         let held = device.connections.get(&id).and_then(|connection| connection.held.as_ref());
@@ -353,8 +355,9 @@ impl Manager {
     /// Asks for locks whose time has come.
     pub(crate) fn follow_due(&mut self, now: Instant) {
         let due = |device: &&Device| device.asks_at().is_some_and(|at| at <= now);
-        let due: Vec<u32> = self.devices.values().filter(due).map(|device| device.number).collect();
-        self.turn.touch_all(due);
+        let due: Vec<u32> =
+            self.rooms.devices.values().filter(due).map(|device| device.number).collect();
+        self.rooms.turn.touch_all(due);
     }
 
     /// The disk of this daemon whose image was opened for another one too, under whatever name, when one of both has no
@@ -371,7 +374,7 @@ impl Manager {
             let is_same = disk.file == Some(file);
             may_be_unlocked && !both_read && theirs.id != plan.id && is_same
         };
-        self.devices.values().find(is_it)?;
+        self.rooms.devices.values().find(is_it)?;
         Some(NotOpen::Ours(self.name_holder(format!("{path} is in use"), file)))
     }
 }

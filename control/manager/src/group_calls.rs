@@ -18,7 +18,7 @@ impl Manager {
     pub(crate) fn answer_group(&mut self, call: Call) -> Answered {
         match call {
             Call::ListGroups => {
-                let groups = self.plan.groups.iter().map(|group| self.group_view(group));
+                let groups = self.rooms.plan.groups.iter().map(|group| self.group_view(group));
                 Ok(Answer::Groups(GroupList { groups: groups.collect() }))
             }
             Call::ShowGroup { id } => self.show_group(&id),
@@ -30,16 +30,16 @@ impl Manager {
     }
 
     fn show_group(&self, id: &str) -> Answered {
-        let group = self.plan.group(id).ok_or_else(|| ApiError::no_such_group(id))?;
+        let group = self.rooms.plan.group(id).ok_or_else(|| ApiError::no_such_group(id))?;
         Ok(Answer::Group(Box::new(self.group_view(group))))
     }
 
     fn add_group(&mut self, spec: &GroupSpec) -> Answered {
-        let plan = self.plan.group_from_api(spec)?;
+        let plan = self.rooms.plan.group_from_api(spec)?;
         let (id, limit) = (plan.id.clone(), plan.limit);
-        self.plan.groups.push(plan);
+        self.rooms.plan.groups.push(plan);
         if let Err(error) = self.keep() {
-            self.plan.groups.pop();
+            self.rooms.plan.groups.pop();
             return Err(not_kept(&error, UNDONE));
         }
         info!(group = id, %limit, "added");
@@ -48,12 +48,12 @@ impl Manager {
 
     fn change_group(&mut self, id: &str, change: &GroupChange) -> Answered {
         self.check_group_made_by_api(id)?;
-        let after = self.plan.group_changed(id, change)?;
+        let after = self.rooms.plan.group_changed(id, change)?;
         let limit = after.limit;
-        let before = self.plan.groups.iter_mut().find(|group| group.id == id);
+        let before = self.rooms.plan.groups.iter_mut().find(|group| group.id == id);
         let before = before.map(|group| std::mem::replace(group, after));
         if let Err(error) = self.keep() {
-            let mine = self.plan.groups.iter_mut().find(|group| group.id == id);
+            let mine = self.rooms.plan.groups.iter_mut().find(|group| group.id == id);
             if let (Some(mine), Some(before)) = (mine, before) {
                 *mine = before;
             }
@@ -66,13 +66,13 @@ impl Manager {
 
     fn remove_group(&mut self, id: &str) -> Answered {
         self.check_group_made_by_api(id)?;
-        self.plan.check_group_is_free(id)?;
+        self.rooms.plan.check_group_is_free(id)?;
         let view = self.show_group(id)?;
-        let at = self.plan.groups.iter().position(|group| group.id == id);
-        let gone = at.map(|at| (at, self.plan.groups.remove(at)));
+        let at = self.rooms.plan.groups.iter().position(|group| group.id == id);
+        let gone = at.map(|at| (at, self.rooms.plan.groups.remove(at)));
         if let Err(error) = self.keep() {
             if let Some((at, group)) = gone {
-                self.plan.groups.insert(at, group);
+                self.rooms.plan.groups.insert(at, group);
             }
             return Err(not_kept(&error, UNDONE));
         }
@@ -82,17 +82,17 @@ impl Manager {
     }
 
     fn check_group_made_by_api(&self, id: &str) -> Result<(), ApiError> {
-        let plan = self.plan.group(id).ok_or_else(|| ApiError::no_such_group(id))?;
+        let plan = self.rooms.plan.group(id).ok_or_else(|| ApiError::no_such_group(id))?;
         self.check_origin(&format!("group {id:?}"), &plan.origin)
     }
 
     fn group_view(&self, group: &GroupPlan) -> GroupView {
         let GroupPlan { id, origin, limit, .. } = group;
-        let (disks, nics) = self.plan.members(id);
+        let (disks, nics) = self.rooms.plan.members(id);
         let names = |members: Vec<&str>| members.into_iter().map(str::to_string).collect();
         let is_in = |device: &&Device| device.facts.service.group.as_deref() == Some(id.as_str());
         let mut used = GroupUseView::default();
-        self.devices.values().filter(is_in).for_each(|device| add_use(&mut used, device));
+        self.rooms.devices.values().filter(is_in).for_each(|device| add_use(&mut used, device));
         GroupView {
             id: id.clone(),
             declared: origin.to_string(),

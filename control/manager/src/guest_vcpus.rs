@@ -218,7 +218,7 @@ impl Device {
 impl Manager {
     /// Looks at the guests that came, went, or were not looked at for long.
     pub(crate) fn follow_guests(&mut self, now: Instant) {
-        if self.guests.roster.is_none() {
+        if self.rooms.guests.roster.is_none() {
             return;
         }
         let is_due = |device: &&Device| {
@@ -227,7 +227,7 @@ impl Manager {
                 && (follow.connection != device.runner
                     || follow.scan_at.is_some_and(|at| at <= now))
         };
-        let due = self.devices.values().filter(is_due);
+        let due = self.rooms.devices.values().filter(is_due);
         // Who was never looked at comes first.
         let mut due: Vec<(bool, u32)> =
             due.map(|device| (device.follow.connection == device.runner, device.number)).collect();
@@ -235,7 +235,7 @@ impl Manager {
         for (at, (_, number)) in due.into_iter().enumerate() {
             if at < SCANS_PER_TURN {
                 self.scan_guest(number, now);
-            } else if let Some(device) = self.devices.get_mut(number) {
+            } else if let Some(device) = self.rooms.devices.get_mut(number) {
                 // In the next turn, which comes at once.
                 device.follow.scan_at = Some(now);
             }
@@ -244,24 +244,24 @@ impl Manager {
 
     /// A device goes: nobody follows for it.
     pub(crate) fn forget_guest(&mut self, number: u32) {
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device that has its guest no more");
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device that has its guest no more");
         let process = std::mem::take(&mut *device.follow).process;
         if let Some(process) = process {
-            self.guests.leave(process, number, machine_ns(self.turn.now()));
+            self.rooms.guests.leave(process, number, machine_ns(self.rooms.turn.now()));
         }
     }
 
     fn scan_guest(&mut self, number: u32, now: Instant) {
-        let device = self.devices.get(number);
-        let device = found!(self.turn.defects, device, "device whose guest is looked at");
+        let device = self.rooms.devices.get(number);
+        let device = found!(self.rooms.turn.defects, device, "device whose guest is looked at");
         let runner = device.runner;
         let is_new = device.follow.connection != runner;
         if is_new {
             self.forget_guest(number);
         }
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device whose guest is looked at");
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device whose guest is looked at");
         let Some(connection) = runner.and_then(|id| device.connections.get(&id)) else {
             return self.followed(number, Follow { connection: runner, ..Follow::default() });
         };
@@ -300,21 +300,21 @@ impl Manager {
 
     /// What the VMM of a device that was to be asked has said.
     pub(crate) fn vmm_has_said(&mut self, number: u32, path: &str, said: &Said, now: Instant) {
-        let Some(device) = self.devices.get_mut(number) else { return late("device") };
+        let Some(device) = self.rooms.devices.get_mut(number) else { return late("device") };
         let before = &device.follow;
         // Another front-end is there by now: that one is looked at next, and its VMM asked.
         if before.process.is_none() || before.connection != device.runner {
             return;
         }
         if device.qmp() != Some(path) {
-            return device.follow.look_again(self.turn.now());
+            return device.follow.look_again(self.rooms.turn.now());
         }
         let Follow { connection, process, scan_at, pause, .. } = **before;
         let was_wrong = before.problem.is_some();
         let follow = Follow { connection, process, scan_at, pause, ..Follow::default() };
         self.follow_process(number, follow, Some((path, said)));
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device whose VMM has said");
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device whose VMM has said");
         if let Some(problem) = &device.follow.problem
             && !was_wrong
             && device.log.allows(now)
@@ -327,8 +327,12 @@ impl Manager {
         if let Some(process) = follow.process {
             // Of a process that is gone nobody is followed any more, though its descriptor may live on.
             let (looked, problem) = look(Path::new("/"), process, qmp);
-            follow.vcpus =
-                self.guests.follow(process, number, &looked, machine_ns(self.turn.now()));
+            follow.vcpus = self.rooms.guests.follow(
+                process,
+                number,
+                &looked,
+                machine_ns(self.rooms.turn.now()),
+            );
             follow.problem = problem;
         }
         self.followed(number, follow);
@@ -336,10 +340,11 @@ impl Manager {
 
     /// That is what a device knows of its guest from now on: its port is told.
     fn followed(&mut self, number: u32, follow: Follow) {
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device whose guest is followed");
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device whose guest is followed");
         let count = follow.vcpus.len();
-        if follow.vcpus != device.follow.vcpus && count > 0 && device.may_log(self.turn.now()) {
+        if follow.vcpus != device.follow.vcpus && count > 0 && device.may_log(self.rooms.turn.now())
+        {
             info!(device = device.facts.id, vcpus = count, "its guest's vCPUs are followed");
         }
         *device.follow = follow;
@@ -348,10 +353,11 @@ impl Manager {
 
     /// Has frames to a NIC go by what its guest's vCPUs do, if they are to.
     fn set_lanes(&mut self, number: u32) {
-        let Some(Device { kind: Kind::Nic(nic), follow, .. }) = self.devices.get_mut(number) else {
+        let Some(Device { kind: Kind::Nic(nic), follow, .. }) = self.rooms.devices.get_mut(number)
+        else {
             return;
         };
-        let roster = self.guests.roster.as_ref();
+        let roster = self.rooms.guests.roster.as_ref();
         let lanes = roster.and_then(|roster| lanes_of(nic, &follow.vcpus, roster));
         let slots =
             |lanes: &Option<Arc<Lanes>>| lanes.as_ref().map(|lanes| (lanes.slots, lanes.redirect));

@@ -210,16 +210,20 @@ impl Device {
 impl Manager {
     /// When all are looked at, while there is one that has not come to a request.
     pub(crate) fn idle_peers_due_at(&self) -> Option<Instant> {
-        self.devices.values().any(Device::has_new_front_end).then_some(self.idle_peers_at)
+        self.rooms
+            .devices
+            .values()
+            .any(Device::has_new_front_end)
+            .then_some(self.rooms.idle_peers_at)
     }
 
     /// Looks at all front-ends once a second, and says what each lacks.
     pub(crate) fn look_at_idle_peers(&mut self, now: Instant) {
-        if now < self.idle_peers_at || self.frozen {
+        if now < self.rooms.idle_peers_at || self.frozen {
             return;
         }
-        self.idle_peers_at = now + LOOK_INTERVAL;
-        let new = self.devices.values_mut().filter(|device| device.has_new_front_end());
+        self.rooms.idle_peers_at = now + LOOK_INTERVAL;
+        let new = self.rooms.devices.values_mut().filter(|device| device.has_new_front_end());
         for device in new {
             let Some(stage) = device.look_at_front_ends(now) else { continue };
             let (id, words) = (device.facts.id.clone(), stage.words(&device.facts.id));

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `begin` | from a plan to the loop |
 //! | `manager` | the loop, and settling |
+//! | `rooms` | what is served, and with what |
 //! | `connections` | front-ends: messages, held until the queues they concern are back |
 //! | `idle_peers` | front-ends that never come to a request |
 //! | `stopped` | queues that a sidecore has stopped |
@@ -93,6 +94,7 @@ mod reload_open;
 mod remote;
 mod rights;
 mod rivals;
+mod rooms;
 mod service;
 mod shut;
 mod sockets;

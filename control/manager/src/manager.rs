@@ -4,51 +4,32 @@
 //! difference is sent to the sidecores. Not here: messages (`connections`), operators (`answers`).
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use config::Plan;
 use config::api::{Answer, ApiError, ErrorKind};
 use config::spec::Mode;
 use guest_memory::Loss;
 use sidecore::{Command, Event, QueueKey, ServedSpec};
 use tracing::warn;
 
-use crate::address_space::AddressSpace;
 use crate::api::{Calls, Listening, Reply};
-use crate::balance::Balance;
-use crate::begin::Options;
-use crate::bonds::Bonds;
-use crate::bounds::Bounds;
-use crate::cores::Cores;
 use crate::defects::{found, late};
 use crate::device::Device;
-use crate::devices::Devices;
 use crate::disk_calls::Adding;
-use crate::guest_vcpus::Guests;
 use crate::kind::Kind;
-use crate::moves::Moves;
-use crate::network::Network;
-use crate::openers::Openers;
-use crate::poll::{Poll, Token};
+use crate::poll::Token;
 use crate::queue::{Asked, Back, Owner, Place, Queue};
 use crate::reload::Reloading;
-use crate::remote::Remote;
-use crate::service::Groups;
+use crate::rooms::Rooms;
 use crate::shut::Shut;
 use crate::sockets;
-use crate::state::StateFile;
 use crate::switch_calls::MacQuery;
-use crate::taps::MadeTaps;
-use crate::turn::Turn;
-use crate::unsynced::Unsynced;
 use crate::upgrade::estate::Estate;
 use crate::upgrade::guard::Probation;
 use crate::upgrade::links::SavedSeat;
 use crate::upgrade::predecessor::{HandedOver, Upgrade};
 use crate::uplinks::Uplink;
-use crate::watch::Watch;
 
 /// Between two attempts to connect to a front-end, or to make a socket.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -69,45 +50,19 @@ pub(crate) struct Waiting {
     pub(crate) answer_by: Instant,
 }
 
+/// The loop, and what is under way.
 pub(crate) struct Manager {
-    pub(crate) turn: Turn,
-    pub(crate) poll: Poll,
-    pub(crate) options: Options,
-    pub(crate) plan: Plan,
-    pub(crate) state: StateFile,
-    pub(crate) unsynced: Unsynced,
-    pub(crate) bonds: Bonds,
-    pub(crate) watch: Watch,
-    pub(crate) cores: Cores,
-    pub(crate) balance: Balance,
-    pub(crate) devices: Devices,
-    /// Switches, wires, and ports that lead to the host.
-    pub(crate) network: Network,
-    pub(crate) taps: MadeTaps,
-    pub(crate) remote: Remote,
-    /// The meters of the plan's groups.
-    pub(crate) groups: Groups,
+    pub(crate) rooms: Rooms,
     /// Operators who wait for tables of addresses.
     pub(crate) queries: Vec<MacQuery>,
     pub(crate) next_query: u64,
-    /// Devices of the plan that are not open.
-    pub(crate) shut: Vec<Shut>,
-    /// Images of these that are being opened.
-    pub(crate) openers: Openers,
     pub(crate) waiting: Vec<Waiting>,
     /// Disks that operators add, and whose images are being opened.
     pub(crate) adding: Vec<Adding>,
     /// What is shown of devices that were removed, and whose images are being closed.
     pub(crate) closing: BTreeMap<u32, Answer>,
-    pub(crate) moves: Moves,
     /// A reload that waits until what it removes is gone.
     pub(crate) reloading: Option<Reloading>,
-    /// Of which front-ends take their part.
-    pub(crate) addresses: AddressSpace,
-    /// What devices are promised of what this process may have.
-    pub(crate) bounds: Bounds,
-    /// See [`sockets::reserve`].
-    pub(crate) reserve: Option<OwnedFd>,
     /// Another process is to take over.
     pub(crate) upgrade: Option<Upgrade>,
     /// Another process is being told what there is: it stays so.
@@ -120,18 +75,10 @@ pub(crate) struct Manager {
     pub(crate) estate: Option<Estate>,
     /// This process has just taken over, and its predecessor watches it.
     pub(crate) probation: Option<Probation>,
-    /// When it was taken over, if it was.
-    pub(crate) took_over_at: Option<Instant>,
     /// The API's listening sockets, for a successor.
     pub(crate) listening: Listening,
     pub(crate) calls: Calls,
     pub(crate) stop_by: Option<Instant>,
-    /// When front-ends are looked at next that have not come to a request.
-    pub(crate) idle_peers_at: Instant,
-    /// When disks are looked at next whose guests may have been given errors.
-    pub(crate) failures_at: Instant,
-    /// Which of their vCPUs run.
-    pub(crate) guests: Guests,
 }
 
 /// How the loop ended.
@@ -144,11 +91,11 @@ pub(crate) enum End {
 impl Manager {
     pub(crate) fn turn_until_stopped(&mut self) -> End {
         loop {
-            self.turn.tick();
-            let events = self.poll.wait(self.wait_time());
-            self.openers.begin_turn();
+            self.rooms.turn.tick();
+            let events = self.rooms.poll.wait(self.wait_time());
+            self.rooms.openers.begin_turn();
             for (token, gone) in events {
-                self.turn.tick();
+                self.rooms.turn.tick();
                 match token {
                     Token::Listener(number) => self.accept(number),
                     Token::Connection(number, id) => self.serve_connection(number, id, gone),
@@ -167,33 +114,34 @@ impl Manager {
                     Token::Openers => self.hear_openers(),
                 }
             }
-            self.turn.tick();
+            self.rooms.turn.tick();
             self.due();
             self.settle();
             self.go_on_reloading();
             self.drop_unwanted();
-            self.cores.flush();
+            self.rooms.cores.flush();
             if self.go_on_upgrading()
                 && let Some(handed_over) = self.handed_over()
             {
                 return End::HandedOver(handed_over);
             }
             if let Some(by) = self.stop_by {
-                let queues = self.devices.values().any(|device| !device.attached().is_empty());
-                let drained = !queues && !self.network.is_attached();
+                let queues =
+                    self.rooms.devices.values().any(|device| !device.attached().is_empty());
+                let drained = !queues && !self.rooms.network.is_attached();
                 // An IOhost that is told has its disks free for the next one at once.
-                let is_told = !self.remote.is_giving_back() || self.turn.now() >= by;
+                let is_told = !self.rooms.remote.is_giving_back() || self.rooms.turn.now() >= by;
                 if drained && is_told {
                     self.close_all();
-                    self.cores.end_all();
+                    self.rooms.cores.end_all();
                     return End::Stopped;
                 }
-                if !drained && self.turn.now() >= by {
+                if !drained && self.rooms.turn.now() >= by {
                     warn!("what is in flight does not end; stopping without it");
                     self.close_all();
                     // A sidecore that waits for a dead disk would wait for ever; the end of the
                     // process takes it along.
-                    self.cores.leave_all();
+                    self.rooms.cores.leave_all();
                     return End::Stopped;
                 }
             }
@@ -202,44 +150,46 @@ impl Manager {
 
     /// Until the next thing that is due without an event.
     fn wait_time(&self) -> Option<Duration> {
-        let retries = self.devices.values().filter_map(Device::due_at);
-        let shut = self.shut.iter().filter_map(Shut::due_at);
+        let retries = self.rooms.devices.values().filter_map(Device::due_at);
+        let shut = self.rooms.shut.iter().filter_map(Shut::due_at);
         let reload = self.reloading.as_ref().and_then(Reloading::due_at);
         let answers = self.waiting.iter().map(|waiting| waiting.answer_by);
         let due = retries.chain(answers).chain(shut).chain(reload).chain(self.stop_by);
-        let uplinks = self.network.uplinks.values().filter_map(Uplink::due_at);
+        let uplinks = self.rooms.network.uplinks.values().filter_map(Uplink::due_at);
         let uplinks = uplinks.filter(|_| self.stop_by.is_none());
-        let due = due.chain(uplinks).chain(self.cores.due_at());
-        let links = self.remote.due_at().filter(|_| self.stop_by.is_none());
-        let due = due.chain(links).chain(self.guests.inquiries.due_at(self.turn.now()));
-        let due = due.chain(self.balance.due_at(&self.cores)).chain(self.idle_peers_due_at());
-        let due = due.chain(self.watch.due_at()).chain(self.failures_due_at());
-        let due = due.chain(self.adding.iter().map(Adding::due_at)).chain(self.state.lock_due_at());
+        let due = due.chain(uplinks).chain(self.rooms.cores.due_at());
+        let links = self.rooms.remote.due_at().filter(|_| self.stop_by.is_none());
+        let due = due.chain(links).chain(self.rooms.guests.inquiries.due_at(self.rooms.turn.now()));
+        let due =
+            due.chain(self.rooms.balance.due_at(&self.rooms.cores)).chain(self.idle_peers_due_at());
+        let due = due.chain(self.rooms.watch.due_at()).chain(self.failures_due_at());
+        let due =
+            due.chain(self.adding.iter().map(Adding::due_at)).chain(self.rooms.state.lock_due_at());
         let due = due
-            .chain(self.upgrade.as_ref().map(|upgrade| upgrade.due_at(self.turn.now())))
+            .chain(self.upgrade.as_ref().map(|upgrade| upgrade.due_at(self.rooms.turn.now())))
             .chain(self.settles_at());
         let due = due.chain(self.queries.iter().map(MacQuery::due_at)).min();
-        let until = due.map(|due| due.saturating_duration_since(self.turn.now()));
-        match self.cores.is_backed_up() {
+        let until = due.map(|due| due.saturating_duration_since(self.rooms.turn.now()));
+        match self.rooms.cores.is_backed_up() {
             true => Some(until.unwrap_or(INBOX_INTERVAL).min(INBOX_INTERVAL)),
             false => until,
         }
     }
 
     pub(crate) fn hear_core(&mut self, core: usize) {
-        let handle = self.cores.all.get(core).map(|core| &core.handle);
-        let handle = found!(self.turn.defects, handle, "sidecore that is polled");
+        let handle = self.rooms.cores.all.get(core).map(|core| &core.handle);
+        let handle = found!(self.rooms.turn.defects, handle, "sidecore that is polled");
         // Reset before looking, so that what comes later is heard again.
         let _ = rustix::io::read(handle.event_fd(), &mut [0; 8]);
         for heard in 0.. {
             if heard == EVENTS_PER_TURN {
                 // Others are heard in between.
-                if let Some(core) = self.cores.all.get(core) {
+                if let Some(core) = self.rooms.cores.all.get(core) {
                     let _ = rustix::io::write(core.handle.event_fd(), &1u64.to_ne_bytes());
                 }
                 return;
             }
-            let Some(event) = self.cores.take_event(core) else { return };
+            let Some(event) = self.rooms.cores.take_event(core) else { return };
             match event {
                 Event::Prepared(id) => self.move_is_prepared(id),
                 Event::Moved(id) => self.move_is_over(id, None),
@@ -273,27 +223,28 @@ impl Manager {
         let ServedSpec { memory, gate, .. } = served.into_spec();
         let made_wait = memory.health().loss() == Some(Loss::Call);
         let returns = self.frozen;
-        let device = self.devices.get_mut(key.device);
-        let device = found!(self.turn.defects, device, "device of a queue that came back");
+        let device = self.rooms.devices.get_mut(key.device);
+        let device = found!(self.rooms.turn.defects, device, "device of a queue that came back");
         if device.kind.nic().is_none() {
-            self.cores.give_load(core, 1);
+            self.rooms.cores.give_load(core, 1);
         }
         let queue = device.queues.get_mut(usize::from(key.queue));
-        let queue = found!(self.turn.defects, queue, "queue of the number that came back");
+        let queue = found!(self.rooms.turn.defects, queue, "queue of the number that came back");
         let back = queue.come_back(base, gate, returns);
-        let back = found!(self.turn.defects, back, "sidecore that had the queue which came back");
+        let back =
+            found!(self.rooms.turn.defects, back, "sidecore that had the queue which came back");
         let Back { was, called_off, .. } = back;
         if let Some(id) = called_off {
             self.move_ended(id, Some(STOPPED));
         }
-        self.turn.touch(key.device);
+        self.rooms.turn.touch(key.device);
         let Owner::Connection(id) = was.owner else {
             return self.export_is_back(key.device, base, problem);
         };
-        let device = self.devices.get_mut(key.device);
-        let device = found!(self.turn.defects, device, "device of a queue that came back");
+        let device = self.rooms.devices.get_mut(key.device);
+        let device = found!(self.rooms.turn.defects, device, "device of a queue that came back");
         let queue = device.queues.get_mut(usize::from(key.queue));
-        let queue = found!(self.turn.defects, queue, "queue of the number that came back");
+        let queue = found!(self.rooms.turn.defects, queue, "queue of the number that came back");
         let connection = device.connections.get_mut(&id);
         if let Some(problem) = problem {
             queue.is_refused(problem, connection.map(|it| (id, it.session.changes())));
@@ -302,7 +253,7 @@ impl Manager {
             connection.session.stopped_at(key.queue, base);
         }
         if let Some(problem) = problem
-            && device.log.allows(self.turn.now())
+            && device.log.allows(self.rooms.turn.now())
         {
             warn!(device = device.facts.id, queue = key.queue, "not served: {problem}");
         }
@@ -325,10 +276,10 @@ impl Manager {
     }
 
     fn want_back(&mut self, number: u32, index: u16, finishes: bool) {
-        let now = self.turn.now();
-        let device = self.devices.get_mut(number);
+        let now = self.rooms.turn.now();
+        let device = self.rooms.devices.get_mut(number);
         let queue = device.and_then(|device| device.queues.get_mut(usize::from(index)));
-        let queue = found!(self.turn.defects, queue, "queue to ask for");
+        let queue = found!(self.rooms.turn.defects, queue, "queue to ask for");
         let Asked::Tell(called_off) = queue.ask(finishes, now) else { return };
         if let Some(id) = called_off {
             self.move_ended(id, Some(STOPPED));
@@ -341,17 +292,17 @@ impl Manager {
     /// Brings every device that was touched to where its sessions and plan want it.
     pub(crate) fn settle(&mut self) {
         while !self.frozen
-            && let Some(number) = self.turn.next_touched()
+            && let Some(number) = self.rooms.turn.next_touched()
         {
             // The one before may have waited for its image.
-            self.turn.tick();
+            self.rooms.turn.tick();
             self.settle_device(number);
         }
     }
 
     pub(crate) fn settle_device(&mut self, number: u32) {
         // One that was touched and removed in the same turn.
-        let Some(device) = self.devices.get_mut(number) else { return late("device") };
+        let Some(device) = self.rooms.devices.get_mut(number) else { return late("device") };
         if device.is_held_back() {
             let attached = device.attached();
             if attached.is_empty() {
@@ -366,7 +317,7 @@ impl Manager {
         if device.wants_to_listen() {
             self.listen_again(number);
         }
-        let now = self.turn.now();
+        let now = self.rooms.turn.now();
         self.note_arrival(number, now);
         self.settle_export(number);
         self.follow_remote(number);
@@ -379,18 +330,18 @@ impl Manager {
     }
 
     pub(crate) fn attach_if_ready(&mut self, number: u32, index: u16) {
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device whose queue is to start");
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device whose queue is to start");
         if device.kind.nic().is_some_and(|nic| nic.travels() || nic.plug().is_none()) {
             // Where it is to start is known when the NIC has arrived, or its switch has a port for it.
             return;
         }
         let remote = device.kind.disk().and_then(|disk| disk.remote.as_ref());
-        if remote.is_some_and(|remote| self.remote.is_on_its_way(remote.link)) {
+        if remote.is_some_and(|remote| self.rooms.remote.is_on_its_way(remote.link)) {
             // Its sidecore would refuse it; it starts when its link does.
             return;
         }
-        match device.make_queue(index, self.turn.now(), &mut self.turn.defects) {
+        match device.make_queue(index, self.rooms.turn.now(), &mut self.rooms.turn.defects) {
             Ok(Some((connection, served))) => {
                 let is_nic = device.kind.nic().is_some();
                 let home = match &device.kind {
@@ -399,30 +350,32 @@ impl Manager {
                     Kind::Disk(disk) => disk.remote.as_ref().map(|remote| Some(remote.core)),
                 };
                 self.keep_begun(number);
-                let was_at = self.devices.queue_mut(number, index).and_then(Queue::take_again);
-                let was_at = was_at.filter(|(core, _)| *core < self.cores.all.len());
+                let was_at =
+                    self.rooms.devices.queue_mut(number, index).and_then(Queue::take_again);
+                let was_at = was_at.filter(|(core, _)| *core < self.rooms.cores.all.len());
                 let place = home.unwrap_or_else(|| self.place_again(number, was_at));
-                let sidecore = found!(self.turn.defects, place, "sidecore for a queue that starts");
+                let sidecore =
+                    found!(self.rooms.turn.defects, place, "sidecore for a queue that starts");
                 let by_hand = was_at.is_some_and(|(_, by_hand)| by_hand);
                 let place = Place { core: sidecore, owner: Owner::Connection(connection), by_hand };
-                let queue = self.devices.queue_mut(number, index);
+                let queue = self.rooms.devices.queue_mut(number, index);
                 if !queue.is_some_and(|queue| queue.attach(place)) {
-                    return self.turn.defects.note("idle queue to start");
+                    return self.rooms.turn.defects.note("idle queue to start");
                 }
                 if !is_nic {
-                    self.cores.take_load(sidecore, 1);
+                    self.rooms.cores.take_load(sidecore, 1);
                 }
-                self.cores.send(sidecore, Command::Attach(served));
+                self.rooms.cores.send(sidecore, Command::Attach(served));
             }
             Ok(None) => {}
             Err(error) => {
                 let is_said =
                     device.kind.disk_mut().is_some_and(|disk| disk.bond.is_refused_again());
-                if !is_said && device.may_log(self.turn.now()) {
+                if !is_said && device.may_log(self.rooms.turn.now()) {
                     warn!(device = device.facts.id, queue = index, "cannot be served: {error}");
                 }
                 if device.is_held_back() {
-                    self.turn.touch(number);
+                    self.rooms.turn.touch(number);
                 }
                 self.keep_begun(number);
             }
@@ -431,14 +384,14 @@ impl Manager {
 
     /// Has a front-end connected to (mode `connect`) once nobody is there any more.
     pub(crate) fn plan_connect(&mut self, number: u32) {
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device that may have to connect");
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device that may have to connect");
         let alone = device.connections.is_empty() && !device.removing && !device.kind.is_off();
         let alone = alone && !device.is_exported;
         if device.facts.mode == Mode::Connect && alone && self.stop_by.is_none() {
             let after = device.connect_after.max(device.closed_until);
             device.retry_at =
-                Some(after.map_or(self.turn.now(), |after| after.max(self.turn.now())));
+                Some(after.map_or(self.rooms.turn.now(), |after| after.max(self.rooms.turn.now())));
         }
     }
 
@@ -447,13 +400,13 @@ impl Manager {
     fn due(&mut self) {
         if self.stop_by.is_none() {
             self.open_shut();
-            self.retry_uplinks(self.turn.now());
-            self.open_links(self.turn.now());
+            self.retry_uplinks(self.rooms.turn.now());
+            self.open_links(self.rooms.turn.now());
         }
-        let now = self.turn.now();
+        let now = self.rooms.turn.now();
         self.settle_when_due(now);
-        self.state.lock_when_due(&self.plan.daemon.api, now);
-        self.cores.knock(now);
+        self.rooms.state.lock_when_due(&self.rooms.plan.daemon.api, now);
+        self.rooms.cores.knock(now);
         self.balance(now);
         self.answer_overdue(now);
         self.go_on_adding(now);
@@ -465,12 +418,13 @@ impl Manager {
         self.look_at_idle_peers(now);
         self.look_at_failures(now);
         let due = |device: &&Device| device.due_at().is_some_and(|at| at <= now);
-        let due: Vec<u32> = self.devices.values().filter(due).map(|device| device.number).collect();
+        let due: Vec<u32> =
+            self.rooms.devices.values().filter(due).map(|device| device.number).collect();
         for number in due {
             self.close_overdue(number, now);
             self.announce_arrival(number, now);
-            let Some(device) = self.devices.get_mut(number) else {
-                self.turn.defects.note("device that something was due for");
+            let Some(device) = self.rooms.devices.get_mut(number) else {
+                self.rooms.turn.defects.note("device that something was due for");
                 continue;
             };
             if device.retry_at.take_if(|at| *at <= now).is_none() {
@@ -484,8 +438,8 @@ impl Manager {
     }
 
     fn connect(&mut self, number: u32, now: Instant) {
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device to connect");
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device to connect");
         if !device.connections.is_empty() {
             return;
         }
@@ -508,7 +462,7 @@ impl Manager {
     /// Where its queue was before it was asked for, or wherever suits.
     fn place_again(&mut self, number: u32, was_at: Option<(usize, bool)>) -> Option<usize> {
         let Some((core, _)) = was_at else { return self.place_movable(number, 1) };
-        self.balance.wake(core);
+        self.rooms.balance.wake(core);
         Some(core)
     }
 
@@ -522,7 +476,7 @@ impl Manager {
         self.calls.close();
         self.waiting.clear();
         self.adding.clear();
-        self.moves.answer_nobody();
+        self.rooms.moves.answer_nobody();
         self.queries.clear();
         self.reloading = None;
     }
@@ -530,7 +484,7 @@ impl Manager {
     fn hear_calls(&mut self) {
         for _ in 0..CALLS_PER_TURN {
             let Some(request) = self.calls.take() else { return };
-            self.turn.tick();
+            self.rooms.turn.tick();
             self.answer(request);
         }
         // Front-ends are heard in between.

@@ -73,15 +73,15 @@ impl Moves {
 impl Manager {
     /// Says something of an attached queue to the sidecore that has it, now or when that is known.
     pub(crate) fn tell(&mut self, number: u32, index: u16, command: Command) {
-        let command = match self.devices.nic_mut(number) {
+        let command = match self.rooms.devices.nic_mut(number) {
             Some(nic) => nic.port.tell(index, command),
             None => Some(command),
         };
-        let queue = self.devices.queue_mut(number, index);
-        let queue = found!(self.turn.defects, queue, "queue to tell something");
+        let queue = self.rooms.devices.queue_mut(number, index);
+        let queue = found!(self.rooms.turn.defects, queue, "queue to tell something");
         // Otherwise whoever has it in the end is told.
         if let Some((core, command)) = command.and_then(|command| queue.tell(command)) {
-            self.cores.send(core, command);
+            self.rooms.cores.send(core, command);
         }
     }
 
@@ -96,7 +96,7 @@ impl Manager {
             Ok(found) => found,
             Err(error) => return reply.answer(Err(error)),
         };
-        self.balance.wake(to);
+        self.rooms.balance.wake(to);
         let moves: Vec<MoveId> =
             queues.into_iter().filter_map(|index| self.bring(number, index, to)).collect();
         info!(disk = id, to, queues = moves.len(), "moving");
@@ -113,7 +113,8 @@ impl Manager {
                 format!("there is no queue {queue} of disk {id:?}: it has {count}, from 0 on");
             return Err(ApiError::new(ErrorKind::Refused, error, "`sidecore show` lists them"));
         }
-        let device = self.devices.number_of(id).and_then(|number| self.devices.get_mut(number));
+        let device =
+            self.rooms.devices.number_of(id).and_then(|number| self.rooms.devices.get_mut(number));
         let queues = device.map(|device| &mut device.queues).into_iter().flatten();
         for (_, state) in (0..).zip(queues).filter(|(index, _)| queue.is_none_or(|q| q == *index)) {
             state.let_go();
@@ -124,24 +125,24 @@ impl Manager {
 
     /// The plan of a disk.
     fn disk_to_move(&self, id: &str) -> Result<&DiskPlan, ApiError> {
-        if self.plan.nic(id).is_some() {
+        if self.rooms.plan.nic(id).is_some() {
             let error = format!("{id:?} is a nic; use `sidecore nic move`");
             let hint = "its queues are where its port is, and move with it";
             return Err(ApiError::new(ErrorKind::Refused, error, hint));
         }
-        self.plan.disk(id).ok_or_else(|| self.plan.no_such_disk(id))
+        self.rooms.plan.disk(id).ok_or_else(|| self.rooms.plan.no_such_disk(id))
     }
 
     /// Answers an operator when these moves of one device are over.
     pub(crate) fn await_moves(&mut self, device: u32, open: BTreeSet<MoveId>, reply: Reply) {
-        self.moves.waiting.push(Waiting { device, open, problems: Vec::new(), reply });
+        self.rooms.moves.waiting.push(Waiting { device, open, problems: Vec::new(), reply });
         self.answer_moved();
     }
 
     /// Has a queue stay where an operator wants it, and moves it there if it is elsewhere.
     fn bring(&mut self, number: u32, index: u16, to: usize) -> Option<MoveId> {
-        let queue = self.devices.queue_mut(number, index);
-        if found!(self.turn.defects, queue, "queue to bring somewhere").stays_at(to) {
+        let queue = self.rooms.devices.queue_mut(number, index);
+        if found!(self.rooms.turn.defects, queue, "queue to bring somewhere").stays_at(to) {
             return None;
         }
         self.begin_move(number, index, to, true)
@@ -156,15 +157,16 @@ impl Manager {
     ) -> Result<(u32, Vec<u16>), ApiError> {
         let refused = |error: String, hint: &str| ApiError::new(ErrorKind::Refused, error, hint);
         self.disk_to_move(id)?;
-        let count = self.cores.all.len();
+        let count = self.rooms.cores.all.len();
         if to >= count {
             let error = format!("there is no sidecore {to}: there are {count}, from 0 on");
             return Err(refused(error, "`sidecore sidecores` lists them"));
         }
         if self
+            .rooms
             .devices
             .number_of(id)
-            .and_then(|number| self.devices.get(number))
+            .and_then(|number| self.rooms.devices.get(number))
             .is_some_and(|device| device.is_fixed())
         {
             let error = format!("the queues of disk {id:?} are where its link is");
@@ -172,7 +174,8 @@ impl Manager {
         }
         let placed =
             "a queue has a sidecore while its front-end runs it; `sidecore show` says which";
-        let device = self.devices.number_of(id).and_then(|number| self.devices.get(number));
+        let device =
+            self.rooms.devices.number_of(id).and_then(|number| self.rooms.devices.get(number));
         let attached = device.map(|device| device.attached()).unwrap_or_default();
         let Some(device) = device.filter(|_| !attached.is_empty()) else {
             let error = format!("no guest runs disk {id:?}; there is nothing to move");
@@ -205,48 +208,58 @@ impl Manager {
         to: usize,
         by_hand: bool,
     ) -> Option<MoveId> {
-        let parts = self.devices.disk(number);
-        let backend = found!(self.turn.defects, parts, "disk whose queue moves").disk.backend();
-        let new = found!(self.turn.defects, self.cores.all.get(to), "sidecore to move a queue to");
-        let id = self.moves.begin(number, Some(index));
+        let parts = self.rooms.devices.disk(number);
+        let backend =
+            found!(self.rooms.turn.defects, parts, "disk whose queue moves").disk.backend();
+        let new = found!(
+            self.rooms.turn.defects,
+            self.rooms.cores.all.get(to),
+            "sidecore to move a queue to"
+        );
+        let id = self.rooms.moves.begin(number, Some(index));
         let (arrival, departure) = handover(id, &new.handle, backend);
-        let queue =
-            found!(self.turn.defects, self.devices.queue_mut(number, index), "queue to move");
+        let queue = found!(
+            self.rooms.turn.defects,
+            self.rooms.devices.queue_mut(number, index),
+            "queue to move"
+        );
         if !queue.prepare(Move { id, to, by_hand }, departure) {
-            self.moves.forget(id);
+            self.rooms.moves.forget(id);
             return None;
         }
-        self.cores.send(to, Command::Prepare(arrival));
+        self.rooms.cores.send(to, Command::Prepare(arrival));
         Some(id)
     }
 
     /// The new owner is ready: the old one may hand the queue over.
     pub(crate) fn move_is_prepared(&mut self, id: MoveId) {
         // Called off meanwhile, if it is not found: the new owner sees that by itself.
-        let Some(&(number, Some(index))) = self.moves.of.get(&id) else { return late("move") };
+        let Some(&(number, Some(index))) = self.rooms.moves.of.get(&id) else {
+            return late("move");
+        };
         let key = QueueKey { device: number, queue: index };
-        let queue = self.devices.queue_mut(number, index);
+        let queue = self.rooms.devices.queue_mut(number, index);
         if let Some((core, departure)) = queue.and_then(|queue| queue.prepared(id)) {
-            self.cores.send(core, Command::Move(key, departure));
+            self.rooms.cores.send(core, Command::Move(key, departure));
         }
     }
 
     /// A queue is at its new owner, or (with a reason) still at the old one.
     pub(crate) fn move_is_over(&mut self, id: MoveId, why: Option<&Stay>) {
         // It was called off: the queue was asked for, or the NIC's port goes.
-        let Some(&(number, index)) = self.moves.of.get(&id) else { return late("move") };
+        let Some(&(number, index)) = self.rooms.moves.of.get(&id) else { return late("move") };
         let Some(index) = index else { return self.nic_move_is_over(id, number, why) };
         let queue = found!(
-            self.turn.defects,
-            self.devices.queue_mut(number, index),
+            self.rooms.turn.defects,
+            self.rooms.devices.queue_mut(number, index),
             "queue that was to move"
         );
         let Some(Moved { from, to, held }) = queue.moved(id, why.is_some()) else {
             return self.move_ended(id, Some("it is not served any more"));
         };
         if why.is_none() {
-            self.cores.give_load(from, 1);
-            self.cores.take_load(to, 1);
+            self.rooms.cores.give_load(from, 1);
+            self.rooms.cores.take_load(to, 1);
             debug!(device = number, queue = index, from, to, "moved");
         }
         for command in held {
@@ -257,8 +270,9 @@ impl Manager {
     }
 
     pub(crate) fn move_ended(&mut self, id: MoveId, problem: Option<&str>) {
-        let (_, index) = found!(self.turn.defects, self.moves.of.remove(&id), "move to end");
-        for waiting in &mut self.moves.waiting {
+        let (_, index) =
+            found!(self.rooms.turn.defects, self.rooms.moves.of.remove(&id), "move to end");
+        for waiting in &mut self.rooms.moves.waiting {
             if let (true, Some(problem)) = (waiting.open.remove(&id), problem) {
                 let queue = index.map(|index| format!("queue {index}: ")).unwrap_or_default();
                 waiting.problems.push(format!("{queue}{problem}"));
@@ -269,9 +283,11 @@ impl Manager {
 
     /// Answers those whose moves are all over.
     fn answer_moved(&mut self) {
-        while let Some(at) = self.moves.waiting.iter().position(|waiting| waiting.open.is_empty()) {
-            let Waiting { device, problems, reply, .. } = self.moves.waiting.swap_remove(at);
-            let Some(device) = self.devices.get(device) else {
+        while let Some(at) =
+            self.rooms.moves.waiting.iter().position(|waiting| waiting.open.is_empty())
+        {
+            let Waiting { device, problems, reply, .. } = self.rooms.moves.waiting.swap_remove(at);
+            let Some(device) = self.rooms.devices.get(device) else {
                 reply.answer(Err(ApiError::new(ErrorKind::NotFound, "the device is gone", "")));
                 continue;
             };

@@ -21,8 +21,8 @@ impl Manager {
     /// One NIC; with its queues or without.
     pub(crate) fn nic_view(&self, device: &Device, parts: &NicParts, queues: bool) -> NicView {
         let port = parts.plug().and_then(|plug| plug.uplink);
-        let uplink = port.and_then(|port| self.network.uplinks.get(&port));
-        let problem = views::problem_of(device, self.turn.now())
+        let uplink = port.and_then(|port| self.rooms.network.uplinks.get(&port));
+        let problem = views::problem_of(device, self.rooms.turn.now())
             .or_else(|| self.nic_waits_for(port?))
             .or_else(|| uplink.and_then(|uplink| Some(uplink.problem()?.to_string())));
         let is_bad = |queue: &Queue| queue.violation().is_some() || queue.problem().is_some();
@@ -76,9 +76,9 @@ impl Manager {
 
     fn port_view(&self, holder: &Holder) -> Option<PortView> {
         match holder {
-            Holder::Uplink(number) => self.network.uplinks.get(number).map(uplink_view),
+            Holder::Uplink(number) => self.rooms.network.uplinks.get(number).map(uplink_view),
             Holder::Nic(number) => {
-                let device = self.devices.get(*number)?;
+                let device = self.rooms.devices.get(*number)?;
                 let nic = device.kind.nic()?;
                 Some(PortView {
                     name: device.facts.id.clone(),
@@ -97,8 +97,10 @@ impl Manager {
     /// The name of what is at a port of a switch.
     pub(crate) fn port_name(&self, switch: &Switch, port: u16) -> Option<String> {
         Some(match switch.ports.get(&port)? {
-            Holder::Nic(number) => self.devices.get(*number)?.facts.id.clone(),
-            Holder::Uplink(number) => self.network.uplinks.get(number)?.plan.name().to_string(),
+            Holder::Nic(number) => self.rooms.devices.get(*number)?.facts.id.clone(),
+            Holder::Uplink(number) => {
+                self.rooms.network.uplinks.get(number)?.plan.name().to_string()
+            }
         })
     }
 }

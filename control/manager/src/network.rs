@@ -153,7 +153,7 @@ impl Manager {
     /// # Errors
     /// There are as many bridges as there can be.
     pub(crate) fn make_switch(&mut self, plan: &SwitchPlan) -> Result<BridgeId, NetworkError> {
-        let bridge = self.network.name_bridge().ok_or(NetworkError::Bridges)?;
+        let bridge = self.rooms.network.name_bridge().ok_or(NetworkError::Bridges)?;
         let limits = Limits {
             ports_max: PORTS_MAX,
             macs_max: plan.macs_max.into(),
@@ -163,7 +163,7 @@ impl Manager {
         let seed = RandomState::new().hash_one(bridge.0);
         let kind = BridgeKind::Switch { limits, seed };
         self.tell_all(|| Command::SetBridge(bridge, Some(kind)));
-        self.network.switches.push(Switch {
+        self.rooms.network.switches.push(Switch {
             plan: plan.clone(),
             bridge,
             ports: BTreeMap::new(),
@@ -178,8 +178,8 @@ impl Manager {
     /// # Errors
     /// No number is left, or its switch is gone.
     pub(crate) fn plug_in(&mut self, number: u32) -> Result<(), NetworkError> {
-        let Some(device) = self.devices.get(number) else {
-            self.turn.defects.note("device to plug in");
+        let Some(device) = self.rooms.devices.get(number) else {
+            self.rooms.turn.defects.note("device to plug in");
             return Ok(());
         };
         let Some(nic) = device.kind.nic() else { return Ok(()) };
@@ -192,33 +192,34 @@ impl Manager {
         let was_at = self.home_before(number);
         let home = was_at.map(|(home, _)| home).or(home).unwrap_or_default();
         if let NicPeer::Switch(switch) = &peer {
-            self.connect_homes(self.network.switch(switch).map(|switch| switch.bridge), home);
+            self.connect_homes(self.rooms.network.switch(switch).map(|switch| switch.bridge), home);
         }
         let (bridge, port) = match &peer {
             NicPeer::Switch(switch) => {
                 let gone = || NetworkError::NoSwitch(switch.clone());
-                let switch = self.network.switch_mut(switch).ok_or_else(gone)?;
+                let switch = self.rooms.network.switch_mut(switch).ok_or_else(gone)?;
                 let full = NetworkError::Ports(switch.plan.id.clone());
                 (switch.bridge, switch.take_port(Holder::Nic(number)).ok_or(full)?)
             }
             NicPeer::Host(_) => {
-                let bridge = self.network.name_bridge().ok_or(NetworkError::Bridges)?;
-                self.cores.send(home, Command::SetBridge(bridge, Some(BridgeKind::Wire)));
+                let bridge = self.rooms.network.name_bridge().ok_or(NetworkError::Bridges)?;
+                self.rooms.cores.send(home, Command::SetBridge(bridge, Some(BridgeKind::Wire)));
                 (bridge, GUEST_END)
             }
         };
         let place = Place { bridge, port, home, is_wire: matches!(peer, NicPeer::Host(_)) };
-        self.cores.take_load(home, rings);
-        if let Some(nic) = self.devices.nic_mut(number) {
+        self.rooms.cores.take_load(home, rings);
+        if let Some(nic) = self.rooms.devices.nic_mut(number) {
             let by_hand = was_at.is_some_and(|(_, by_hand)| by_hand);
             if !nic.port.plug(Plug::at(place, by_hand)) {
-                self.turn.defects.note("port of a NIC that is plugged in");
+                self.rooms.turn.defects.note("port of a NIC that is plugged in");
             }
         }
         self.say_port(number);
         if let NicPeer::Host(host) = peer {
             let uplink = self.wire_up(number, &id, host, Place { port: HOST_END, ..place });
-            if let Some(way) = self.devices.nic_mut(number).and_then(|nic| nic.port.way_mut()) {
+            if let Some(way) = self.rooms.devices.nic_mut(number).and_then(|nic| nic.port.way_mut())
+            {
                 way.uplink = Some(uplink);
             }
         }
@@ -227,11 +228,11 @@ impl Manager {
 
     /// Where a NIC that is being taken over is at home, and whether an operator brought it there.
     fn home_before(&mut self, number: u32) -> Option<(usize, bool)> {
-        let plan = self.devices.get(number)?.kind.plan();
+        let plan = self.rooms.devices.get(number)?.kind.plan();
         let device = self.estate.as_mut()?.device_of(&plan)?;
-        let nic = device.words.nic.as_ref().filter(|nic| nic.home < self.cores.all.len())?;
+        let nic = device.words.nic.as_ref().filter(|nic| nic.home < self.rooms.cores.all.len())?;
         let before = (nic.home, nic.by_hand);
-        self.balance.wake(before.0);
+        self.rooms.balance.wake(before.0);
         Some(before)
     }
 
@@ -239,7 +240,7 @@ impl Manager {
     pub(crate) fn plug_in_anew(&mut self, number: u32) {
         self.unplug(number);
         if let Err(error) = self.plug_in(number)
-            && let Some(device) = self.devices.get_mut(number)
+            && let Some(device) = self.rooms.devices.get_mut(number)
         {
             device.problem = Some(error.to_string());
         }
@@ -248,8 +249,8 @@ impl Manager {
     /// Takes a NIC's port away. False: the host's end of its wire is still with its sidecore, and the
     /// device is settled again when it is back.
     pub(crate) fn unplug(&mut self, number: u32) -> bool {
-        let Some(device) = self.devices.get(number) else {
-            self.turn.defects.note("device to unplug");
+        let Some(device) = self.rooms.devices.get(number) else {
+            self.rooms.turn.defects.note("device to unplug");
             return true;
         };
         let Some(Plug { place, uplink, .. }) = device.kind.nic().and_then(NicParts::plug) else {
@@ -259,17 +260,17 @@ impl Manager {
         self.forget_travel(number);
         if let Some(uplink) = uplink {
             self.remove_uplink(uplink);
-            if self.network.uplinks.contains_key(&uplink) {
+            if self.rooms.network.uplinks.contains_key(&uplink) {
                 return false;
             }
         }
         self.set_port(place, None);
         if place.is_wire {
-            self.cores.send(place.home, Command::SetBridge(place.bridge, None));
-            self.network.bridges.remove(&place.bridge.0);
+            self.rooms.cores.send(place.home, Command::SetBridge(place.bridge, None));
+            self.rooms.network.bridges.remove(&place.bridge.0);
         }
-        self.cores.give_load(place.home, rings);
-        if let Some(nic) = self.devices.nic_mut(number) {
+        self.rooms.cores.give_load(place.home, rings);
+        if let Some(nic) = self.rooms.devices.nic_mut(number) {
             nic.port.unplug();
         }
         self.leave_switch(place);
@@ -278,7 +279,11 @@ impl Manager {
 
     /// Tells sidecores what a NIC's port is now.
     pub(crate) fn say_port(&mut self, number: u32) {
-        let nic = found!(self.turn.defects, self.devices.nic_mut(number), "NIC whose port is told");
+        let nic = found!(
+            self.rooms.turn.defects,
+            self.rooms.devices.nic_mut(number),
+            "NIC whose port is told"
+        );
         if let Some(Plug { place, .. }) = nic.plug() {
             let spec = nic.port_spec(place.home);
             self.set_port(place, Some(spec));
@@ -288,33 +293,36 @@ impl Manager {
     pub(crate) fn set_port(&mut self, place: Place, spec: Option<PortSpec>) {
         let command = || Command::SetPort(place.bridge, place.port, spec.clone().map(Box::new));
         match place.is_wire {
-            true => self.cores.send(place.home, command()),
+            true => self.rooms.cores.send(place.home, command()),
             false => self.tell_all(command),
         }
     }
 
     fn tell_all(&mut self, command: impl Fn() -> Command) {
-        for core in 0..self.cores.all.len() {
-            self.cores.send(core, command());
+        for core in 0..self.rooms.cores.all.len() {
+            self.rooms.cores.send(core, command());
         }
     }
 
     /// Before a switch has a port at home on `home`: frames can be handed over between that sidecore
     /// and those of its other ports.
     pub(crate) fn connect_homes(&mut self, bridge: Option<BridgeId>, home: usize) {
-        let switch = self.network.switches.iter().find(|switch| Some(switch.bridge) == bridge);
+        let switch =
+            self.rooms.network.switches.iter().find(|switch| Some(switch.bridge) == bridge);
         let ports = switch.into_iter().flat_map(|switch| switch.ports.values());
         let home_of = |holder: &Holder| match holder {
             Holder::Nic(number) => {
-                let nic = self.devices.get(*number)?.kind.nic()?;
+                let nic = self.rooms.devices.get(*number)?.kind.nic()?;
                 // One that moves may be at either.
                 Some((nic.plug()?.place.home, nic.port.moving().map(|moving| moving.to)))
             }
-            Holder::Uplink(number) => Some((self.network.uplinks.get(number)?.place.home, None)),
+            Holder::Uplink(number) => {
+                Some((self.rooms.network.uplinks.get(number)?.place.home, None))
+            }
         };
         let homes = ports.filter_map(home_of).flat_map(|(home, next)| [Some(home), next]);
         for other in homes.flatten().collect::<BTreeSet<usize>>() {
-            self.cores.connect(home, other);
+            self.rooms.cores.connect(home, other);
         }
     }
 
@@ -322,22 +330,23 @@ impl Manager {
     pub(crate) fn place_of_uplink(&mut self, bridge: BridgeId, uplink: u32) -> Option<Place> {
         let home = self.place_fixed().unwrap_or_default();
         self.connect_homes(Some(bridge), home);
-        let switch = self.network.switches.iter_mut().find(|switch| switch.bridge == bridge)?;
+        let switch =
+            self.rooms.network.switches.iter_mut().find(|switch| switch.bridge == bridge)?;
         let port = switch.take_port(Holder::Uplink(uplink))?;
         Some(Place { bridge, port, home, is_wire: false })
     }
 
     /// Has a switch go when its ports have gone; its uplinks go now.
     pub(crate) fn begin_switch_removal(&mut self, id: &str, reply: Option<Reply>) {
-        self.plan.switches.retain(|plan| plan.id != id);
-        let Some(switch) = self.network.switch_mut(id) else {
+        self.rooms.plan.switches.retain(|plan| plan.id != id);
+        let Some(switch) = self.rooms.network.switch_mut(id) else {
             // The reload that added it could not have it served, and said so.
             let gone = || Err(ApiError::no_such_switch(id));
             return reply.into_iter().for_each(|reply| reply.answer(gone()));
         };
         switch.leaving = Some(reply);
         let bridge = switch.bridge;
-        for uplink in self.network.uplinks_of(bridge) {
+        for uplink in self.rooms.network.uplinks_of(bridge) {
             self.remove_uplink(uplink);
         }
         self.drop_empty_switches();
@@ -346,7 +355,7 @@ impl Manager {
     /// A port has gone; its switch may have waited for that.
     pub(crate) fn leave_switch(&mut self, place: Place) {
         let its = |switch: &&mut Switch| switch.bridge == place.bridge;
-        if let Some(switch) = self.network.switches.iter_mut().find(its) {
+        if let Some(switch) = self.rooms.network.switches.iter_mut().find(its) {
             switch.ports.remove(&place.port.0);
         }
         self.drop_empty_switches();
@@ -354,10 +363,10 @@ impl Manager {
 
     fn drop_empty_switches(&mut self) {
         let is_gone = |switch: &Switch| switch.leaving.is_some() && switch.ports.is_empty();
-        while let Some(at) = self.network.switches.iter().position(is_gone) {
-            let mut switch = self.network.switches.remove(at);
+        while let Some(at) = self.rooms.network.switches.iter().position(is_gone) {
+            let mut switch = self.rooms.network.switches.remove(at);
             self.tell_all(|| Command::SetBridge(switch.bridge, None));
-            self.network.bridges.remove(&switch.bridge.0);
+            self.rooms.network.bridges.remove(&switch.bridge.0);
             info!(switch = switch.plan.id, "removed");
             let view = self.switch_view(&switch);
             if let Some(reply) = switch.leaving.take().flatten() {

@@ -26,25 +26,26 @@ const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(20);
 impl Manager {
     pub(crate) fn list_nics(&self) -> Answer {
         let view = |plan: &NicPlan| self.nic_shown(&plan.id, false);
-        Answer::Nics(NicList { nics: self.plan.nics.iter().filter_map(view).collect() })
+        Answer::Nics(NicList { nics: self.rooms.plan.nics.iter().filter_map(view).collect() })
     }
 
     pub(crate) fn show_nic(&self, id: &str, queues: bool) -> Answered {
-        let view = self.nic_shown(id, queues).ok_or_else(|| self.plan.no_such_nic(id))?;
+        let view = self.nic_shown(id, queues).ok_or_else(|| self.rooms.plan.no_such_nic(id))?;
         Ok(Answer::Nic(Box::new(view)))
     }
 
     fn nic_shown(&self, id: &str, queues: bool) -> Option<NicView> {
-        if let Some(device) = self.devices.number_of(id).and_then(|number| self.devices.get(number))
+        if let Some(device) =
+            self.rooms.devices.number_of(id).and_then(|number| self.rooms.devices.get(number))
         {
             return device.kind.nic().map(|parts| self.nic_view(device, parts, queues));
         }
-        let shut = self.shut.iter().find(|shut| shut.plan.id() == id)?;
+        let shut = self.rooms.shut.iter().find(|shut| shut.plan.id() == id)?;
         shut.plan.nic().map(|plan| net_views::shut_nic(shut, plan))
     }
 
     pub(crate) fn add_nic(&mut self, spec: &NicSpec) -> Answered {
-        let plan = self.plan.nic_from_api(spec)?;
+        let plan = self.rooms.plan.nic_from_api(spec)?;
         let id = plan.id.clone();
         let refused = |error: NotOpen| {
             refused_with(&format!("nic {id:?}"), &error, "put that right, or name something else")
@@ -52,7 +53,7 @@ impl Manager {
         let opened = self.open_host_of(&plan).map_err(refused)?;
         let device = self.open_nic_on(plan.clone(), opened).map_err(refused)?;
         let number = self.serve_device(device).map_err(refused)?;
-        self.plan.nics.push(plan);
+        self.rooms.plan.nics.push(plan);
         if let Err(error) = self.keep() {
             self.begin_removal(number, None);
             self.settle();
@@ -68,7 +69,7 @@ impl Manager {
     /// Why it cannot be opened.
     pub(crate) fn open_host_of(&self, plan: &NicPlan) -> Result<Option<HostPorts>, NotOpen> {
         let Some(host) = plan.host() else { return Ok(None) };
-        let opened = HostPorts::open(host, Some(Guest::from(plan)), &self.taps);
+        let opened = HostPorts::open(host, Some(Guest::from(plan)), &self.rooms.taps);
         opened.map(Some).map_err(|error| NotOpen::Wrong(error.to_string()))
     }
 
@@ -91,7 +92,7 @@ impl Manager {
             }
             Err(error) => {
                 if let (Some(port), Some(host)) = (opened, host) {
-                    port.take_away(&host, &self.taps);
+                    port.take_away(&host, &self.rooms.taps);
                 }
                 Err(error)
             }
@@ -100,8 +101,9 @@ impl Manager {
 
     pub(crate) fn change_nic(&mut self, id: &str, change: &NicChange) -> Answered {
         self.check_nic_made_by_api(id)?;
-        let after = self.plan.nic_changed(id, change)?;
-        let before = self.plan.nic(id).cloned().ok_or_else(|| self.plan.no_such_nic(id))?;
+        let after = self.rooms.plan.nic_changed(id, change)?;
+        let before =
+            self.rooms.plan.nic(id).cloned().ok_or_else(|| self.rooms.plan.no_such_nic(id))?;
         Rights::of(&after.rights).map_err(refused_rights)?;
         self.set_nic_plan(after.clone());
         if let Err(error) = self.keep() {
@@ -110,7 +112,7 @@ impl Manager {
         }
         let has_others = before.rights != after.rights;
         if has_others
-            && let Some(Err(error)) = self.devices.number_of(id).map(|it| self.put_rights(it))
+            && let Some(Err(error)) = self.rooms.devices.number_of(id).map(|it| self.put_rights(it))
         {
             self.set_nic_plan(before);
             self.keep().map_err(|error| not_kept(&error, UNTIL_RESTART))?;
@@ -124,20 +126,22 @@ impl Manager {
     /// Has a NIC that runs follow its plan, which was `before`.
     pub(crate) fn apply_nic(&mut self, before: &NicPlan, after: &NicPlan) {
         // One that is not open is opened as its plan is then.
-        let Some(number) = self.devices.number_of(&after.id) else { return };
+        let Some(number) = self.rooms.devices.number_of(&after.id) else { return };
         if before.link != after.link {
             self.turn_link(number, after.link);
         }
-        let device = self.devices.get_mut(number);
-        found!(self.turn.defects, device, "NIC that is changed").follow.look_again(self.turn.now());
+        let device = self.rooms.devices.get_mut(number);
+        found!(self.rooms.turn.defects, device, "NIC that is changed")
+            .follow
+            .look_again(self.rooms.turn.now());
         self.say_port(number);
         if before.service == after.service {
             return;
         }
-        let plug = self.devices.nic_mut(number).and_then(|nic| nic.plug());
+        let plug = self.rooms.devices.nic_mut(number).and_then(|nic| nic.plug());
         let uplink = plug.and_then(|plug| plug.uplink);
         let its_plan =
-            uplink.and_then(|uplink| Some(self.network.uplinks.get(&uplink)?.plan.clone()));
+            uplink.and_then(|uplink| Some(self.rooms.network.uplinks.get(&uplink)?.plan.clone()));
         if let (Some(uplink), Some(mut plan)) = (uplink, its_plan) {
             (plan.share, plan.policy) = (after.service.share, after.service.policy);
             self.change_uplink(uplink, plan);
@@ -148,14 +152,15 @@ impl Manager {
     /// Takes the cable of any NIC out, or puts it in. One of the file follows the file again when the
     /// daemon is started, or when the file says something else.
     pub(crate) fn set_link(&mut self, id: &str, link: LinkState) -> Answered {
-        let before = self.plan.nic(id).cloned().ok_or_else(|| self.plan.no_such_nic(id))?;
+        let before =
+            self.rooms.plan.nic(id).cloned().ok_or_else(|| self.rooms.plan.no_such_nic(id))?;
         let is_of_api = before.origin == Origin::Api;
         if is_of_api {
             let mut after = before;
             (after.link, after.spec.link) = (link, link);
             self.set_nic_plan(after);
         }
-        if let Some(number) = self.devices.number_of(id) {
+        if let Some(number) = self.rooms.devices.number_of(id) {
             self.turn_link(number, link);
             self.say_port(number);
         }
@@ -169,52 +174,59 @@ impl Manager {
     /// The guest sees a carrier or none because its front-end is connected or not: without a cable,
     /// it is not (QEMU asks nobody for the state of the link).
     fn turn_link(&mut self, number: u32, link: LinkState) {
-        let nic =
-            found!(self.turn.defects, self.devices.nic_mut(number), "NIC whose link is turned");
+        let nic = found!(
+            self.rooms.turn.defects,
+            self.rooms.devices.nic_mut(number),
+            "NIC whose link is turned"
+        );
         nic.live.set_up(link == LinkState::Up);
-        self.turn.touch(number);
+        self.rooms.turn.touch(number);
         self.plan_connect(number);
     }
 
     /// A guest has come here from another host, with its address: whoever is on its network learns
     /// where it is now.
     pub(crate) fn announce(&mut self, number: u32, mac: [u8; 6]) {
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device to announce");
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device to announce");
         let Kind::Nic(nic) = &mut device.kind else {
-            return self.turn.defects.note("NIC to announce");
+            return self.rooms.turn.defects.note("NIC to announce");
         };
         if !nic.may_announce(mac) {
-            if device.may_log(self.turn.now()) {
+            if device.may_log(self.rooms.turn.now()) {
                 warn!(nic = device.facts.id, "another address than its own was not announced");
             }
             return;
         }
         // Each is a flood: a VMM says it a few times, 50 ms and more apart.
-        if nic.announced_at.is_some_and(|at| self.turn.now() < at + ANNOUNCE_INTERVAL) {
+        if nic.announced_at.is_some_and(|at| self.rooms.turn.now() < at + ANNOUNCE_INTERVAL) {
             return;
         }
-        nic.announced_at = Some(self.turn.now());
+        nic.announced_at = Some(self.rooms.turn.now());
         self.say_announcement(number, mac);
     }
 
     /// Now, or when it is known where the NIC is.
     pub(crate) fn say_announcement(&mut self, number: u32, mac: [u8; 6]) {
-        let nic = found!(self.turn.defects, self.devices.nic_mut(number), "NIC to announce");
+        let nic =
+            found!(self.rooms.turn.defects, self.rooms.devices.nic_mut(number), "NIC to announce");
         if let Some(At { way, home, .. }) = nic.port.announce(mac) {
-            self.cores.send(home, Command::Announce(way.bridge, way.port, mac));
+            self.rooms.cores.send(home, Command::Announce(way.bridge, way.port, mac));
         }
     }
 
     pub(crate) fn check_nic_made_by_api(&self, id: &str) -> Result<(), ApiError> {
-        let plan = self.plan.nic(id).ok_or_else(|| self.plan.no_such_nic(id))?;
+        let plan = self.rooms.plan.nic(id).ok_or_else(|| self.rooms.plan.no_such_nic(id))?;
         self.check_origin(&format!("nic {id:?}"), &plan.origin)
     }
 
     /// Puts another plan in the place of the NIC's of that name.
     pub(crate) fn set_nic_plan(&mut self, plan: NicPlan) {
-        if let Some(device) =
-            self.devices.number_of(&plan.id).and_then(|number| self.devices.get_mut(number))
+        if let Some(device) = self
+            .rooms
+            .devices
+            .number_of(&plan.id)
+            .and_then(|number| self.rooms.devices.get_mut(number))
             && let Kind::Nic(nic) = &mut device.kind
         {
             nic.plan.clone_from(&plan);
@@ -223,7 +235,7 @@ impl Manager {
         if let Some(shut) = self.shut_device(&plan.id) {
             shut.plan = DevicePlan::Nic(plan.clone());
         }
-        if let Some(mine) = self.plan.nics.iter_mut().find(|mine| mine.id == plan.id) {
+        if let Some(mine) = self.rooms.plan.nics.iter_mut().find(|mine| mine.id == plan.id) {
             *mine = plan;
         }
     }

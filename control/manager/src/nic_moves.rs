@@ -35,7 +35,7 @@ impl Manager {
             Err(error) => return reply.answer(Err(error)),
         };
         info!(nic = id, to, "moving");
-        self.balance.wake(to);
+        self.rooms.balance.wake(to);
         let begun = self.begin_nic_move(number, to, true);
         self.await_moves(number, begun.into_iter().collect(), reply);
     }
@@ -43,8 +43,8 @@ impl Manager {
     /// Has a NIC stay nowhere any more, as `moves` does with queues.
     fn let_nic_go(&mut self, id: &str) -> Answered {
         self.check_nic_moves(id)?;
-        let number = self.devices.number_of(id);
-        if let Some(nic) = number.and_then(|number| self.devices.nic_mut(number)) {
+        let number = self.rooms.devices.number_of(id);
+        if let Some(nic) = number.and_then(|number| self.rooms.devices.nic_mut(number)) {
             nic.port.let_go();
         }
         info!(nic = id, "let go");
@@ -54,11 +54,11 @@ impl Manager {
     /// Refuses what is no NIC, and one that goes nowhere.
     fn check_nic_moves(&self, id: &str) -> Result<(), ApiError> {
         let refused = |error: String, hint: &str| ApiError::new(ErrorKind::Refused, error, hint);
-        if self.plan.disk(id).is_some() {
+        if self.rooms.plan.disk(id).is_some() {
             let error = format!("{id:?} is a disk; use `sidecore disk move`");
             return Err(refused(error, "it moves the queues of a disk"));
         }
-        let plan = self.plan.nic(id).ok_or_else(|| self.plan.no_such_nic(id))?;
+        let plan = self.rooms.plan.nic(id).ok_or_else(|| self.rooms.plan.no_such_nic(id))?;
         if plan.host().is_some() {
             let error =
                 format!("nic {id:?} is wired to the host, and a host port stays where it is");
@@ -74,12 +74,13 @@ impl Manager {
     pub(crate) fn nic_may_move(&self, id: &str, to: usize) -> Result<u32, ApiError> {
         let refused = |error: String, hint: &str| ApiError::new(ErrorKind::Refused, error, hint);
         self.check_nic_moves(id)?;
-        let count = self.cores.all.len();
+        let count = self.rooms.cores.all.len();
         if to >= count {
             let error = format!("there is no sidecore {to}: there are {count}, from 0 on");
             return Err(refused(error, "`sidecore sidecores` lists them"));
         }
-        let device = self.devices.number_of(id).and_then(|number| self.devices.get(number));
+        let device =
+            self.rooms.devices.number_of(id).and_then(|number| self.rooms.devices.get(number));
         let nic = device.and_then(|device| Some((device, device.kind.nic()?)));
         let Some((device, nic, _)) = nic.and_then(|(device, nic)| Some((device, nic, nic.plug()?)))
         else {
@@ -111,56 +112,59 @@ impl Manager {
         (to, by_hand): (usize, bool),
         tries_left: u8,
     ) -> Option<MoveId> {
-        let nic = found!(self.turn.defects, self.devices.nic_mut(number), "NIC that moves");
+        let nic =
+            found!(self.rooms.turn.defects, self.rooms.devices.nic_mut(number), "NIC that moves");
         if nic.port.stays_at(to, by_hand) {
             return None;
         }
         let plug = nic.plug();
-        let place = found!(self.turn.defects, plug, "port of a NIC that moves").place;
-        let device = found!(self.turn.defects, self.devices.get(number), "NIC to move");
+        let place = found!(self.rooms.turn.defects, plug, "port of a NIC that moves").place;
+        let device = found!(self.rooms.turn.defects, self.rooms.devices.get(number), "NIC to move");
         let queues = device.attached().len();
         // Frames can go from there to wherever its switch has ports before it is there.
         self.connect_homes(Some(place.bridge), to);
-        let id = self.moves.begin(number, None);
-        let nic = found!(self.turn.defects, self.devices.nic_mut(number), "NIC to move");
+        let id = self.rooms.moves.begin(number, None);
+        let nic =
+            found!(self.rooms.turn.defects, self.rooms.devices.nic_mut(number), "NIC to move");
         if !nic.port.depart(Move { id, to, by_hand }, tries_left) {
-            self.turn.defects.note("NIC that is at rest");
-            self.moves.forget(id);
+            self.rooms.turn.defects.note("NIC that is at rest");
+            self.rooms.moves.forget(id);
             return None;
         }
         let (port, ends) = ((place.bridge, place.port), (place.home as u16, to as u16));
-        let parts = relocation(id, port, queues, ends, self.cores.all.len() as u16);
+        let parts = relocation(id, port, queues, ends, self.rooms.cores.all.len() as u16);
         for (core, part) in parts.into_iter().enumerate() {
-            self.cores.send(core, Command::Relocate(part));
+            self.rooms.cores.send(core, Command::Relocate(part));
         }
         Some(id)
     }
 
     /// A NIC is at its new home, or (with a reason) still at the old one.
     pub(crate) fn nic_move_is_over(&mut self, id: MoveId, number: u32, why: Option<&Stay>) {
-        let rings = self.devices.get(number).map_or(0, |device| device.facts.rings);
+        let rings = self.rooms.devices.get(number).map_or(0, |device| device.facts.rings);
         let stayed = why.is_some();
-        let arrived = self.devices.nic_mut(number).and_then(|nic| nic.port.arrive(id, stayed));
+        let arrived =
+            self.rooms.devices.nic_mut(number).and_then(|nic| nic.port.arrive(id, stayed));
         let Some(Arrived { from, to, wish, held, announced, tries_left }) = arrived else {
             return self.move_ended(id, Some("it is not there any more"));
         };
         if !stayed {
-            self.cores.give_load(from, rings.into());
-            self.cores.take_load(to, rings.into());
+            self.rooms.cores.give_load(from, rings.into());
+            self.rooms.cores.take_load(to, rings.into());
             debug!(device = number, from, to, "moved");
-            let queues = self.devices.get_mut(number).map(|device| &mut device.queues);
+            let queues = self.rooms.devices.get_mut(number).map(|device| &mut device.queues);
             queues.into_iter().flatten().for_each(|queue| queue.rehome(to));
         }
         for (index, command) in held {
             self.tell(number, index, command);
         }
         // Not of a guest that is on its way out: it may already run elsewhere.
-        let runs = self.devices.get(number).is_some_and(Device::surely_runs);
+        let runs = self.rooms.devices.get(number).is_some_and(Device::surely_runs);
         if let Some(mac) = announced.filter(|_| runs) {
             self.say_announcement(number, mac);
         }
         // What was not started meanwhile starts now.
-        self.turn.touch(number);
+        self.rooms.turn.touch(number);
         let is_late = matches!(why, Some(Stay::Unsettled));
         if is_late && tries_left > 0 && self.try_again(id, number, wish, tries_left - 1) {
             return;
@@ -177,18 +181,18 @@ impl Manager {
         (to, by_hand): (usize, bool),
         tries_left: u8,
     ) -> bool {
-        let id = self.devices.get(number).map(|device| device.facts.id.clone());
+        let id = self.rooms.devices.get(number).map(|device| device.facts.id.clone());
         if id.is_none_or(|id| self.nic_may_move(&id, to).is_err()) {
             return false;
         }
         let Some(next) = self.begin_trip(number, (to, by_hand), tries_left) else { return false };
-        self.moves.replace(before, next);
+        self.rooms.moves.replace(before, next);
         true
     }
 
     /// Its port goes: whatever its sidecores come to, it is not there any more.
     pub(crate) fn forget_travel(&mut self, number: u32) {
-        if let Some(id) = self.devices.nic_mut(number).and_then(|nic| nic.port.call_off()) {
+        if let Some(id) = self.rooms.devices.nic_mut(number).and_then(|nic| nic.port.call_off()) {
             self.move_ended(id, Some("it is being removed"));
         }
     }

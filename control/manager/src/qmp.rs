@@ -181,38 +181,39 @@ impl Inquiry {
 impl Manager {
     /// Has a device's VMM asked, which is told by [`Manager::vmm_has_said`] in a later turn.
     pub(crate) fn ask_vmm(&mut self, number: u32) {
-        if !self.guests.inquiries.has(number) {
-            self.guests.inquiries.queue.push_back(number);
+        if !self.rooms.guests.inquiries.has(number) {
+            self.rooms.guests.inquiries.queue.push_back(number);
         }
     }
 
     /// Begins the dialogues that there is room for, and ends those that take too long.
     pub(crate) fn inquire(&mut self, now: Instant) {
-        let late = self.guests.inquiries.open.iter().filter(|(_, inquiry)| inquiry.ends_at <= now);
+        let late =
+            self.rooms.guests.inquiries.open.iter().filter(|(_, inquiry)| inquiry.ends_at <= now);
         let late: Vec<u32> = late.map(|(id, _)| *id).collect();
         for id in late {
             self.end_inquiry(id, Err(NotSaid::Silent));
         }
         for _ in 0..TOLD_PER_TURN {
-            let Some((number, said)) = self.guests.inquiries.said.pop_front() else { break };
+            let Some((number, said)) = self.rooms.guests.inquiries.said.pop_front() else { break };
             self.vmm_has_said(number, &said.0, &said.1, now);
         }
         for _ in 0..BEGUN_PER_TURN {
-            if !self.guests.inquiries.has_room() {
+            if !self.rooms.guests.inquiries.has_room() {
                 return;
             }
-            let Some(number) = self.guests.inquiries.queue.pop_front() else { return };
+            let Some(number) = self.rooms.guests.inquiries.queue.pop_front() else { return };
             self.begin_inquiry(number);
         }
     }
 
     fn begin_inquiry(&mut self, number: u32) {
-        let Some(device) = self.devices.get(number) else { return late("device") };
+        let Some(device) = self.rooms.devices.get(number) else { return late("device") };
         // One that is to be known by names by now is looked at again in any case.
         let Some(path) = device.qmp().map(str::to_string) else { return };
         // Whoever fills that with descriptors is not listened to.
         let is_behind = device.closer.is_full() || self.is_short_while_closing(device);
-        let inquiries = &mut self.guests.inquiries;
+        let inquiries = &mut self.rooms.guests.inquiries;
         if let Some(same) = inquiries.open.values_mut().find(|inquiry| inquiry.path == path) {
             return same.devices.push(number);
         }
@@ -220,10 +221,10 @@ impl Manager {
         inquiries.next = id.wrapping_add(1);
         let begun = match is_behind {
             true => Err(NotSaid::Behind),
-            false => Inquiry::begin(&path, &device.closer, (number, self.turn.now())),
+            false => Inquiry::begin(&path, &device.closer, (number, self.rooms.turn.now())),
         };
         let begun = begun.and_then(|inquiry| {
-            self.poll.add(&inquiry.socket, Token::Qmp(id))?;
+            self.rooms.poll.add(&inquiry.socket, Token::Qmp(id))?;
             Ok(inquiry)
         });
         match begun {
@@ -235,11 +236,11 @@ impl Manager {
     }
 
     pub(crate) fn hear_qmp(&mut self, id: u32) {
-        let inquiry = self.guests.inquiries.open.get_mut(&id);
+        let inquiry = self.rooms.guests.inquiries.open.get_mut(&id);
         let Some(inquiry) = inquiry else { return late("dialogue") };
-        let device = inquiry.devices.iter().find_map(|number| self.devices.get(*number));
+        let device = inquiry.devices.iter().find_map(|number| self.rooms.devices.get(*number));
         let closer = device.map(|device| device.closer.clone());
-        let closer = closer.unwrap_or_else(|| Closer::counted_in(self.bounds.waiting()));
+        let closer = closer.unwrap_or_else(|| Closer::counted_in(self.rooms.bounds.waiting()));
         match inquiry.hear(&closer) {
             Ok(None) => {}
             Ok(Some(vcpus)) => self.end_inquiry(id, Ok(vcpus)),
@@ -248,9 +249,10 @@ impl Manager {
     }
 
     fn end_inquiry(&mut self, id: u32, said: Said) {
-        let inquiries = &mut self.guests.inquiries;
-        let inquiry = found!(self.turn.defects, inquiries.open.remove(&id), "dialogue to end");
-        self.poll.remove(&inquiry.socket);
+        let inquiries = &mut self.rooms.guests.inquiries;
+        let inquiry =
+            found!(self.rooms.turn.defects, inquiries.open.remove(&id), "dialogue to end");
+        self.rooms.poll.remove(&inquiry.socket);
         // The VMM sees the end at once, though the close itself may come later.
         let _ = rustix::net::shutdown(&inquiry.socket, rustix::net::Shutdown::Both);
         let said = Arc::new((inquiry.path, said));

@@ -80,7 +80,7 @@ impl Manager {
         match self.may_reload().and_then(|()| self.begin_reload(force)) {
             Ok(()) => {
                 let begun = self.reloading.as_mut();
-                let begun = found!(self.turn.defects, begun, "reload that has begun");
+                let begun = found!(self.rooms.turn.defects, begun, "reload that has begun");
                 begun.reply = reply;
                 begun.warn_of_restart();
                 // A disk without queues is gone at once, and nothing would wake us for that.
@@ -94,7 +94,7 @@ impl Manager {
 
     /// A signal asks for a reload.
     pub(crate) fn reload_on_signal(&mut self) {
-        self.poll.clear_signals(Token::Reload);
+        self.rooms.poll.clear_signals(Token::Reload);
         self.settle_for_good();
         // Nobody is there to insist.
         self.reload(None, false);
@@ -120,18 +120,18 @@ impl Manager {
     /// Why it would be refused, whatever guests lose.
     pub(crate) fn reload_dry(&mut self) -> Result<ReloadView, ApiError> {
         self.may_reload()?;
-        let wanted = (self.options.load)(&self.plan)?;
-        let mut difference = config::diff(&self.plan, &wanted);
+        let wanted = (self.rooms.options.load)(&self.rooms.plan)?;
+        let mut difference = config::diff(&self.rooms.plan, &wanted);
         self.add_reopenings(&mut difference.changes, &wanted);
-        check_links(&self.plan, &wanted)?;
+        check_links(&self.rooms.plan, &wanted)?;
         self.check_rights(&difference.changes, &wanted)?;
-        let links = config::links_after(&self.plan, &wanted);
-        self.check_exports(&difference.changes, &self.plan.links, &links)?;
+        let links = config::links_after(&self.rooms.plan, &wanted);
+        self.check_exports(&difference.changes, &self.rooms.plan.links, &links)?;
         let beyond = self.check_resizes(&difference.changes)?;
         let made = self.check_additions(&difference.changes)?;
-        let effects = self.effects(&difference.changes, &wanted, &self.plan.links);
+        let effects = self.effects(&difference.changes, &wanted, &self.rooms.plan.links);
         Ok(ReloadView {
-            file: self.options.file.clone(),
+            file: self.rooms.options.file.clone(),
             changes: difference.changes.iter().map(ToString::to_string).collect(),
             effects: say_refused(say_made(effects, &made), &beyond),
             restart_needed: difference.restart_needed,
@@ -145,8 +145,8 @@ impl Manager {
     /// # Errors
     /// What a reload would be refused for.
     pub(crate) fn check_file(&mut self) -> Result<(), ApiError> {
-        let Ok(wanted) = (self.options.load)(&self.plan) else { return Ok(()) };
-        let difference = config::diff(&self.plan, &wanted);
+        let Ok(wanted) = (self.rooms.options.load)(&self.rooms.plan) else { return Ok(()) };
+        let difference = config::diff(&self.rooms.plan, &wanted);
         if !difference.restart_needed.is_empty() {
             return Ok(());
         }
@@ -166,7 +166,7 @@ impl Manager {
         let anew = self.opened_anew(wanted);
         for pair in anew.chunks_exact(2) {
             let [Change::Remove { id }, _] = pair else {
-                return self.turn.defects.note("disk that goes and is opened anew");
+                return self.rooms.turn.defects.note("disk that goes and is opened anew");
             };
             if !goes(id, changes) {
                 changes.extend(pair.iter().cloned());
@@ -175,18 +175,18 @@ impl Manager {
     }
 
     fn begin_reload(&mut self, force: bool) -> Result<(), ApiError> {
-        let wanted = (self.options.load)(&self.plan)?;
-        let mut difference = config::diff(&self.plan, &wanted);
+        let wanted = (self.rooms.options.load)(&self.rooms.plan)?;
+        let mut difference = config::diff(&self.rooms.plan, &wanted);
         self.add_reopenings(&mut difference.changes, &wanted);
-        check_links(&self.plan, &wanted)?;
+        check_links(&self.rooms.plan, &wanted)?;
         self.check_rights(&difference.changes, &wanted)?;
-        let links = config::links_after(&self.plan, &wanted);
-        self.check_exports(&difference.changes, &self.plan.links, &links)?;
+        let links = config::links_after(&self.rooms.plan, &wanted);
+        self.check_exports(&difference.changes, &self.rooms.plan.links, &links)?;
         let beyond = self.check_resizes(&difference.changes)?;
         if !force {
             refuse_beyond(&beyond)?;
         }
-        let effects = self.effects(&difference.changes, &wanted, &self.plan.links);
+        let effects = self.effects(&difference.changes, &wanted, &self.rooms.plan.links);
         // First, since what is opened may be made by that.
         let made = self.check_additions(&difference.changes)?;
         let effects = say_refused(say_made(effects, &made), &beyond);
@@ -194,11 +194,11 @@ impl Manager {
             refuse_losses(&effects)?;
         }
         // What is opened is opened for who may have it then.
-        let before = std::mem::replace(&mut self.plan.links, links);
+        let before = std::mem::replace(&mut self.rooms.plan.links, links);
         let prepared = self.prepare(&difference.changes, &wanted, &made);
-        let mut prepared = prepared.inspect_err(|_| self.plan.links = before)?;
+        let mut prepared = prepared.inspect_err(|_| self.rooms.plan.links = before)?;
         let mut done = ReloadView {
-            file: self.options.file.clone(),
+            file: self.rooms.options.file.clone(),
             changes: Vec::new(),
             restart_needed: difference.restart_needed,
             effects,
@@ -219,17 +219,17 @@ impl Manager {
         for plan in &wanted.nics {
             self.set_nic_plan(plan.clone());
         }
-        self.plan.disks = wanted.disks;
-        self.plan.switches = wanted.switches;
-        self.plan.nics = wanted.nics;
-        self.plan.groups = wanted.groups;
-        self.plan.sidecores.policies = wanted.sidecores.policies;
-        self.plan.daemon.follow_rights(&wanted.daemon);
+        self.rooms.plan.disks = wanted.disks;
+        self.rooms.plan.switches = wanted.switches;
+        self.rooms.plan.nics = wanted.nics;
+        self.rooms.plan.groups = wanted.groups;
+        self.rooms.plan.sidecores.policies = wanted.sidecores.policies;
+        self.rooms.plan.daemon.follow_rights(&wanted.daemon);
         self.set_services(&difference.changes);
         let mut undone = self.apply_rights(&difference.changes);
         let late = self.serve_prepared(prepared, &mut done, &mut undone);
         // From when its images were waited for.
-        let answer_by = Some(self.turn.tick() + TAKE_OVER_TIME_MAX);
+        let answer_by = Some(self.rooms.turn.tick() + TAKE_OVER_TIME_MAX);
         self.reloading =
             Some(Reloading { late, resizing: Vec::new(), undone, done, reply: None, answer_by });
         self.begin_resizes(&difference.changes);
@@ -241,9 +241,9 @@ impl Manager {
         for change in changes {
             let Change::Resize { id, size_bytes } = change else { continue };
             // One that is not open is opened with that size.
-            let Some(number) = self.devices.number_of(id) else { continue };
+            let Some(number) = self.rooms.devices.number_of(id) else { continue };
             let begun = self.reloading.as_mut();
-            found!(self.turn.defects, begun, "reload that has begun").resizing.push(number);
+            found!(self.rooms.turn.defects, begun, "reload that has begun").resizing.push(number);
             self.resize_to_plan(number, Size(*size_bytes));
         }
     }
@@ -257,7 +257,7 @@ impl Manager {
                 self.is_not_resized(number, size.0, &error.error);
             }
         }
-        self.turn.touch(number);
+        self.rooms.turn.touch(number);
     }
 
     /// A disk has not got the size of its plan: the reload that waits for it is answered so.
@@ -279,8 +279,8 @@ impl Manager {
             prepared.hosts.wire(&mut device);
             let plan = device.kind.plan();
             // One that could not be opened before is open now.
-            let was_shut = self.shut.iter().any(|shut| shut.plan.id() == plan.id());
-            self.shut.retain(|shut| shut.plan.id() != plan.id());
+            let was_shut = self.rooms.shut.iter().any(|shut| shut.plan.id() == plan.id());
+            self.rooms.shut.retain(|shut| shut.plan.id() != plan.id());
             if was_shut {
                 done.changes.push(format!("opened {}", plan.title()));
             }
@@ -289,23 +289,23 @@ impl Manager {
                 Ok(number) => {
                     let put = self.put_rights_or_show(number);
                     undone.extend(put.err().map(|error| error.to_string()));
-                    self.turn.touch(number);
+                    self.rooms.turn.touch(number);
                 }
                 Err(error) => {
                     warn!(device = plan.id(), "cannot be served: {error}");
                     undone.push(format!("{} cannot be served: {error}", plan.name()));
-                    self.shut.push(Shut::failed(plan, error.to_string()));
+                    self.rooms.shut.push(Shut::failed(plan, error.to_string()));
                 }
             }
         }
         for (plan, why) in prepared.still_shut {
             done.changes.push(format!("{} still cannot be opened: {why}", plan.title()));
-            self.shut.retain(|shut| shut.plan.id() != plan.id());
-            self.shut.push(Shut::failed(plan, why.to_string()));
+            self.rooms.shut.retain(|shut| shut.plan.id() != plan.id());
+            self.rooms.shut.push(Shut::failed(plan, why.to_string()));
         }
         for Late { plan, why, .. } in &prepared.later {
-            self.shut.retain(|shut| shut.plan.id() != plan.id());
-            self.shut.push(Shut::waiting(plan.clone(), why.clone(), self.turn.now()));
+            self.rooms.shut.retain(|shut| shut.plan.id() != plan.id());
+            self.rooms.shut.push(Shut::waiting(plan.clone(), why.clone(), self.rooms.turn.now()));
         }
         self.give_back(prepared.hosts);
         prepared.later
@@ -314,7 +314,7 @@ impl Manager {
     fn apply_change(&mut self, change: &Change, hosts: &mut Hosts) {
         match change {
             Change::SetClients { link } => self.set_link_clients(link),
-            Change::Remove { id } => match self.devices.number_of(id) {
+            Change::Remove { id } => match self.rooms.devices.number_of(id) {
                 // It goes when its client has it no more.
                 Some(number) if self.take_from_clients(number) => {}
                 Some(number) => self.begin_removal(number, None),
@@ -339,19 +339,19 @@ impl Manager {
     pub(crate) fn go_on_reloading(&mut self) {
         let Some(reloading) = self.reloading.take() else { return };
         let late = |shut: &&Shut| reloading.late.iter().any(|late| late.is(shut));
-        let waiting = self.shut.iter().filter(late).find(|shut| shut.retry.is_some());
+        let waiting = self.rooms.shut.iter().filter(late).find(|shut| shut.retry.is_some());
         let is_resizing = |number: &u32| {
-            let device = self.devices.get(*number).filter(|device| !device.removing);
+            let device = self.rooms.devices.get(*number).filter(|device| !device.removing);
             device.is_some_and(|device| device.kind.is_resizing())
         };
         // A resize is given up in time by whoever waits for its queues (`answer_overdue`).
         let resizes = reloading.resizing.iter().any(is_resizing);
-        let has_time = reloading.answer_by.is_some_and(|by| self.turn.now() < by);
+        let has_time = reloading.answer_by.is_some_and(|by| self.rooms.turn.now() < by);
         if resizes || waiting.is_some() && has_time {
             self.reloading = Some(reloading);
             return;
         }
-        let failed = self.shut.iter().filter(late).find(|shut| shut.retry.is_none()).cloned();
+        let failed = self.rooms.shut.iter().filter(late).find(|shut| shut.retry.is_none()).cloned();
         let waiting = waiting.cloned();
         let Reloading { done, reply, late, undone, answer_by, .. } = reloading;
         let late = self.keep_waiting(late);
@@ -380,7 +380,7 @@ impl Manager {
     /// others.
     fn keep_waiting(&mut self, late: Vec<Late>) -> Vec<Late> {
         let is_waiting =
-            |late: &Late| self.shut.iter().any(|shut| late.is(shut) && shut.retry.is_some());
+            |late: &Late| self.rooms.shut.iter().any(|shut| late.is(shut) && shut.retry.is_some());
         let (late, over): (Vec<Late>, Vec<Late>) = late.into_iter().partition(is_waiting);
         if !late.is_empty() {
             let (resizing, undone, done) = (Vec::new(), Vec::new(), ReloadView::default());

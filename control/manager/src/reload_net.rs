@@ -36,7 +36,7 @@ impl Manager {
     /// Closes what was opened and is not used.
     pub(crate) fn give_back(&self, hosts: Hosts) {
         for (host, port) in hosts.0.into_values() {
-            port.take_away(&host, &self.taps);
+            port.take_away(&host, &self.rooms.taps);
         }
     }
 
@@ -50,11 +50,11 @@ impl Manager {
         for (guest, host, whose) in changes.iter().flat_map(wanted) {
             let Some(name) = host.interface() else { continue };
             // What is open on it now says that it can be, unless it is to be opened otherwise.
-            let mut uplinks = self.network.uplinks.values();
+            let mut uplinks = self.rooms.network.uplinks.values();
             if uplinks.any(|up| up.plan.host == host) {
                 continue;
             }
-            match HostPorts::open(&host, guest, &self.taps) {
+            match HostPorts::open(&host, guest, &self.rooms.taps) {
                 Ok(port) => drop(hosts.0.insert(name.to_string(), (host, port))),
                 Err(why) => {
                     self.give_back(hosts);
@@ -68,7 +68,7 @@ impl Manager {
 
     pub(crate) fn apply_net_change(&mut self, change: &Change, hosts: &mut Hosts) {
         match change {
-            Change::RemoveNic { id } => match self.devices.number_of(id) {
+            Change::RemoveNic { id } => match self.rooms.devices.number_of(id) {
                 Some(number) => self.begin_removal(number, None),
                 None => self.drop_shut(id),
             },
@@ -85,14 +85,14 @@ impl Manager {
                 }
             }
             Change::SetNic(plan) => {
-                if let Some(before) = self.plan.nic(&plan.id).cloned() {
+                if let Some(before) = self.rooms.plan.nic(&plan.id).cloned() {
                     self.set_nic_plan((**plan).clone());
                     self.apply_nic(&before, plan);
                 }
             }
             Change::AddSwitch(plan) => {
                 let opened = plan.uplinks.iter().map(|uplink| hosts.take(&uplink.host)).collect();
-                self.plan.switches.push((**plan).clone());
+                self.rooms.plan.switches.push((**plan).clone());
                 if let Err(error) = self.serve_switch((**plan).clone(), opened) {
                     warn!(switch = plan.id, "cannot be served: {error}");
                 }
@@ -109,7 +109,7 @@ impl Manager {
     /// Gives a switch other limits: a new one takes over its ports, one by one, as their queues and
     /// descriptors come back.
     fn replace_switch(&mut self, plan: &SwitchPlan) {
-        let Some(old) = self.network.switch_mut(&plan.id) else {
+        let Some(old) = self.rooms.network.switch_mut(&plan.id) else {
             // The reload that added it said so.
             return warn!(switch = plan.id, "keeps its limits: it is not served");
         };
@@ -121,22 +121,24 @@ impl Manager {
         let made = match self.make_switch(&limits) {
             Ok(made) => made,
             Err(error) => {
-                if let Some(old) = self.network.switches.iter_mut().find(|s| s.bridge == bridge) {
+                if let Some(old) =
+                    self.rooms.network.switches.iter_mut().find(|s| s.bridge == bridge)
+                {
                     old.leaving = None;
                 }
                 return warn!(switch = plan.id, "keeps its limits: {error}");
             }
         };
-        for uplink in self.network.uplinks_of(bridge) {
+        for uplink in self.rooms.network.uplinks_of(bridge) {
             self.move_uplink(uplink, made);
         }
         let on_it = |device: &Device| {
             let plug = device.kind.nic().and_then(NicParts::plug);
             plug.is_some_and(|plug| plug.place.bridge == bridge)
         };
-        let nics = self.devices.values().filter(|device| on_it(device) && !device.removing);
+        let nics = self.rooms.devices.values().filter(|device| on_it(device) && !device.removing);
         for number in nics.map(|device| device.number).collect::<Vec<_>>() {
-            if let Some(nic) = self.devices.nic_mut(number) {
+            if let Some(nic) = self.rooms.devices.nic_mut(number) {
                 nic.moving = true;
             }
             self.restart(number);

@@ -82,10 +82,10 @@ impl Manager {
     ) -> Result<Prepared, ApiError> {
         let going = self.going(changes);
         let mut prepared = Prepared::default();
-        self.bounds.lend(going.iter().map(|going| &going.plan));
+        self.rooms.bounds.lend(going.iter().map(|going| &going.plan));
         let disks = self.prepare_disks(changes, wanted, &going, &mut prepared);
         let all = disks.and_then(|()| self.prepare_net(changes, &going, &mut prepared));
-        self.bounds.lend([]);
+        self.rooms.bounds.lend([]);
         prepared.promised.clear();
         if let Err(mut refused) = all {
             prepared.opened.iter_mut().for_each(Device::close_socket);
@@ -108,7 +108,11 @@ impl Manager {
     fn going(&self, changes: &[Change]) -> Vec<Going> {
         let going = |change: &Change| {
             let (Change::Remove { id } | Change::RemoveNic { id }) = change else { return None };
-            let device = self.devices.number_of(id).and_then(|number| self.devices.get(number))?;
+            let device = self
+                .rooms
+                .devices
+                .number_of(id)
+                .and_then(|number| self.rooms.devices.get(number))?;
             let (plan, socket) = (device.kind.plan(), device.facts.socket.clone());
             let file = device.kind.disk().and_then(|parts| parts.file);
             Some(Going { plan, socket, file })
@@ -123,7 +127,7 @@ impl Manager {
         going: &[Going],
         prepared: &mut Prepared,
     ) -> Result<(), ApiError> {
-        let failed = self.shut.iter().filter(|shut| shut.retry.is_none());
+        let failed = self.rooms.shut.iter().filter(|shut| shut.retry.is_none());
         let failed: BTreeSet<String> = failed.map(|shut| shut.plan.id().to_string()).collect();
         let new: BTreeSet<&str> = changes.iter().filter_map(added_disk).collect();
         let added = |plan: &&DiskPlan| new.contains(plan.id.as_str()) || failed.contains(&plan.id);
@@ -157,7 +161,7 @@ impl Manager {
         };
         let stays = |change: &Change| match change {
             Change::Remove { id } if exports(before, id) && exports(after, id) => {
-                self.devices.number_of(id).map(|_| id.clone())
+                self.rooms.devices.number_of(id).map(|_| id.clone())
             }
             _ => None,
         };
@@ -183,7 +187,7 @@ impl Manager {
         };
         // Only one that goes has an image that is open now.
         let file = match going.iter().any(|old| old.plan.disk().is_some()) {
-            true => self.openers.check(disk, &self.bonds)?.file(),
+            true => self.rooms.openers.check(disk, &self.rooms.bonds)?.file(),
             false => None,
         };
         let is_one_file = |old: &Going| old.file.is_some() && old.file == file;
@@ -194,7 +198,7 @@ impl Manager {
                     .and_then(|rights| sockets::check_listener(Path::new(&disk.socket), &rights));
                 made.map_err(|why| NotOpen::Wrong(format!("its socket {}: {why}", disk.socket)))?;
             }
-            let promise = self.bounds.promise(&plan).map_err(NotOpen::wrong)?;
+            let promise = self.rooms.bounds.promise(&plan).map_err(NotOpen::wrong)?;
             prepared.promised.push(promise);
             let why = format!("waits until {} is gone", old.plan.name());
             prepared.later.push(Late { plan, why, before });
@@ -229,7 +233,7 @@ impl Manager {
             let Change::AddNic(nic) = change else { continue };
             let plan = DevicePlan::Nic((**nic).clone());
             if going.iter().any(|old| old.socket == nic.socket) {
-                let promise = self.bounds.promise(&plan).map_err(NotOpen::wrong);
+                let promise = self.rooms.bounds.promise(&plan).map_err(NotOpen::wrong);
                 prepared.promised.push(promise.map_err(|why| refusal(&plan, &why))?);
                 let why = "waits until the device is gone whose socket it takes over".to_string();
                 let before = going.iter().find(|old| old.plan.id() == nic.id);
@@ -251,9 +255,9 @@ impl Manager {
     /// The first that could not be opened.
     pub(crate) fn check_additions(&mut self, changes: &[Change]) -> Result<Vec<String>, ApiError> {
         let going = self.going(changes);
-        self.bounds.lend(going.iter().map(|going| &going.plan));
+        self.rooms.bounds.lend(going.iter().map(|going| &going.plan));
         let checked = self.check_each(changes, &going);
-        self.bounds.lend([]);
+        self.rooms.bounds.lend([]);
         checked
     }
 
@@ -266,17 +270,18 @@ impl Manager {
                 Change::AddNic(nic) => DevicePlan::Nic((**nic).clone()),
                 _ => continue,
             };
-            let checked = self.bounds.promise(&plan).map_err(NotOpen::wrong).and_then(|promise| {
-                promised.push(promise);
-                match &plan {
-                    DevicePlan::Disk(disk) => {
-                        let lies = self.openers.check(disk, &self.bonds)?;
-                        made.extend((lies == Lies::Nowhere).then(|| disk.id.clone()));
-                        self.check_disk(disk, lies, going, &holders)
+            let checked =
+                self.rooms.bounds.promise(&plan).map_err(NotOpen::wrong).and_then(|promise| {
+                    promised.push(promise);
+                    match &plan {
+                        DevicePlan::Disk(disk) => {
+                            let lies = self.rooms.openers.check(disk, &self.rooms.bonds)?;
+                            made.extend((lies == Lies::Nowhere).then(|| disk.id.clone()));
+                            self.check_disk(disk, lies, going, &holders)
+                        }
+                        DevicePlan::Nic(nic) => nic.host().map_or(Ok(()), check_interface),
                     }
-                    DevicePlan::Nic(nic) => nic.host().map_or(Ok(()), check_interface),
-                }
-            });
+                });
             let checked = checked.and_then(|()| self.check_socket(&plan, going));
             checked.map_err(|why| refusal(&plan, &why))?;
         }
@@ -308,7 +313,7 @@ impl Manager {
 
     fn holders(&self) -> Holders {
         let mut holders = Holders::new();
-        for device in self.devices.values().filter(|device| !device.removing) {
+        for device in self.rooms.devices.values().filter(|device| !device.removing) {
             let file = device.kind.disk().and_then(|parts| parts.file);
             file.into_iter().for_each(|file| holders.entry(file).or_default().push(device.number));
         }
@@ -325,7 +330,7 @@ impl Manager {
         let Some((path, file)) = disk.source.path().zip(lies.file()) else { return Ok(()) };
         let goes = |id: &str| going.iter().any(|old| old.plan.id() == id);
         let stays = |number: &&u32| {
-            let Some(device) = self.devices.get(**number) else { return false };
+            let Some(device) = self.rooms.devices.get(**number) else { return false };
             let both_read = disk.readonly && device.kind.disk().is_some_and(|it| it.plan.readonly);
             !both_read && !goes(&device.facts.id)
         };
@@ -345,10 +350,10 @@ impl Manager {
                 continue;
             }
             let has_it = |old: &&mut Device| old.facts.socket == facts.socket && !old.removing;
-            let Some(old) = self.devices.values_mut().find(has_it) else { continue };
+            let Some(old) = self.rooms.devices.values_mut().find(has_it) else { continue };
             let has_others = old.facts.rights != facts.rights;
             let Some(listener) = old.listener.take() else { continue };
-            self.poll.remove(&listener);
+            self.rooms.poll.remove(&listener);
             let given = if has_others { rights::hand_on(&listener, facts) } else { Ok(()) };
             match given {
                 Ok(()) => device.listener = Some(listener),
@@ -363,15 +368,15 @@ impl Manager {
         let mut restored = Restored::default();
         for Late { plan, before, .. } in late {
             let has_failed = |shut: &Shut| shut.plan.id() == plan.id() && shut.retry.is_none();
-            let Some(at) = self.shut.iter().position(has_failed) else { continue };
+            let Some(at) = self.rooms.shut.iter().position(has_failed) else { continue };
             let Some(before) = before.clone() else { continue };
             // What stands among those that are not open is tried again, with the patience for that.
-            let failed = self.shut.remove(at);
+            let failed = self.rooms.shut.remove(at);
             let opened = self.open_device(before.clone());
             let why = match opened.and_then(|device| self.serve_device(device)) {
                 Ok(number) => {
                     self.put_in_force(&before);
-                    self.turn.touch(number);
+                    self.rooms.turn.touch(number);
                     info!(device = plan.id(), "served as before");
                     restored.served.push(before.title());
                     continue;
@@ -381,14 +386,14 @@ impl Manager {
             match why {
                 NotOpen::Wrong(_) => {
                     error!(device = plan.id(), "cannot be served as before either: {why}");
-                    self.shut.push(failed);
+                    self.rooms.shut.push(failed);
                 }
                 // Who has its image may be about to let go of it.
                 NotOpen::Ended(_) | NotOpen::Late(_) | NotOpen::Ours(_) | NotOpen::Living(_) => {
                     warn!(device = plan.id(), "waits to be served as before: {why}");
                     restored.waiting.push(format!("{} ({why})", before.title()));
                     self.put_in_force(&before);
-                    self.shut.push(Shut::waiting_for(before, &why, self.turn.now()));
+                    self.rooms.shut.push(Shut::waiting_for(before, &why, self.rooms.turn.now()));
                 }
             }
         }

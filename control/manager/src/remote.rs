@@ -215,11 +215,11 @@ impl Manager {
         for (at, plan) in plans.iter().enumerate() {
             let wrong = |source| LinkError::Key { id: plan.id.clone(), source };
             let identity = identity_of(plan).map_err(wrong)?;
-            let seats = self.cores.places(match &plan.end {
+            let seats = self.rooms.cores.places(match &plan.end {
                 LinkEnd::Client { .. } => 1,
                 LinkEnd::Iohost { sidecores, .. } => *sidecores,
             });
-            seats.iter().for_each(|core| self.cores.take_load(*core, 1));
+            seats.iter().for_each(|core| self.rooms.cores.take_load(*core, 1));
             let key = LinkKey(at as u16);
             let end = match &plan.end {
                 LinkEnd::Client { .. } => End::Client(Using::new()),
@@ -233,25 +233,25 @@ impl Manager {
                 sockets: Vec::new(),
                 stage: Stage::Shut {
                     problem: "is not open yet".to_string(),
-                    retry_at: self.turn.now(),
+                    retry_at: self.rooms.turn.now(),
                 },
                 end,
                 log: LogRate::default(),
             };
             let party = party_of(plan, identity).map_err(wrong)?;
             parties.insert(key, party);
-            self.remote.links.push(link);
+            self.rooms.remote.links.push(link);
         }
         if parties.is_empty() {
             return Ok(());
         }
         let greeter = Greeter::start(parties).map_err(LinkError::Thread)?;
-        self.poll.add(&greeter, Token::Greeter).map_err(LinkError::Watch)?;
-        self.remote.greeter = Some(greeter);
+        self.rooms.poll.add(&greeter, Token::Greeter).map_err(LinkError::Watch)?;
+        self.rooms.remote.greeter = Some(greeter);
         match self.estate.is_some() {
             // Another process has them until this one serves.
             true => self.know_as_before(),
-            false => self.open_links(self.turn.now()),
+            false => self.open_links(self.rooms.turn.now()),
         }
         Ok(())
     }
@@ -259,9 +259,10 @@ impl Manager {
     /// Opens what is not open and due, and asks for what is due.
     pub(crate) fn open_links(&mut self, now: Instant) {
         self.tell_of_silence(now);
-        for at in 0..self.remote.links.len() {
+        for at in 0..self.rooms.remote.links.len() {
             let key = LinkKey(at as u16);
-            let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
+            let link =
+                found!(self.rooms.turn.defects, self.rooms.remote.link(key), "link of that number");
             let is_due = matches!(&link.stage, Stage::Shut { retry_at, .. } if *retry_at <= now);
             if !is_due {
                 if matches!(link.stage, Stage::Open) {
@@ -286,7 +287,8 @@ impl Manager {
     }
 
     fn link_is_shut(&mut self, key: LinkKey, problem: String, now: Instant) {
-        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
+        let link =
+            found!(self.rooms.turn.defects, self.rooms.remote.link(key), "link of that number");
         let is_news =
             !matches!(&link.stage, Stage::Shut { problem: before, .. } if *before == problem);
         if is_news {
@@ -296,7 +298,8 @@ impl Manager {
     }
 
     fn link_is_open(&mut self, key: LinkKey, opened: LinkSeats) {
-        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
+        let link =
+            found!(self.rooms.turn.defects, self.rooms.remote.link(key), "link of that number");
         let LinkSeats { sockets, refused } = opened;
         if let Some(why) = refused {
             warn!(link = link.plan.id, "it is served by one sidecore: {why}");
@@ -312,18 +315,19 @@ impl Manager {
         };
         let made: Vec<Link> = sockets.into_iter().enumerate().map(make).collect();
         self.begin_seats(key, made);
-        unused.into_iter().for_each(|core| self.cores.give_load(core, 1));
+        unused.into_iter().for_each(|core| self.rooms.cores.give_load(core, 1));
         info!(link = id, sidecores = ?seats, sockets = ?how, "open");
         self.export_disks(key);
         self.export_nics(key);
-        self.ask_again(key, self.turn.now());
+        self.ask_again(key, self.rooms.turn.now());
     }
 
     /// Gives a link to the sidecores that are to have its seats.
     fn begin_seats(&mut self, key: LinkKey, made: Vec<Link>) {
-        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
+        let link =
+            found!(self.rooms.turn.defects, self.rooms.remote.link(key), "link of that number");
         for (core, made) in link.seats.iter().zip(made) {
-            self.cores.send(*core, Command::AttachLink(key, made));
+            self.rooms.cores.send(*core, Command::AttachLink(key, made));
         }
     }
 
@@ -334,13 +338,14 @@ impl Manager {
 
     /// A sidecore gave a link back, which it could not take.
     pub(crate) fn link_is_refused(&mut self, key: LinkKey) {
-        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
+        let link =
+            found!(self.rooms.turn.defects, self.rooms.remote.link(key), "link of that number");
         let problem = "its sidecore has no place for it: make fewer links".to_string();
         warn!(link = link.plan.id, "{problem}");
-        link.stage = Stage::Shut { problem, retry_at: self.turn.now() + 60 * RETRY_INTERVAL };
+        link.stage = Stage::Shut { problem, retry_at: self.rooms.turn.now() + 60 * RETRY_INTERVAL };
         // Its other seats go, too: without one of them its clients would say hello to nobody.
         for core in link.seats.clone() {
-            self.cores.send(core, Command::DetachLink(key));
+            self.rooms.cores.send(core, Command::DetachLink(key));
         }
     }
 
@@ -358,11 +363,12 @@ impl Manager {
                 HostEvent::SessionBegan { .. } | HostEvent::SessionEnded { .. } => false,
             };
             let is_soon = self.upgrade.as_ref().is_some_and(Upgrade::has_hello) && begins;
-            if self.frozen || is_soon || !self.remote.transit.later.is_empty() {
-                return self.remote.transit.later.push((core, key, said));
+            if self.frozen || is_soon || !self.rooms.remote.transit.later.is_empty() {
+                return self.rooms.remote.transit.later.push((core, key, said));
             }
         }
-        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
+        let link =
+            found!(self.rooms.turn.defects, self.rooms.remote.link(key), "link of that number");
         // One that was refused, and was opened again with fewer.
         let seat = link.seats.iter().position(|one| *one == core);
         let Some(seat) = seat else { return late("seat of a link") };
@@ -384,27 +390,28 @@ impl Manager {
     }
 
     fn ask_greeter(&mut self, task: Task) {
-        let greeter = self.remote.greeter.as_ref();
-        found!(self.turn.defects, greeter, "thread for handshakes of links").ask(task);
+        let greeter = self.rooms.remote.greeter.as_ref();
+        found!(self.rooms.turn.defects, greeter, "thread for handshakes of links").ask(task);
     }
 
     fn begin_session(&mut self, key: LinkKey) {
-        let using = self.remote.using(key);
-        let number = found!(self.turn.defects, using, "client's end of that link").next_session();
+        let using = self.rooms.remote.using(key);
+        let number =
+            found!(self.rooms.turn.defects, using, "client's end of that link").next_session();
         self.ask_greeter(Task::Begin(key, number));
     }
 
     /// The greeter has something to say.
     pub(crate) fn hear_greeter(&mut self) {
-        let greeter = self.remote.greeter.as_ref();
-        found!(self.turn.defects, greeter, "thread for handshakes of links").hear();
-        while let Some(word) = self.remote.greeter.as_ref().and_then(Greeter::word) {
+        let greeter = self.rooms.remote.greeter.as_ref();
+        found!(self.rooms.turn.defects, greeter, "thread for handshakes of links").hear();
+        while let Some(word) = self.rooms.remote.greeter.as_ref().and_then(Greeter::word) {
             match word {
                 Word::Hello(key, hello) => self.tell_client(key, ToClient::Hello(hello)),
                 Word::Client(key, peer, made) => {
-                    match self.remote.using(key) {
+                    match self.rooms.remote.using(key) {
                         Some(using) => using.established(peer),
-                        None => self.turn.defects.note("client's end of that link"),
+                        None => self.rooms.turn.defects.note("client's end of that link"),
                     }
                     self.tell_client(key, ToClient::Establish { made, peer });
                 }
@@ -416,7 +423,7 @@ impl Manager {
                          a [[link.client]] here, and this IOhost's is to be its `iohost_key`"
                     );
                 }),
-                Word::NoParty(expected) => self.turn.defects.note(expected),
+                Word::NoParty(expected) => self.rooms.turn.defects.note(expected),
                 Word::Iohost(key, greeting, made, answer) => {
                     self.hello_is_answered(key, greeting, made, answer);
                 }

@@ -320,7 +320,7 @@ impl Manager {
     pub(crate) fn put_rights(&mut self, number: u32) -> Result<(), UngivenError> {
         let put = self.put_device(number, Rights::put);
         if put.is_ok()
-            && let Some(device) = self.devices.get_mut(number)
+            && let Some(device) = self.rooms.devices.get_mut(number)
         {
             device.ungiven = None;
         }
@@ -342,8 +342,8 @@ impl Manager {
         put: Result<(), UngivenError>,
     ) -> Result<(), UngivenError> {
         let Err(error) = put else { return Ok(()) };
-        let Some(device) = self.devices.get_mut(number) else {
-            self.turn.defects.note("device whose socket was not given");
+        let Some(device) = self.rooms.devices.get_mut(number) else {
+            self.rooms.turn.defects.note("device whose socket was not given");
             return Err(error);
         };
         let name = device.kind.plan().name();
@@ -355,8 +355,8 @@ impl Manager {
     }
 
     fn put_device(&mut self, number: u32, how: How) -> Result<(), UngivenError> {
-        let Some(device) = self.devices.get(number) else {
-            self.turn.defects.note("device whose socket is to be given");
+        let Some(device) = self.rooms.devices.get(number) else {
+            self.rooms.turn.defects.note("device whose socket is to be given");
             return Ok(());
         };
         if device.listener.is_none() {
@@ -370,7 +370,7 @@ impl Manager {
 
     /// The same of the API's sockets.
     fn put_api(&self, how: How) -> Result<(), UngivenError> {
-        let daemon = &self.plan.daemon;
+        let daemon = &self.rooms.plan.daemon;
         let read = daemon.api_read.as_ref().map(|read| (read, daemon.api_read_rights()));
         let read = read.filter(|_| self.listening.read.is_some());
         for (path, written) in [(&daemon.api, daemon.api_rights())].into_iter().chain(read) {
@@ -387,7 +387,7 @@ impl Manager {
         if let Err(error) = put {
             warn!("{error}");
         }
-        for number in self.devices.keys().copied().collect::<Vec<_>>() {
+        for number in self.rooms.devices.keys().copied().collect::<Vec<_>>() {
             let put = self.put_device(number, Rights::keep);
             // It is in the log, and shown.
             let _ = self.show_ungiven(number, put);
@@ -424,8 +424,11 @@ impl Manager {
                     let nic = || wanted.nic(id).map(|it| (&it.rights, &it.socket, &it.origin));
                     let Some((rights, socket, origin)) = disk.or_else(nic) else { continue };
                     // What has no socket now is given it when it listens.
-                    let device =
-                        self.devices.number_of(id).and_then(|number| self.devices.get(number));
+                    let device = self
+                        .rooms
+                        .devices
+                        .number_of(id)
+                        .and_then(|number| self.rooms.devices.get(number));
                     let listens = device.is_some_and(|device| device.listener.is_some());
                     check_at(rights, Some(socket))
                         .and_then(|()| may_give(rights, listens.then_some(socket)))
@@ -454,7 +457,7 @@ impl Manager {
             let is_due = device.ungiven.is_some() || changes.iter().any(is_it);
             (is_due && !device.removing).then_some(device.number)
         };
-        let due: Vec<u32> = self.devices.values().filter_map(set).collect();
+        let due: Vec<u32> = self.rooms.devices.values().filter_map(set).collect();
         let put = due.into_iter().filter_map(|number| self.put_rights_or_show(number).err());
         failed.extend(put.map(|error| error.to_string()));
         failed

@@ -118,23 +118,23 @@ impl Guests {
 impl Manager {
     /// Sees what sidecores lose to others on their processors, and says once of each guest that it is there.
     pub(crate) fn see_rivals(&mut self, now_ns: u64) {
-        if self.guests.rivals.threads.is_empty() {
-            self.guests.rivals.threads = threads_of(self.cores.all.len());
+        if self.rooms.guests.rivals.threads.is_empty() {
+            self.rooms.guests.rivals.threads = threads_of(self.rooms.cores.all.len());
         }
         let waited = |thread: &Option<u32>| thread.and_then(waited_ns).unwrap_or(0);
-        let waited = self.guests.rivals.threads.iter().map(waited).collect();
-        let time_ns = self.guests.rivals.weigh(waited, now_ns);
-        let Some(roster) = &self.guests.roster else { return };
-        let cpus: Vec<u32> = self.cores.all.iter().map(|core| core.cpu).collect();
-        let vcpus = self.guests.all_vcpus();
+        let waited = self.rooms.guests.rivals.threads.iter().map(waited).collect();
+        let time_ns = self.rooms.guests.rivals.weigh(waited, now_ns);
+        let Some(roster) = &self.rooms.guests.roster else { return };
+        let cpus: Vec<u32> = self.rooms.cores.all.iter().map(|core| core.cpu).collect();
+        let vcpus = self.rooms.guests.all_vcpus();
         let times = (now_ns, time_ns);
-        let rivals = self.guests.rivals.look(roster.table(), vcpus.into_iter(), &cpus, times);
+        let rivals = self.rooms.guests.rivals.look(roster.table(), vcpus.into_iter(), &cpus, times);
         for Rival { device, vcpu, core } in rivals {
-            let Some(device) = self.devices.get_mut(device) else {
-                self.turn.defects.note("device of a guest that is followed");
+            let Some(device) = self.rooms.devices.get_mut(device) else {
+                self.rooms.turn.defects.note("device of a guest that is followed");
                 continue;
             };
-            if !device.may_log(self.turn.now()) {
+            if !device.may_log(self.rooms.turn.now()) {
                 continue;
             }
             warn!(
@@ -146,8 +146,8 @@ impl Manager {
                  (libvirt: <vcpupin>; a cpuset; or isolcpus)"
             );
         }
-        let devices = &self.devices;
-        self.guests.rivals.said.retain(|device| devices.get(*device).is_some());
+        let devices = &self.rooms.devices;
+        self.rooms.guests.rivals.said.retain(|device| devices.get(*device).is_some());
     }
 }
 

@@ -16,6 +16,7 @@ use crate::defects::found;
 use crate::device::Device;
 use crate::kind::Kind;
 use crate::manager::Manager;
+use crate::rooms::Rooms;
 use crate::start::policy_of;
 
 /// What the chains of a queue are counted as.
@@ -117,12 +118,12 @@ impl Manager {
     /// Has a device counted on what its plan says. For its queues that are attached, see
     /// [`Self::set_service`].
     pub(crate) fn meter(&mut self, number: u32) {
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device to meter");
-        let of_plan = |id: &str| self.plan.groups.iter().find(|group| group.id == id);
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device to meter");
+        let of_plan = |id: &str| self.rooms.plan.groups.iter().find(|group| group.id == id);
         let group = device.facts.service.group.as_deref().and_then(of_plan);
         let group = group.map(|group| {
-            let made = self.groups.0.entry(group.id.clone()).or_default();
+            let made = self.rooms.groups.0.entry(group.id.clone()).or_default();
             made.follow(group.limit)
         });
         device.metered.own.follow(device.facts.service.limit);
@@ -132,8 +133,8 @@ impl Manager {
     /// Has the queues of a device served as its plan says from now on, without detaching them.
     pub(crate) fn set_service(&mut self, number: u32) {
         self.meter(number);
-        let device = self.devices.get(number);
-        let device = found!(self.turn.defects, device, "device to serve otherwise");
+        let device = self.rooms.devices.get(number);
+        let device = found!(self.rooms.turn.defects, device, "device to serve otherwise");
         let (share, policy) = (device.facts.service.share, policy_of(device.facts.service.policy));
         let (target_ns, moderate_ns) =
             (device.facts.service.target_ns(), device.facts.service.moderate_ns());
@@ -162,7 +163,7 @@ impl Manager {
                 _ => false,
             })
         };
-        let devices = self.devices.values().filter(|device| {
+        let devices = self.rooms.devices.values().filter(|device| {
             let facts = &device.facts;
             !device.removing && is_changed(&facts.id, facts.service.group.as_deref())
         });
@@ -175,14 +176,14 @@ impl Manager {
         let is_in = |device: &&Device| {
             device.facts.service.group.as_deref() == Some(group) && !device.removing
         };
-        let members = self.devices.values().filter(is_in);
+        let members = self.rooms.devices.values().filter(is_in);
         let numbers: Vec<u32> = members.map(|device| device.number).collect();
         numbers.into_iter().for_each(|number| self.set_service(number));
     }
 
     /// Lets the meters of groups go that are planned no more.
     pub(crate) fn forget_groups(&mut self) {
-        let Manager { groups, plan, .. } = self;
+        let Rooms { groups, plan, .. } = &mut self.rooms;
         groups.0.retain(|id, _| plan.group(id).is_some());
     }
 }

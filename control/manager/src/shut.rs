@@ -306,15 +306,15 @@ impl Manager {
         plan: DevicePlan,
         socket: Socket,
     ) -> Result<Device, NotOpen> {
-        let number = self.devices.next_number();
+        let number = self.rooms.devices.next_number();
         if number >= DEVICES_END {
             let all = "this daemon has made all the devices it can name; restart it";
             return Err(NotOpen::Wrong(all.to_string()));
         }
         let inherited = self.estate.as_mut().and_then(|estate| estate.device_of(&plan));
         let promise = match &inherited {
-            Some(_) => self.bounds.promise_again(&plan),
-            None => self.bounds.promise(&plan).map_err(NotOpen::wrong)?,
+            Some(_) => self.rooms.bounds.promise_again(&plan),
+            None => self.rooms.bounds.promise(&plan).map_err(NotOpen::wrong)?,
         };
         let runs = |device: &&mut DeviceEstate| {
             device.connections.iter().any(|connection| connection.runs)
@@ -336,7 +336,7 @@ impl Manager {
         let disk = disk.filter(|_| !plan.disk().is_some_and(is_remote));
         let mut device = match (plan, disk) {
             (DevicePlan::Disk(plan), Some((handles, facts))) => {
-                let mut parts = DiskParts::inherit(plan, &facts, handles, &self.bonds)?;
+                let mut parts = DiskParts::inherit(plan, &facts, handles, &self.rooms.bonds)?;
                 self.recall_unsynced(&parts);
                 // Now, and not when its rings stand still.
                 if has_guest && let Some(image) = parts.bond.inherit() {
@@ -353,13 +353,13 @@ impl Manager {
         };
         device.listener = listener;
         device.promise = Some(promise);
-        device.closer = Closer::counted_in(self.bounds.waiting());
+        device.closer = Closer::counted_in(self.rooms.bounds.waiting());
         device.is_exported = self.is_exported(&device.facts.id);
         if let Err(why) = self.open_socket(&mut device, socket) {
             self.close_image(device, None);
             return Err(why);
         }
-        self.devices.use_number();
+        self.rooms.devices.use_number();
         Ok(device)
     }
 
@@ -388,7 +388,7 @@ impl Manager {
     fn open_disk(&mut self, number: u32, plan: DiskPlan) -> Result<Device, NotOpen> {
         if matches!(plan.source, Source::Remote { .. }) {
             let facts = Facts::from(&plan);
-            let mut parts = self.open_remote(plan)?.bound(&self.bonds);
+            let mut parts = self.open_remote(plan)?.bound(&self.rooms.bonds);
             let is_lost = self.recall_unsynced(&parts);
             if let Some(remote) = &mut parts.remote {
                 remote.is_lost = is_lost;
@@ -396,19 +396,21 @@ impl Manager {
             return Ok(Device::new(number, facts, Kind::Disk(parts)));
         }
         // A disk that was made once is not made again: whoever removed or unmounted its image is told.
-        let shut = self.shut.iter().find(|shut| shut.plan.id() == plan.id);
+        let shut = self.rooms.shut.iter().find(|shut| shut.plan.id() == plan.id);
         let is_new = shut.is_some_and(|shut| shut.is_new);
-        let is_kept = plan.origin == Origin::Api && self.plan.disk(&plan.id).is_some() && !is_new;
+        let is_kept =
+            plan.origin == Origin::Api && self.rooms.plan.disk(&plan.id).is_some() && !is_new;
         let is_tried_again = shut.is_some();
         let patience = if is_tried_again { Patience::Again } else { Patience::First };
         let facts = Facts::from(&plan);
-        let opened = DiskParts::open(plan, is_kept, &self.bonds, &mut self.openers, patience);
+        let opened =
+            DiskParts::open(plan, is_kept, &self.rooms.bonds, &mut self.rooms.openers, patience);
         let parts = opened.map_err(|error| match error {
             (NotOpen::Ours(text), Some(file)) => NotOpen::Ours(self.name_holder(text, file)),
             (error, _) => error,
         })?;
         if let Some(ours) = self.shares_unlocked(&parts) {
-            self.openers.let_go(&parts.plan, parts.disk, None);
+            self.rooms.openers.let_go(&parts.plan, parts.disk, None);
             return Err(ours);
         }
         self.recall_unsynced(&parts);
@@ -427,23 +429,23 @@ impl Manager {
     pub(crate) fn serve_device(&mut self, device: Device) -> Result<u32, NotOpen> {
         let number = device.number;
         if let Some(listener) = &device.listener
-            && let Err(error) = self.poll.add(listener, Token::Listener(number))
+            && let Err(error) = self.rooms.poll.add(listener, Token::Listener(number))
         {
             self.discard(device);
             return Err(NotOpen::Wrong(format!("its socket: {error}")));
         }
         if let Some(failure) = device.kind.disk().and_then(|disk| disk.disk.sync_failure_fd())
-            && let Err(error) = self.poll.add(failure, Token::Unsynced(number))
+            && let Err(error) = self.rooms.poll.add(failure, Token::Unsynced(number))
         {
             self.discard(device);
             return Err(NotOpen::Wrong(format!("it cannot be watched: {error}")));
         }
-        self.watch.wake();
-        self.devices.insert(number, device);
+        self.rooms.watch.wake();
+        self.rooms.devices.insert(number, device);
         self.meter(number);
         if let Err(error) = self.plug_in(number) {
             self.forget_guest(number);
-            if let Some(device) = self.devices.remove(number) {
+            if let Some(device) = self.rooms.devices.remove(number) {
                 self.discard(device);
             }
             return Err(NotOpen::wrong(error));
@@ -475,13 +477,13 @@ impl Manager {
         {
             // Nothing is opened by name before the predecessor has let go.
             let why = "waits until the daemon before this one has ended".to_string();
-            return self.shut.push(Shut::waiting(plan, why, self.turn.now()));
+            return self.rooms.shut.push(Shut::waiting(plan, why, self.rooms.turn.now()));
         }
         let opened = self.open_device(plan.clone()).and_then(|device| self.serve_device(device));
         if let Err(why) = opened {
-            self.shut.push(match why {
+            self.rooms.shut.push(match why {
                 NotOpen::Ended(_) | NotOpen::Late(_) | NotOpen::Living(_) => {
-                    Shut::waiting_for(plan, &why, self.turn.now())
+                    Shut::waiting_for(plan, &why, self.rooms.turn.now())
                 }
                 NotOpen::Ours(_) | NotOpen::Wrong(_) => Shut::failed(plan, why.to_string()),
             });
@@ -490,7 +492,7 @@ impl Manager {
 
     /// Writes into the log which devices are not open, and why.
     pub(crate) fn log_shut(&self) {
-        for Alike { first, more } in alike(&self.shut) {
+        for Alike { first, more } in alike(&self.rooms.shut) {
             let (device, why) = (first.plan.id(), &first.problem);
             match first.retry {
                 Some(_) => warn!(device, "waits: {why}{more}"),
@@ -501,15 +503,20 @@ impl Manager {
 
     /// The device of that name that is not open.
     pub(crate) fn shut_device(&mut self, id: &str) -> Option<&mut Shut> {
-        self.shut.iter_mut().find(|shut| shut.plan.id() == id)
+        self.rooms.shut.iter_mut().find(|shut| shut.plan.id() == id)
     }
 
     /// Tries again what is due.
     pub(crate) fn open_shut(&mut self) {
-        let now = self.turn.now();
+        let now = self.rooms.turn.now();
         let is_due = |shut: &Shut| shut.due_at().is_some_and(|at| at <= now);
-        let due: Vec<DevicePlan> =
-            self.shut.iter().filter(|shut| is_due(shut)).map(|shut| shut.plan.clone()).collect();
+        let due: Vec<DevicePlan> = self
+            .rooms
+            .shut
+            .iter()
+            .filter(|shut| is_due(shut))
+            .map(|shut| shut.plan.clone())
+            .collect();
         for plan in due {
             self.open_again(plan, now);
         }
@@ -518,17 +525,18 @@ impl Manager {
     fn open_again(&mut self, plan: DevicePlan, now: Instant) {
         let id = plan.id().to_string();
         let opened = self.open_device(plan).and_then(|device| self.serve_device(device));
-        let removing = self.devices.values().any(|device| device.removing)
-            || self.openers.is_closing()
+        let removing = self.rooms.devices.values().any(|device| device.removing)
+            || self.rooms.openers.is_closing()
             || self.is_taking();
         let why = match opened {
             Ok(_) => {
-                self.shut.retain(|shut| shut.plan.id() != id);
+                self.rooms.shut.retain(|shut| shut.plan.id() != id);
                 return info!(device = id, "open now");
             }
             Err(why) => why,
         };
-        let shut = found!(self.turn.defects, self.shut_device(&id), "device that is not open");
+        let shut =
+            found!(self.rooms.turn.defects, self.shut_device(&id), "device that is not open");
         // Of what nobody knows yet holds what was known.
         if !matches!(why, NotOpen::Late(_)) || shut.problem.ends_with(NO_THREAD) {
             shut.problem = why.to_string();
@@ -545,8 +553,8 @@ impl Manager {
 
     /// A disk is gone: what waited for its image or socket is tried at once.
     pub(crate) fn retry_shut(&mut self) {
-        let now = self.turn.now();
-        for retry in self.shut.iter_mut().filter_map(|shut| shut.retry.as_mut()) {
+        let now = self.rooms.turn.now();
+        for retry in self.rooms.shut.iter_mut().filter_map(|shut| shut.retry.as_mut()) {
             (retry.since, retry.at, retry.pause) = (now, now, PAUSE_MIN);
         }
     }
@@ -557,7 +565,8 @@ impl Manager {
             let parts = device.kind.disk().filter(|parts| parts.file == Some(file))?;
             parts.plan.source.path().map(str::to_string)
         };
-        let holder = self.devices.values().find_map(|device| Some((device, path_of(device)?)));
+        let holder =
+            self.rooms.devices.values().find_map(|device| Some((device, path_of(device)?)));
         match holder {
             Some((device, path)) => {
                 let (id, leaving) = (

@@ -117,7 +117,7 @@ impl Manager {
     /// A queue of the device has begun to wait, or has ceased to, or is back.
     pub(crate) fn say_stalls(&mut self, number: u32) {
         // As in `queue_failed`.
-        let Some(device) = self.devices.get_mut(number) else { return late("device") };
+        let Some(device) = self.rooms.devices.get_mut(number) else { return late("device") };
         let stall = Stall::of(device);
         let is_served = device.queues.iter().any(Queue::is_attached);
         let Some(disk) = device.kind.disk_mut() else { return };
@@ -136,9 +136,9 @@ impl Manager {
         };
         if is_bad && stall.is_none() {
             // Those that this line tells of.
-            disk.failures.were_told(faults, self.turn.now());
+            disk.failures.were_told(faults, self.rooms.turn.now());
         }
-        if !device.may_log(self.turn.now()) {
+        if !device.may_log(self.rooms.turn.now()) {
             return;
         }
         let id = &device.facts.id;

@@ -332,12 +332,12 @@ pub(crate) fn plan_kept(state: &StateFile, plan: &mut Plan) -> Result<Planned, S
 impl Manager {
     /// What was made through the API, to be kept.
     pub(crate) fn keep(&self) -> std::io::Result<()> {
-        let Plan { disks, switches, nics, groups, .. } = &self.plan;
+        let Plan { disks, switches, nics, groups, .. } = &self.rooms.plan;
         let disks = disks.iter().filter(|disk| disk.origin == Origin::Api);
         let switches = switches.iter().filter(|switch| switch.origin == Origin::Api);
         let nics = nics.iter().filter(|nic| nic.origin == Origin::Api);
         let groups = groups.iter().filter(|group| group.origin == Origin::Api);
-        self.state.write(&Devices {
+        self.rooms.state.write(&Devices {
             disks: disks.map(|disk| disk.spec.clone()).collect(),
             switches: switches.map(|switch| switch.spec.clone()).collect(),
             nics: nics.map(|nic| nic.spec.clone()).collect(),

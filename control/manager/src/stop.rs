@@ -18,22 +18,22 @@ const STOP_TIME_MAX: Duration = Duration::from_millis(1500);
 impl Manager {
     /// Begins to stop, on a signal.
     pub(crate) fn begin_stop(&mut self) {
-        self.poll.clear_signals(Token::Stop);
+        self.rooms.poll.clear_signals(Token::Stop);
         if self.stop_by.is_some() {
             return;
         }
         self.settle_for_good();
         info!("stopping");
-        (self.options.stopping)();
+        (self.rooms.options.stopping)();
         self.give_up_upgrade(&UpgradeError::Stopping);
-        self.shut.clear();
+        self.rooms.shut.clear();
         self.adding.clear();
         self.give_up_uplinks();
-        self.stop_by = Some(self.turn.now() + STOP_TIME_MAX);
-        let devices: Vec<u32> = self.devices.keys().copied().collect();
+        self.stop_by = Some(self.rooms.turn.now() + STOP_TIME_MAX);
+        let devices: Vec<u32> = self.rooms.devices.keys().copied().collect();
         for number in devices {
-            let device = self.devices.get_mut(number);
-            let device = found!(self.turn.defects, device, "device to stop");
+            let device = self.rooms.devices.get_mut(number);
+            let device = found!(self.rooms.turn.defects, device, "device to stop");
             device.close_socket();
             let attached = device.attached();
             if attached.is_empty() {
@@ -41,13 +41,13 @@ impl Manager {
             }
             attached.into_iter().for_each(|queue| self.detach(number, queue));
             // Its queues must not start again, and its front-end sees the end at once.
-            let device = self.devices.get_mut(number);
-            found!(self.turn.defects, device, "device to stop").removing = true;
+            let device = self.rooms.devices.get_mut(number);
+            found!(self.rooms.turn.defects, device, "device to stop").removing = true;
         }
     }
 
     pub(crate) fn close_all(&mut self) {
-        self.devices.values_mut().for_each(Device::close_socket);
+        self.rooms.devices.values_mut().for_each(Device::close_socket);
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

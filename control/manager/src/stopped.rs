@@ -19,13 +19,13 @@ impl Manager {
     /// A queue takes nothing more, for that reason.
     pub(crate) fn queue_failed(&mut self, key: sidecore::QueueKey, violation: &str) {
         // The sidecore that had it then may be heard after the one that it has moved to, and has gone home from.
-        let Some(device) = self.devices.get_mut(key.device) else { return late("device") };
+        let Some(device) = self.rooms.devices.get_mut(key.device) else { return late("device") };
         let queue = device.queues.get_mut(usize::from(key.queue));
-        let queue = found!(self.turn.defects, queue, "queue of the number that is stopped");
+        let queue = found!(self.rooms.turn.defects, queue, "queue of the number that is stopped");
         let id = match queue.place().map(|place| place.owner) {
             Some(Owner::Connection(id)) => id,
             // Its ring is this daemon's own, and a link is its driver.
-            Some(Owner::Link) => return self.turn.defects.note("sound ring of a link"),
+            Some(Owner::Link) => return self.rooms.turn.defects.note("sound ring of a link"),
             None => return late("service"),
         };
         // A front-end that has gone leaves no problem behind: the next one starts the queue anew.
@@ -33,7 +33,7 @@ impl Manager {
             return late("front-end");
         };
         queue.stop(violation);
-        if device.log.allows(self.turn.now()) {
+        if device.log.allows(self.rooms.turn.now()) {
             warn!(device = device.facts.id, queue = key.queue, "it is stopped: {violation}");
         }
         // Without a descriptor left, only the counters and the log tell.
@@ -47,9 +47,9 @@ impl Manager {
 
     /// A front-end made a sidecore wait, which serves others too: it may do so once in a while.
     pub(crate) fn shut_out(&mut self, number: u32, connection: u32) {
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device whose front-end is shut out");
-        let until = self.turn.now() + SHUT_OUT_TIME;
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device whose front-end is shut out");
+        let until = self.rooms.turn.now() + SHUT_OUT_TIME;
         (device.closed_until, device.connect_after) = (Some(until), Some(until));
         device.problem = Some(format!(
             "its front-end made a call descriptor block, which holds up others; no front-end is \

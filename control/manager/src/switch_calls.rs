@@ -44,25 +44,26 @@ impl MacQuery {
 
 impl Manager {
     pub(crate) fn list_switches(&self) -> Answer {
-        let view = |plan: &SwitchPlan| self.network.switch(&plan.id).map(|s| self.switch_view(s));
+        let view =
+            |plan: &SwitchPlan| self.rooms.network.switch(&plan.id).map(|s| self.switch_view(s));
         Answer::Switches(SwitchList {
-            switches: self.plan.switches.iter().filter_map(view).collect(),
+            switches: self.rooms.plan.switches.iter().filter_map(view).collect(),
         })
     }
 
     /// Answers when every sidecore has said whom it heard, or time is up.
     pub(crate) fn show_switch(&mut self, id: &str, reply: Reply) {
-        let Some(Switch { bridge, plan, .. }) = self.network.switch(id) else {
+        let Some(Switch { bridge, plan, .. }) = self.rooms.network.switch(id) else {
             return reply.answer(Err(ApiError::no_such_switch(id)));
         };
         let (bridge, room) = (*bridge, usize::from(plan.macs_max) + MACS_OF_PORTS);
         let token = self.next_query;
         self.next_query += 1;
-        let missing = self.cores.all.len();
+        let missing = self.rooms.cores.all.len();
         for core in 0..missing {
-            self.cores.send(core, Command::ShowMacs(MacTable::new(bridge, token, room)));
+            self.rooms.cores.send(core, Command::ShowMacs(MacTable::new(bridge, token, room)));
         }
-        let (heard, answer_by) = (BTreeMap::new(), self.turn.tick() + MACS_TIME_MAX);
+        let (heard, answer_by) = (BTreeMap::new(), self.rooms.turn.tick() + MACS_TIME_MAX);
         self.queries.push(MacQuery { token, bridge, missing, heard, reply, answer_by });
     }
 
@@ -95,7 +96,7 @@ impl Manager {
     fn answer_query(&mut self, at: usize) {
         let MacQuery { bridge, heard, reply, .. } = self.queries.remove(at);
         let its = |switch: &&Switch| switch.bridge == bridge;
-        let Some(switch) = self.network.switches.iter().find(its) else {
+        let Some(switch) = self.rooms.network.switches.iter().find(its) else {
             let gone = ApiError::new(ErrorKind::NotFound, "the switch is gone", "");
             return reply.answer(Err(gone));
         };
@@ -110,7 +111,7 @@ impl Manager {
     }
 
     pub(crate) fn add_switch(&mut self, spec: &SwitchSpec) -> Answered {
-        let plan = self.plan.switch_from_api(spec)?;
+        let plan = self.rooms.plan.switch_from_api(spec)?;
         let id = plan.id.clone();
         let refused = |error: &dyn std::fmt::Display| {
             let hint = "put that right, or name another interface";
@@ -119,13 +120,13 @@ impl Manager {
         let opened = self.open_uplinks(&plan).map_err(|error| refused(&error))?;
         let opened = opened.into_iter().map(Some).collect();
         self.serve_switch(plan.clone(), opened).map_err(|error| refused(&error))?;
-        self.plan.switches.push(plan);
+        self.rooms.plan.switches.push(plan);
         if let Err(error) = self.keep() {
             self.begin_switch_removal(&id, None);
             return Err(not_kept(&error, UNDONE));
         }
         info!(switch = id, "added");
-        let shown = self.network.switch(&id).map(|switch| self.switch_view(switch));
+        let shown = self.rooms.network.switch(&id).map(|switch| self.switch_view(switch));
         let shown = shown.ok_or_else(|| ApiError::no_such_switch(&id))?;
         Ok(Answer::Switch(Box::new(shown)))
     }
@@ -148,10 +149,10 @@ impl Manager {
     }
 
     pub(crate) fn remove_switch(&mut self, id: &str, reply: Reply) {
-        let plan = self.plan.switch(id).ok_or_else(|| ApiError::no_such_switch(id));
+        let plan = self.rooms.plan.switch(id).ok_or_else(|| ApiError::no_such_switch(id));
         let may = plan
             .and_then(|plan| self.check_origin(&format!("switch {id:?}"), &plan.origin))
-            .and_then(|()| self.plan.check_switch_is_free(id));
+            .and_then(|()| self.rooms.plan.check_switch_is_free(id));
         if let Err(error) = may {
             return reply.answer(Err(error));
         }
@@ -163,20 +164,20 @@ impl Manager {
 
     /// Puts another plan in the place of the switch's of that name.
     pub(crate) fn set_switch_plan(&mut self, plan: SwitchPlan) {
-        if let Some(switch) = self.network.switch_mut(&plan.id) {
+        if let Some(switch) = self.rooms.network.switch_mut(&plan.id) {
             switch.plan.clone_from(&plan);
         }
-        if let Some(mine) = self.plan.switches.iter_mut().find(|mine| mine.id == plan.id) {
+        if let Some(mine) = self.rooms.plan.switches.iter_mut().find(|mine| mine.id == plan.id) {
             *mine = plan;
         }
     }
 
     /// The uplink of a switch that is on that interface.
     pub(crate) fn uplink_on(&self, switch: &str, name: &str) -> Option<u32> {
-        let bridge = self.network.switch(switch)?.bridge;
-        let mut its = self.network.uplinks_of(bridge).into_iter();
+        let bridge = self.rooms.network.switch(switch)?.bridge;
+        let mut its = self.rooms.network.uplinks_of(bridge).into_iter();
         its.find(|number| {
-            let uplink = self.network.uplinks.get(number);
+            let uplink = self.rooms.network.uplinks.get(number);
             uplink.is_some_and(|uplink| uplink.plan.name() == name && !uplink.is_leaving())
         })
     }
@@ -188,7 +189,7 @@ impl Manager {
         uplink: UplinkPlan,
         opened: Option<HostPorts>,
     ) {
-        match self.network.switch(switch).map(|switch| switch.bridge) {
+        match self.rooms.network.switch(switch).map(|switch| switch.bridge) {
             Some(bridge) => self.uplink_of_switch(bridge, uplink, opened),
             // The reload that added it said so.
             None => {

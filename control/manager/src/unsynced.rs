@@ -62,7 +62,7 @@ impl Manager {
     /// A disk that has a mark is opened as failed. Whether it has one.
     pub(crate) fn recall_unsynced(&self, parts: &DiskParts) -> bool {
         let id = &parts.plan.id;
-        let is_marked = parts.marked_as().is_some_and(|image| self.unsynced.has(id, &image));
+        let is_marked = parts.marked_as().is_some_and(|image| self.rooms.unsynced.has(id, &image));
         if is_marked {
             warn!(disk = id, "it could not make data stable before; no flush succeeds");
             parts.disk.assume_sync_failed();
@@ -72,7 +72,9 @@ impl Manager {
 
     /// A device has just lost data: that is marked.
     pub(crate) fn note_unsynced(&mut self, number: u32) {
-        let Some(DiskParts { disk, .. }) = self.devices.disk(number) else { return late("disk") };
+        let Some(DiskParts { disk, .. }) = self.rooms.devices.disk(number) else {
+            return late("disk");
+        };
         if let Some(failure) = disk.sync_failure_fd() {
             let _ = rustix::io::read(failure, &mut [0; 8]);
         }
@@ -85,14 +87,18 @@ impl Manager {
     /// That a device has lost data is kept.
     pub(crate) fn mark_unsynced(&mut self, number: u32) {
         self.count_loss(number);
-        let parts = found!(self.turn.defects, self.devices.disk(number), "disk that has lost data");
+        let parts = found!(
+            self.rooms.turn.defects,
+            self.rooms.devices.disk(number),
+            "disk that has lost data"
+        );
         let (id, image) = (&parts.plan.id, parts.marked_as().unwrap_or_default());
         error!(
             disk = id,
             "it could not make data stable: no flush succeeds until you have checked its data and say \
              `sidecore disk clear {id}`"
         );
-        if let Err(error) = self.unsynced.note(id, &image) {
+        if let Err(error) = self.rooms.unsynced.note(id, &image) {
             error!(disk = id, %error, "that could not be kept: a restart of the daemon forgets it");
         }
     }
@@ -100,8 +106,8 @@ impl Manager {
     /// A disk is gone for good, and with it what was said of it. One that is only made anew, because
     /// its part of the file was changed, keeps its mark.
     pub(crate) fn forget_unsynced(&mut self, id: &str) {
-        if self.plan.disk(id).is_none()
-            && let Err(error) = self.unsynced.forget(id)
+        if self.rooms.plan.disk(id).is_none()
+            && let Err(error) = self.rooms.unsynced.forget(id)
         {
             warn!(disk = id, %error, "its mark of lost data could not be removed");
         }
@@ -109,13 +115,15 @@ impl Manager {
 
     /// The operator knows what was lost.
     pub(crate) fn clear(&mut self, id: &str) -> Result<Answer, ApiError> {
-        let number = self.devices.number_of(id).ok_or_else(|| self.plan.no_such_disk(id))?;
-        let parts = self.devices.disk(number).ok_or_else(|| self.plan.no_such_disk(id))?;
+        let number =
+            self.rooms.devices.number_of(id).ok_or_else(|| self.rooms.plan.no_such_disk(id))?;
+        let parts =
+            self.rooms.devices.disk(number).ok_or_else(|| self.rooms.plan.no_such_disk(id))?;
         if !parts.sync_failed() {
             let error = format!("disk {id:?} has lost no data that it knows of");
             return Err(ApiError::new(ErrorKind::Conflict, error, "there is nothing to clear"));
         }
-        self.unsynced.forget(id).map_err(|error| {
+        self.rooms.unsynced.forget(id).map_err(|error| {
             let error = format!("the mark of disk {id:?} cannot be removed: {error}");
             ApiError::new(ErrorKind::Internal, error, "mend the state folder and clear it again")
         })?;

@@ -21,6 +21,7 @@ use crate::defects::{found, late};
 use crate::host_ports::{Guest, HostPorts};
 use crate::manager::Manager;
 use crate::network::Place;
+use crate::rooms::Rooms;
 use crate::start::policy_of;
 use crate::upgrade::estate::UplinkEstate;
 
@@ -162,11 +163,11 @@ impl Manager {
     pub(crate) fn open_uplinks(&self, plan: &SwitchPlan) -> Result<Vec<HostPorts>, HostOpenError> {
         let mut opened = Vec::new();
         for uplink in &plan.uplinks {
-            match HostPorts::open(&uplink.host, None, &self.taps) {
+            match HostPorts::open(&uplink.host, None, &self.rooms.taps) {
                 Ok(ports) => opened.push(ports),
                 Err(error) => {
                     opened.into_iter().zip(&plan.uplinks).for_each(|(ports, uplink)| {
-                        ports.take_away(&uplink.host, &self.taps);
+                        ports.take_away(&uplink.host, &self.rooms.taps);
                     });
                     return Err(error);
                 }
@@ -177,7 +178,7 @@ impl Manager {
 
     /// The host's end of a NIC's wire.
     pub(crate) fn wire_up(&mut self, nic: u32, id: &str, host: HostPlan, place: Place) -> u32 {
-        let parts = self.devices.nic_mut(nic);
+        let parts = self.rooms.devices.nic_mut(nic);
         let (opened, share, policy, guest) = match parts {
             Some(parts) => {
                 let plan = &parts.plan;
@@ -189,7 +190,7 @@ impl Manager {
                 )
             }
             None => {
-                self.turn.defects.note("NIC to wire up");
+                self.rooms.turn.defects.note("NIC to wire up");
                 (None, config::spec::SHARE_DEFAULT, config::plan::PolicyPlan::default(), None)
             }
         };
@@ -212,13 +213,13 @@ impl Manager {
         let Some(place) = self.place_of_uplink(bridge, number) else {
             return warn!(uplink = plan.name(), "its switch has no port left");
         };
-        self.cores.take_load(place.home, 1);
+        self.rooms.cores.take_load(place.home, 1);
         self.add_uplink(number, plan, place, None, None, opened);
     }
 
     fn name_uplink(&mut self) -> u32 {
-        let number = self.network.next_uplink;
-        self.network.next_uplink = number.wrapping_add(1);
+        let number = self.rooms.network.next_uplink;
+        self.rooms.network.next_uplink = number.wrapping_add(1);
         number
     }
 
@@ -239,12 +240,12 @@ impl Manager {
             guest,
             counters: Arc::default(),
             work: Arc::default(),
-            state: State::Shut { problem, retry_at: self.turn.now() },
+            state: State::Shut { problem, retry_at: self.rooms.turn.now() },
             removing: false,
             moving_to: None,
         };
         let spec = uplink.port_spec();
-        self.network.uplinks.insert(number, uplink);
+        self.rooms.network.uplinks.insert(number, uplink);
         self.set_port(place, Some(spec));
         match opened {
             Some(ports) => self.attach_uplink(number, ports),
@@ -256,10 +257,10 @@ impl Manager {
 
     /// Opens what is here.
     fn open_ports(&mut self, number: u32) -> Option<Result<HostPorts, HostOpenError>> {
-        let uplink = self.network.uplinks.get(&number)?;
+        let uplink = self.rooms.network.uplinks.get(&number)?;
         let (host, guest) = (uplink.plan.host.clone(), uplink.guest);
         let is_there = self.link_is_there(&host);
-        Some(is_there.and_then(|()| HostPorts::open(&host, guest, &self.taps)))
+        Some(is_there.and_then(|()| HostPorts::open(&host, guest, &self.rooms.taps)))
     }
 
     /// Takes what uplinks have counted, and the queues of taps that another process hands over, before that one lets go: their carrier
@@ -268,7 +269,9 @@ impl Manager {
     /// # Errors
     /// Which tap, and why.
     pub(crate) fn inherit_uplinks(&mut self) -> Result<(), HostOpenError> {
-        let Manager { network, estate: Some(estate), .. } = self else { return Ok(()) };
+        let Manager { rooms: Rooms { network, .. }, estate: Some(estate), .. } = self else {
+            return Ok(());
+        };
         for uplink in network.uplinks.values_mut() {
             if let Some(counted) = estate.uplinks.get(&uplink.lasting_name()) {
                 uplink.count_on(counted);
@@ -285,8 +288,8 @@ impl Manager {
 
     /// Changes an uplink in place: its VLANs, limits, share.
     pub(crate) fn change_uplink(&mut self, number: u32, plan: UplinkPlan) {
-        let uplink = self.network.uplinks.get_mut(&number);
-        let uplink = found!(self.turn.defects, uplink, "uplink to change");
+        let uplink = self.rooms.network.uplinks.get_mut(&number);
+        let uplink = found!(self.rooms.turn.defects, uplink, "uplink to change");
         let is_served_otherwise =
             (uplink.plan.share, uplink.plan.policy) != (plan.share, plan.policy);
         uplink.plan = plan;
@@ -302,10 +305,10 @@ impl Manager {
         if !self.plug_uplink_in_anew(number) {
             return self.wait_for_a_port(number);
         }
-        let opened = found!(self.turn.defects, self.open_ports(number), "uplink to open");
+        let opened = found!(self.rooms.turn.defects, self.open_ports(number), "uplink to open");
         let pause = self.uplink_pause();
-        let uplink = self.network.uplinks.get_mut(&number);
-        let uplink = found!(self.turn.defects, uplink, "uplink that was opened");
+        let uplink = self.rooms.network.uplinks.get_mut(&number);
+        let uplink = found!(self.rooms.turn.defects, uplink, "uplink that was opened");
         match opened {
             Ok(ports) => {
                 info!(uplink = uplink.name(), "open");
@@ -316,15 +319,16 @@ impl Manager {
                 if uplink.problem() != Some(new.as_str()) {
                     warn!(uplink = uplink.name(), "cannot be opened: {new}");
                 }
-                uplink.state = State::Shut { problem: new, retry_at: self.turn.now() + pause };
+                uplink.state =
+                    State::Shut { problem: new, retry_at: self.rooms.turn.now() + pause };
             }
         }
     }
 
     /// After the next failure. What a predecessor had comes free a moment after it has ended.
     fn uplink_pause(&self) -> Duration {
-        match self.took_over_at {
-            Some(at) if self.turn.now() < at + RETRY_INTERVAL => HASTY_INTERVAL,
+        match self.rooms.took_over_at {
+            Some(at) if self.rooms.turn.now() < at + RETRY_INTERVAL => HASTY_INTERVAL,
             _ => RETRY_INTERVAL,
         }
     }
@@ -332,15 +336,15 @@ impl Manager {
     /// Gives the sidecores back what is kept here; whether there was something.
     pub(crate) fn send_uplinks_out(&mut self) -> bool {
         let kept = |uplink: &Uplink| matches!(uplink.state, State::Kept(_));
-        let kept = self.network.uplinks.iter().filter(|(_, uplink)| kept(uplink));
+        let kept = self.rooms.network.uplinks.iter().filter(|(_, uplink)| kept(uplink));
         let kept = kept.map(|(number, _)| *number).collect::<Vec<_>>();
         let has_some = !kept.is_empty();
         for number in kept {
-            let Some(uplink) = self.network.uplinks.get_mut(&number) else {
-                self.turn.defects.note("uplink that was kept");
+            let Some(uplink) = self.rooms.network.uplinks.get_mut(&number) else {
+                self.rooms.turn.defects.note("uplink that was kept");
                 continue;
             };
-            let shut = State::Shut { problem: String::new(), retry_at: self.turn.now() };
+            let shut = State::Shut { problem: String::new(), retry_at: self.rooms.turn.now() };
             if let State::Kept(ports) = std::mem::replace(&mut uplink.state, shut) {
                 // One of which the other process was to have another is opened anew.
                 if ports.count() > 0 {
@@ -355,8 +359,8 @@ impl Manager {
         if let Some(end) = ports.take_end() {
             self.plug_into_link(number, end);
         }
-        let uplink = self.network.uplinks.get_mut(&number);
-        let uplink = found!(self.turn.defects, uplink, "uplink to serve");
+        let uplink = self.rooms.network.uplinks.get_mut(&number);
+        let uplink = found!(self.rooms.turn.defects, uplink, "uplink to serve");
         let (served_as, queues) = (ports.describe(), ports.count());
         let (back, problem) = (HostPorts::default(), None);
         uplink.state = State::Open(Lent { served_as, asked_back: false, queues, back, problem });
@@ -368,14 +372,14 @@ impl Manager {
                 policy: policy_of(uplink.plan.policy),
                 counters: Arc::clone(&uplink.work),
             };
-            self.cores.send(uplink.place.home, Command::AttachHost(HostServed::new(spec)));
+            self.rooms.cores.send(uplink.place.home, Command::AttachHost(HostServed::new(spec)));
         }
     }
 
     /// Opens what is due.
     pub(crate) fn retry_uplinks(&mut self, now: Instant) {
         let due = |uplink: &Uplink| uplink.due_at().is_some_and(|at| at <= now);
-        let uplinks = self.network.uplinks.iter().filter(|(_, uplink)| due(uplink));
+        let uplinks = self.rooms.network.uplinks.iter().filter(|(_, uplink)| due(uplink));
         for number in uplinks.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.open_uplink(number);
         }
@@ -383,31 +387,33 @@ impl Manager {
 
     /// Those that are not open are tried again at once.
     pub(crate) fn retry_uplinks_now(&mut self) {
-        for uplink in self.network.uplinks.values_mut() {
+        for uplink in self.rooms.network.uplinks.values_mut() {
             if let State::Shut { retry_at, .. } = &mut uplink.state {
-                *retry_at = self.turn.now();
+                *retry_at = self.rooms.turn.now();
             }
         }
     }
 
     /// Has an uplink's descriptors come back, once.
     fn ask_back(&mut self, number: u32) {
-        let uplink = self.network.uplinks.get_mut(&number);
-        let uplink = found!(self.turn.defects, uplink, "uplink to ask for");
+        let uplink = self.rooms.network.uplinks.get_mut(&number);
+        let uplink = found!(self.rooms.turn.defects, uplink, "uplink to ask for");
         let State::Open(lent) = &mut uplink.state else { return };
         if std::mem::replace(&mut lent.asked_back, true) {
             return;
         }
         for queue in 0..lent.queues {
             // One that is back already is not known there any more.
-            self.cores.send(uplink.place.home, Command::DetachHost(uplink.key(queue)));
+            self.rooms.cores.send(uplink.place.home, Command::DetachHost(uplink.key(queue)));
         }
     }
 
     /// Removes an uplink: now, or when its descriptor is back.
     pub(crate) fn remove_uplink(&mut self, number: u32) {
         // That of a wire goes before its NIC, which asks once more.
-        let Some(uplink) = self.network.uplinks.get_mut(&number) else { return late("uplink") };
+        let Some(uplink) = self.rooms.network.uplinks.get_mut(&number) else {
+            return late("uplink");
+        };
         uplink.removing = true;
         match uplink.is_attached() {
             true => self.ask_back(number),
@@ -417,8 +423,8 @@ impl Manager {
 
     /// Moves an uplink to another bridge: now, or when its descriptor is back.
     pub(crate) fn move_uplink(&mut self, number: u32, to: BridgeId) {
-        let uplink = self.network.uplinks.get_mut(&number);
-        let uplink = found!(self.turn.defects, uplink, "uplink to move");
+        let uplink = self.rooms.network.uplinks.get_mut(&number);
+        let uplink = found!(self.rooms.turn.defects, uplink, "uplink to move");
         uplink.moving_to = Some(to);
         match uplink.is_attached() {
             true => self.ask_back(number),
@@ -429,22 +435,22 @@ impl Manager {
 
     /// Brings an uplink that is to move to its new bridge. False: that has no port left, and it is to move still.
     fn plug_uplink_in_anew(&mut self, number: u32) -> bool {
-        let uplink = self.network.uplinks.get_mut(&number);
-        let uplink = found!(self.turn.defects, uplink, "uplink that may move");
+        let uplink = self.rooms.network.uplinks.get_mut(&number);
+        let uplink = found!(self.rooms.turn.defects, uplink, "uplink that may move");
         let to = uplink.moving_to.take().filter(|_| !uplink.removing);
         let (Some(to), from) = (to, uplink.place) else { return true };
-        self.cores.give_load(from.home, 1);
+        self.rooms.cores.give_load(from.home, 1);
         let place = self.place_of_uplink(to, number);
-        self.cores.take_load(place.unwrap_or(from).home, 1);
+        self.rooms.cores.take_load(place.unwrap_or(from).home, 1);
         let Some(place) = place else {
-            let uplink = self.network.uplinks.get_mut(&number);
-            found!(self.turn.defects, uplink, "uplink that is to move").moving_to = Some(to);
+            let uplink = self.rooms.network.uplinks.get_mut(&number);
+            found!(self.rooms.turn.defects, uplink, "uplink that is to move").moving_to = Some(to);
             return false;
         };
         self.set_port(from, None);
         self.leave_switch(from);
-        let uplink = self.network.uplinks.get_mut(&number);
-        let uplink = found!(self.turn.defects, uplink, "uplink that moves");
+        let uplink = self.rooms.network.uplinks.get_mut(&number);
+        let uplink = found!(self.rooms.turn.defects, uplink, "uplink that moves");
         uplink.place = place;
         let spec = uplink.port_spec();
         self.set_port(place, Some(spec));
@@ -453,9 +459,9 @@ impl Manager {
 
     /// It is closed, and looks for a port now and then.
     fn wait_for_a_port(&mut self, number: u32) {
-        let retry_at = self.turn.now() + RETRY_INTERVAL;
-        let uplink = self.network.uplinks.get_mut(&number);
-        let uplink = found!(self.turn.defects, uplink, "uplink that waits for a port");
+        let retry_at = self.rooms.turn.now() + RETRY_INTERVAL;
+        let uplink = self.rooms.network.uplinks.get_mut(&number);
+        let uplink = found!(self.rooms.turn.defects, uplink, "uplink that waits for a port");
         let problem = "its switch has no port left".to_string();
         if uplink.problem() != Some(problem.as_str()) {
             warn!(uplink = uplink.name(), "is closed: {problem}");
@@ -473,11 +479,11 @@ impl Manager {
     /// asked back the uplink goes on: elsewhere, anew, or not at all.
     pub(crate) fn uplink_is_back(&mut self, spec: HostSpec, problem: Option<String>) {
         let HostSpec { key, port, .. } = spec;
-        let number = found!(self.turn.defects, self.uplink_of(key), "uplink that came back");
-        let uplink = self.network.uplinks.get_mut(&number);
-        let uplink = found!(self.turn.defects, uplink, "uplink that came back");
+        let number = found!(self.rooms.turn.defects, self.uplink_of(key), "uplink that came back");
+        let uplink = self.rooms.network.uplinks.get_mut(&number);
+        let uplink = found!(self.rooms.turn.defects, uplink, "uplink that came back");
         let State::Open(lent) = &mut uplink.state else {
-            return self.turn.defects.note("sidecore that had the uplink which came back");
+            return self.rooms.turn.defects.note("sidecore that had the uplink which came back");
         };
         let gone = match uplink.plan.host {
             HostPlan::Remote { .. } | HostPlan::Lent { .. } => "its link has let it go",
@@ -499,8 +505,8 @@ impl Manager {
             return self.wait_for_a_port(number);
         }
         let stopping = self.is_stopping();
-        let uplink = self.network.uplinks.get_mut(&number);
-        let uplink = found!(self.turn.defects, uplink, "uplink that is back");
+        let uplink = self.rooms.network.uplinks.get_mut(&number);
+        let uplink = found!(self.rooms.turn.defects, uplink, "uplink that is back");
         let removing = uplink.removing;
         let host = uplink.plan.host.clone();
         if let Some(problem) = &problem {
@@ -513,11 +519,11 @@ impl Manager {
             }
             return self.attach_uplink(number, ports);
         }
-        let retry_at = self.turn.now() + RETRY_INTERVAL;
+        let retry_at = self.rooms.turn.now() + RETRY_INTERVAL;
         uplink.state = State::Shut { problem: problem.unwrap_or_default(), retry_at };
         // At a stop everything stays as it is, so that what others made of it does.
         match removing && !stopping {
-            true => ports.take_away(&host, &self.taps),
+            true => ports.take_away(&host, &self.rooms.taps),
             false => drop(ports),
         }
         if removing {
@@ -526,20 +532,20 @@ impl Manager {
     }
 
     fn uplink_is_gone(&mut self, number: u32) {
-        let uplink = self.network.uplinks.remove(&number);
-        let uplink = found!(self.turn.defects, uplink, "uplink that is gone");
+        let uplink = self.rooms.network.uplinks.remove(&number);
+        let uplink = found!(self.rooms.turn.defects, uplink, "uplink that is gone");
         self.set_port(uplink.place, None);
         // Whoever waited for its interface may have it.
-        for other in self.network.uplinks.values_mut() {
+        for other in self.rooms.network.uplinks.values_mut() {
             if let State::Shut { retry_at, .. } = &mut other.state {
-                *retry_at = self.turn.now();
+                *retry_at = self.rooms.turn.now();
             }
         }
         match uplink.nic {
             // It waits for this.
-            Some((_, nic)) => drop(self.turn.touch(nic)),
+            Some((_, nic)) => drop(self.rooms.turn.touch(nic)),
             None => {
-                self.cores.give_load(uplink.place.home, 1);
+                self.rooms.cores.give_load(uplink.place.home, 1);
                 self.leave_switch(uplink.place);
             }
         }
@@ -547,12 +553,17 @@ impl Manager {
 
     fn uplink_of(&self, key: HostKey) -> Option<u32> {
         let named = |uplink: &Uplink| uplink.key(key.queue) == key;
-        self.network.uplinks.iter().find(|(_, uplink)| named(uplink)).map(|(number, _)| *number)
+        self.rooms
+            .network
+            .uplinks
+            .iter()
+            .find(|(_, uplink)| named(uplink))
+            .map(|(number, _)| *number)
     }
 
     /// Before the sidecores end: every descriptor comes back, none is removed.
     pub(crate) fn give_up_uplinks(&mut self) {
-        for number in self.network.uplinks.keys().copied().collect::<Vec<_>>() {
+        for number in self.rooms.network.uplinks.keys().copied().collect::<Vec<_>>() {
             self.ask_back(number);
         }
     }

@@ -18,8 +18,8 @@ const ONE_QUEUE: &str = "its guest has one receive queue, and there is no other 
 impl Manager {
     /// The vCPUs of a device's guest that are followed.
     pub(crate) fn vcpu_views(&self, device: &Device) -> Vec<VcpuView> {
-        let now_ns = machine_ns(self.turn.now());
-        let Some(table) = self.guests.roster.as_ref().map(|roster| roster.table()) else {
+        let now_ns = machine_ns(self.rooms.turn.now());
+        let Some(table) = self.rooms.guests.roster.as_ref().map(|roster| roster.table()) else {
             return Vec::new();
         };
         let view =
@@ -28,7 +28,7 @@ impl Manager {
     }
 
     fn vcpu_view(&self, vcpu: Vcpu, state: &State, now_ns: u64) -> VcpuView {
-        let on = self.plan.sidecores.cpus.iter().position(|cpu| *cpu == state.cpu);
+        let on = self.rooms.plan.sidecores.cpus.iter().position(|cpu| *cpu == state.cpu);
         VcpuView {
             index: vcpu.index,
             thread: vcpu.tid,
@@ -63,7 +63,7 @@ impl Manager {
         let is_wanted = redirect != spec::Redirect::Off;
         let problem = match nic.plan.queues {
             0..=1 => Some(ONE_QUEUE.to_string()),
-            _ => device.follow.problem.clone().or_else(|| self.guests.why_not.clone()),
+            _ => device.follow.problem.clone().or_else(|| self.rooms.guests.why_not.clone()),
         };
         let view = RunStateView {
             redirect,

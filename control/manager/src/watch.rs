@@ -216,30 +216,31 @@ impl DiskParts {
 impl Manager {
     /// Notes what was seen, and looks again when that is due.
     pub(crate) fn watch_images(&mut self, now: Instant) {
-        if self.watch.at > now {
+        if self.rooms.watch.at > now {
             return;
         }
-        self.watch.at = now + INTERVAL;
-        while let Some((number, disk, astray)) = self.watch.take() {
+        self.rooms.watch.at = now + INTERVAL;
+        while let Some((number, disk, astray)) = self.rooms.watch.take() {
             self.note_astray(number, &disk, astray);
         }
-        self.watch.say_overdue(now);
+        self.rooms.watch.say_overdue(now);
         // Those that did not end within a second may be stuck, each with a thread.
-        self.watch.threads.grow(self.watch.under_way.len() + 1);
+        self.rooms.watch.threads.grow(self.rooms.watch.under_way.len() + 1);
         let mut looks: BTreeMap<Medium, Vec<Look>> = BTreeMap::new();
-        for (number, device) in self.devices.iter() {
+        for (number, device) in self.rooms.devices.iter() {
             let Some(parts) = device.kind.disk().filter(|parts| parts.is_here()) else { continue };
-            let Some(medium) = self.openers.medium_of(&parts.plan) else { continue };
+            let Some(medium) = self.rooms.openers.medium_of(&parts.plan) else { continue };
             let look = Look(*number, Arc::downgrade(&parts.disk), ImageNames::of(&parts.plan));
             looks.entry(medium).or_default().push(look);
         }
-        self.watch.has_disks = !looks.is_empty();
-        self.watch.begin(looks, now);
+        self.rooms.watch.has_disks = !looks.is_empty();
+        self.rooms.watch.begin(looks, now);
     }
 
     fn note_astray(&mut self, number: u32, looked_at: &Weak<Disk>, astray: Option<Astray>) {
-        let Some(device) = self.devices.get_mut(number) else { return late("device") };
-        let parts = found!(self.turn.defects, device.kind.disk_mut(), "disk that was looked at");
+        let Some(device) = self.rooms.devices.get_mut(number) else { return late("device") };
+        let parts =
+            found!(self.rooms.turn.defects, device.kind.disk_mut(), "disk that was looked at");
         // It was resized, let go or opened anew meanwhile.
         if looked_at.as_ptr() != Arc::as_ptr(&parts.disk) {
             return;
@@ -250,7 +251,7 @@ impl Manager {
             return;
         }
         let said = parts.astray_text();
-        if device.may_log(self.turn.now()) {
+        if device.may_log(self.rooms.turn.now()) {
             let id = &device.facts.id;
             match said {
                 Some(text) => warn!(disk = id, "{text}"),

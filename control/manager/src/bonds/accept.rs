@@ -25,20 +25,22 @@ enum Named {
 impl Manager {
     /// An operator has the guest of a disk go on with the image that is there.
     pub(crate) fn accept_image(&mut self, id: &str) -> Result<Answer, ApiError> {
-        let number = self.devices.number_of(id).ok_or_else(|| match self.plan.disk(id) {
-            Some(_) => {
-                let error = format!("disk {id:?} is not open");
-                ApiError::new(ErrorKind::Refused, error, "`sidecore show` says why")
-            }
-            None => self.plan.no_such_disk(id),
-        })?;
-        let parts = self.devices.disk(number).ok_or_else(|| ApiError::no_such_disk(id))?;
+        let number =
+            self.rooms.devices.number_of(id).ok_or_else(|| match self.rooms.plan.disk(id) {
+                Some(_) => {
+                    let error = format!("disk {id:?} is not open");
+                    ApiError::new(ErrorKind::Refused, error, "`sidecore show` says why")
+                }
+                None => self.rooms.plan.no_such_disk(id),
+            })?;
+        let parts = self.rooms.devices.disk(number).ok_or_else(|| ApiError::no_such_disk(id))?;
         if parts.bond.is_served() && !parts.was_empty {
             let error = format!("the guest of disk {id:?} is on the image that is there");
             return Err(ApiError::new(ErrorKind::Conflict, error, "there is nothing to accept"));
         }
         self.may_accept(id, number)?;
-        let parts = self.devices.disk_mut(number).ok_or_else(|| ApiError::no_such_disk(id))?;
+        let parts =
+            self.rooms.devices.disk_mut(number).ok_or_else(|| ApiError::no_such_disk(id))?;
         parts.was_empty = false;
         if let Some(image) = parts.bond.accept() {
             self.keep_image(id, &image);
@@ -78,25 +80,25 @@ impl Manager {
 
     /// The rings of a disk whose guest waits are judged once more.
     pub(crate) fn judge_again(&mut self, number: u32) {
-        let device = self.devices.get_mut(number);
-        let device = found!(self.turn.defects, device, "device whose rings are judged again");
+        let device = self.rooms.devices.get_mut(number);
+        let device = found!(self.rooms.turn.defects, device, "device whose rings are judged again");
         for queue in &mut device.queues {
             queue.try_again();
         }
-        self.turn.touch(number);
+        self.rooms.turn.touch(number);
     }
 
     /// What the path of disk `number` names now.
     fn named(&mut self, number: u32) -> Named {
-        let Some(parts) = self.devices.disk(number) else {
-            self.turn.defects.note("disk whose path is looked at");
+        let Some(parts) = self.rooms.devices.disk(number) else {
+            self.rooms.turn.defects.note("disk whose path is looked at");
             return Named::Open;
         };
         let (plan, open) = (parts.plan.clone(), parts.file);
         if plan.source.path().is_none() || open.is_none() {
             return Named::Open;
         }
-        match self.openers.check(&plan, &self.bonds) {
+        match self.rooms.openers.check(&plan, &self.rooms.bonds) {
             Ok(lies) if lies.file() == open => Named::Open,
             Ok(lies) if lies.file().is_some() => Named::Another,
             Ok(_) => Named::Nothing,
@@ -111,7 +113,8 @@ impl Manager {
             let disk = device.kind.disk().filter(|_| !device.removing);
             disk.is_some_and(|disk| disk.bond.refused().is_some())
         };
-        let anew = self.devices.values().filter(|device| waits(device) || self.is_left(device));
+        let anew =
+            self.rooms.devices.values().filter(|device| waits(device) || self.is_left(device));
         self.reopenings(anew.map(|device| device.number).collect(), wanted)
     }
 
@@ -126,8 +129,8 @@ impl Manager {
     pub(crate) fn reopenings(&mut self, numbers: Vec<u32>, wanted: &Plan) -> Vec<Change> {
         let mut changes = Vec::new();
         for number in numbers {
-            let device = self.devices.get(number);
-            let id = found!(self.turn.defects, device, "disk to open anew").facts.id.clone();
+            let device = self.rooms.devices.get(number);
+            let id = found!(self.rooms.turn.defects, device, "disk to open anew").facts.id.clone();
             let Some(plan) = wanted.disk(&id).cloned() else { continue };
             // What cannot be looked at is told when it is opened.
             if let Named::Another = self.named(number) {

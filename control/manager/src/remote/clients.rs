@@ -24,7 +24,7 @@ impl Manager {
     pub(crate) fn is_clients(&self, device: u32) -> bool {
         let is_it =
             |one: &Export| one.device == device && one.had.as_ref().is_some_and(|had| had.is_here);
-        self.remote.links.iter().any(|link| match &link.end {
+        self.rooms.remote.links.iter().any(|link| match &link.end {
             End::Iohost(serving) => serving.exports.iter().any(is_it),
             End::Client(_) => false,
         })
@@ -34,7 +34,7 @@ impl Manager {
     pub(crate) fn is_taking(&self) -> bool {
         let is_it =
             |one: &Export| one.is_removed && one.had.as_ref().is_some_and(|had| had.is_here);
-        self.remote.links.iter().any(|link| match &link.end {
+        self.rooms.remote.links.iter().any(|link| match &link.end {
             End::Iohost(serving) => serving.exports.iter().any(is_it),
             End::Client(_) => false,
         })
@@ -42,7 +42,8 @@ impl Manager {
 
     /// No client may have it any more. Whether one has it.
     fn remove_export(&mut self, key: LinkKey, export: u16) -> bool {
-        let one = found!(self.turn.defects, self.export(key, export), "export of that number");
+        let one =
+            found!(self.rooms.turn.defects, self.export(key, export), "export of that number");
         one.is_removed = true;
         let is_had = one.had.as_ref().is_some_and(|had| had.is_here);
         self.tell_seats(key, None, || ToHost::Remove { export });
@@ -51,16 +52,17 @@ impl Manager {
 
     /// The plan in force has other clients of that link.
     pub(crate) fn set_link_clients(&mut self, id: &str) {
-        let plan = self.plan.links.iter().find(|link| link.id == id).cloned();
-        let found = self.remote.key_of(id).zip(plan);
-        let (key, plan) = found!(self.turn.defects, found, "link that has other clients");
+        let plan = self.rooms.plan.links.iter().find(|link| link.id == id).cloned();
+        let found = self.rooms.remote.key_of(id).zip(plan);
+        let (key, plan) = found!(self.rooms.turn.defects, found, "link that has other clients");
         let keys: Vec<PublicKey> = plan.clients().iter().filter_map(|client| client.key).collect();
-        let greeter = self.remote.greeter.as_ref();
-        let greeter = found!(self.turn.defects, greeter, "thread for handshakes of links");
+        let greeter = self.rooms.remote.greeter.as_ref();
+        let greeter = found!(self.rooms.turn.defects, greeter, "thread for handshakes of links");
         greeter.tell(Task::Clients(key, keys));
-        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
+        let link =
+            found!(self.rooms.turn.defects, self.rooms.remote.link(key), "link of that number");
         link.plan = plan.clone();
-        let serving = found!(self.turn.defects, link.serving(), "IOhost's end of that link");
+        let serving = found!(self.rooms.turn.defects, link.serving(), "IOhost's end of that link");
         let exports = (0..).zip(&serving.exports).filter(|(_, one)| !one.is_removed);
         let exports: Vec<(u16, String)> =
             exports.map(|(number, one)| (number, one.disk.clone())).collect();

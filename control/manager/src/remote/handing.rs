@@ -139,12 +139,12 @@ impl OneLink {
 impl Manager {
     /// Asks sidecores for all links that they have.
     pub(crate) fn ask_for_links(&mut self) {
-        for (at, link) in self.remote.links.iter().enumerate() {
+        for (at, link) in self.rooms.remote.links.iter().enumerate() {
             let key = LinkKey(at as u16);
             let seats = link.seats.iter().enumerate().filter(|_| matches!(link.stage, Stage::Open));
             for (seat, core) in seats {
-                if self.remote.transit.asked.insert((key, seat)) {
-                    self.cores.send(*core, Command::DetachLink(key));
+                if self.rooms.remote.transit.asked.insert((key, seat)) {
+                    self.rooms.cores.send(*core, Command::DetachLink(key));
                 }
             }
         }
@@ -152,13 +152,13 @@ impl Manager {
 
     /// A sidecore gave a link back.
     pub(crate) fn link_is_home(&mut self, core: usize, key: LinkKey, link: Link) {
-        let seats = self.remote.link(key).map(|link| &link.seats);
+        let seats = self.rooms.remote.link(key).map(|link| &link.seats);
         let seat = seats.and_then(|seats| seats.iter().position(|one| *one == core));
-        let Some(seat) = seat.filter(|seat| self.remote.transit.is_away(key, *seat)) else {
+        let Some(seat) = seat.filter(|seat| self.rooms.remote.transit.is_away(key, *seat)) else {
             // One that was not asked for to be kept.
             return late("seat of a link");
         };
-        self.remote.transit.home.insert((key, seat), link);
+        self.rooms.remote.transit.home.insert((key, seat), link);
         if !self.frozen {
             // It was late for an upgrade that was given up, and so are the queues that go by it.
             self.send_links_out();
@@ -166,36 +166,36 @@ impl Manager {
                 let remote = device.kind.disk().and_then(|disk| disk.remote.as_ref());
                 remote.is_some_and(|remote| remote.link == key)
             };
-            let late = self.devices.values().filter(goes_by).map(|device| device.number);
-            self.turn.touch_all(late);
+            let late = self.rooms.devices.values().filter(goes_by).map(|device| device.number);
+            self.rooms.turn.touch_all(late);
         }
     }
 
     /// Gives sidecores the links that are here, as they are.
     pub(crate) fn send_links_out(&mut self) {
-        for ((key, seat), made) in std::mem::take(&mut self.remote.transit.home) {
-            self.remote.transit.asked.remove(&(key, seat));
-            let core = self.remote.link(key).and_then(|link| link.seats.get(seat).copied());
+        for ((key, seat), made) in std::mem::take(&mut self.rooms.remote.transit.home) {
+            self.rooms.remote.transit.asked.remove(&(key, seat));
+            let core = self.rooms.remote.link(key).and_then(|link| link.seats.get(seat).copied());
             match core {
-                Some(core) => self.cores.send(core, Command::AttachLink(key, made)),
-                None => self.turn.defects.note("sidecore of a seat that is here"),
+                Some(core) => self.rooms.cores.send(core, Command::AttachLink(key, made)),
+                None => self.rooms.turn.defects.note("sidecore of a seat that is here"),
             }
         }
-        for (key, seat, told) in std::mem::take(&mut self.remote.transit.untold) {
+        for (key, seat, told) in std::mem::take(&mut self.rooms.remote.transit.untold) {
             self.command_seat(key, seat, told);
         }
     }
 
     /// Does what links have asked for meanwhile.
     pub(crate) fn hear_links_later(&mut self) {
-        for (core, key, said) in std::mem::take(&mut self.remote.transit.later) {
+        for (core, key, said) in std::mem::take(&mut self.rooms.remote.transit.later) {
             self.hear_link(core, key, said);
         }
     }
 
     /// Takes what ended out of the rings of seats that are here.
     pub(crate) fn rest_seats(&mut self) {
-        for link in self.remote.transit.home.values_mut() {
+        for link in self.rooms.remote.transit.home.values_mut() {
             if let Link::Host(link) = link {
                 link.come_to_rest();
             }
@@ -204,7 +204,7 @@ impl Manager {
 
     /// The clients of seats that are here begin other sessions, with whoever has the address then.
     pub(crate) fn say_farewell(&mut self) {
-        for link in self.remote.transit.home.values_mut() {
+        for link in self.rooms.remote.transit.home.values_mut() {
             if let Link::Host(link) = link {
                 link.farewell();
             }
@@ -218,7 +218,7 @@ impl Manager {
         seat: usize,
         made: &Link,
     ) -> Result<(SeatWords, Vec<u8>), HandingError> {
-        let link = self.remote.links.get(usize::from(key.0)).ok_or(HandingError::NoLink)?;
+        let link = self.rooms.remote.links.get(usize::from(key.0)).ok_or(HandingError::NoLink)?;
         let (mut words, mut bytes) = (SeatWords::default(), Vec::new());
         match (&link.end, made) {
             (End::Client(using), Link::Client(made)) => {
@@ -226,7 +226,7 @@ impl Manager {
                 bytes = made.save().ok_or_else(|| HandingError::Repeating(id.clone()))?;
                 let disks = using.numbers.iter().filter_map(|(number, asked)| {
                     let Asked::Disk(device, id, whose) = asked else { return None };
-                    let parts = self.devices.disk(*device)?.remote.as_ref()?;
+                    let parts = self.rooms.devices.disk(*device)?.remote.as_ref()?;
                     parts.number.filter(|has| has == number)?;
                     let (told_bytes, is_shrunk) = (parts.told_bytes, parts.is_shrunk);
                     let (device, whose, number) = (id.clone(), whose.clone(), *number);
@@ -256,12 +256,12 @@ impl Manager {
 
     /// What a predecessor has heard of disks is known here, before they are opened.
     pub(super) fn know_as_before(&mut self) {
-        let estate = found!(self.turn.defects, &mut self.estate, "estate of a predecessor");
+        let estate = found!(self.rooms.turn.defects, &mut self.estate, "estate of a predecessor");
         let known = std::mem::take(&mut estate.known);
         if let Some(run) = estate.run {
-            self.remote.run = run;
+            self.rooms.remote.run = run;
         }
-        for link in &mut self.remote.links {
+        for link in &mut self.rooms.remote.links {
             let (Some(known), End::Client(using)) = (known.get(&link.plan.id), &mut link.end)
             else {
                 continue;
@@ -284,8 +284,8 @@ impl Manager {
         sockets: Vec<OwnedFd>,
         parts: Vec<InheritedSeat>,
     ) -> Result<(), InheritError> {
-        let key = self.remote.key_of(id);
-        let found = key.and_then(|key| Some((key, self.remote.link(key)?)));
+        let key = self.rooms.remote.key_of(id);
+        let found = key.and_then(|key| Some((key, self.rooms.remote.link(key)?)));
         let Some((key, link)) = found else { return Ok(()) };
         // It is opened when that can be, and its clients begin as with one that was started anew.
         let Some(mut sockets) = link.sockets_of(sockets)? else { return Ok(()) };
@@ -324,13 +324,13 @@ impl Manager {
             }
         }
         let inherited = Inherited { sockets, client, exports, clients };
-        self.remote.transit.inherited.insert(key, inherited);
+        self.rooms.remote.transit.inherited.insert(key, inherited);
         Ok(())
     }
 
     /// Begins with what was inherited, now that nobody else has it; what was not is opened.
     pub(crate) fn open_inherited_links(&mut self) {
-        for (key, inherited) in std::mem::take(&mut self.remote.transit.inherited) {
+        for (key, inherited) in std::mem::take(&mut self.rooms.remote.transit.inherited) {
             let Inherited { sockets, client, exports, clients } = inherited;
             match client {
                 Some((link, disks)) => self.go_on_using(key, link, disks),
@@ -340,13 +340,13 @@ impl Manager {
                 }
             }
         }
-        self.open_links(self.turn.now());
+        self.open_links(self.rooms.turn.now());
     }
 
     fn go_on_using(&mut self, key: LinkKey, mut made: Link, disks: Vec<NumberWords>) {
         let number_of = |words: &NumberWords| {
-            let its = self.devices.number_of(&words.device)?;
-            let parts = self.devices.disk(its)?.remote.as_ref()?;
+            let its = self.rooms.devices.number_of(&words.device)?;
+            let parts = self.rooms.devices.disk(its)?.remote.as_ref()?;
             let device = match &made {
                 Link::Client(made) => made.device(words.number),
                 Link::Host(_) => None,
@@ -357,7 +357,7 @@ impl Manager {
             disks.into_iter().map(|words| (words.clone(), number_of(&words))).collect();
         if let Link::Client(made) = &mut made {
             for (words, its) in &known {
-                let parts = its.and_then(|its| self.devices.disk(its));
+                let parts = its.and_then(|its| self.rooms.devices.disk(its));
                 let image = parts.map_or(0, |parts| parts.bond.told_number());
                 made.remember_image(words.number, image);
             }
@@ -367,9 +367,10 @@ impl Manager {
             let gone: Vec<u16> = made.disks().filter(|disk| !has(*disk)).collect();
             gone.into_iter().for_each(|disk| made.release(disk));
         }
-        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
+        let link =
+            found!(self.rooms.turn.defects, self.rooms.remote.link(key), "link of that number");
         link.stage = Stage::Open;
-        let using = found!(self.turn.defects, link.using(), "client's end of that link");
+        let using = found!(self.rooms.turn.defects, link.using(), "client's end of that link");
         for (words, its) in &known {
             let (device, whose) = (words.device.clone(), words.whose.clone());
             let asked = Asked::Disk(its.unwrap_or(u32::MAX), device, whose);
@@ -381,20 +382,20 @@ impl Manager {
                 self.goes_on_as(its, &words);
             }
         }
-        self.ask_again(key, self.turn.now());
+        self.ask_again(key, self.rooms.turn.now());
     }
 
     /// A device has that number of its link, since a process before this one asked for it.
     fn goes_on_as(&mut self, number: u32, words: &NumberWords) {
-        let parts = self.devices.get_mut(number).and_then(|device| device.kind.disk_mut());
-        let parts = found!(self.turn.defects, parts, "disk that goes on by its link");
+        let parts = self.rooms.devices.get_mut(number).and_then(|device| device.kind.disk_mut());
+        let parts = found!(self.rooms.turn.defects, parts, "disk that goes on by its link");
         let (size, readonly) = (parts.disk.size_bytes(), parts.plan.readonly);
         let remote =
-            found!(self.turn.defects, &mut parts.remote, "link of a disk that goes on by it");
-        let using = self.remote.using(remote.link);
-        let using = found!(self.turn.defects, using, "client's end of that link");
+            found!(self.rooms.turn.defects, &mut parts.remote, "link of a disk that goes on by it");
+        let using = self.rooms.remote.using(remote.link);
+        let using = found!(self.rooms.turn.defects, using, "client's end of that link");
         let Some(Known::Is(news)) = using.known.get(&remote.name).cloned() else {
-            return self.turn.defects.note("word of what a disk is that is open");
+            return self.rooms.turn.defects.note("word of what a disk is that is open");
         };
         remote.number = Some(words.number);
         (remote.told_bytes, remote.is_shrunk) = (words.told_bytes, words.is_shrunk);
@@ -407,19 +408,20 @@ impl Manager {
         exports: Vec<(usize, ExportWords, Vec<u8>, bool)>,
         clients: Vec<(usize, WhoWords)>,
     ) {
-        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
+        let link =
+            found!(self.rooms.turn.defects, self.rooms.remote.link(key), "link of that number");
         let lease_s = match &link.plan.end {
             LinkEnd::Iohost { lease_s, .. } => *lease_s,
             LinkEnd::Client { .. } => 0,
         };
         let for_ns = Duration::from_secs(lease_s.into()).as_nanos() as u64;
-        let serving = found!(self.turn.defects, link.serving(), "IOhost's end of that link");
+        let serving = found!(self.rooms.turn.defects, link.serving(), "IOhost's end of that link");
         for (seat, words) in clients {
-            serving.seated.comes_back(who_of(&words), seat, self.turn.now());
+            serving.seated.comes_back(who_of(&words), seat, self.rooms.turn.now());
         }
         for (seat, words, saved, is_here) in exports {
-            let serving = self.remote.serving(key);
-            let serving = found!(self.turn.defects, serving, "IOhost's end of that link");
+            let serving = self.rooms.remote.serving(key);
+            let serving = found!(self.rooms.turn.defects, serving, "IOhost's end of that link");
             let mut exports = (0..).zip(&mut serving.exports);
             let found = exports.find(|(_, one)| one.disk == words.name);
             // Clients may have it no more.

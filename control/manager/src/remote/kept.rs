@@ -17,13 +17,17 @@ use crate::disk::DiskParts;
 impl Manager {
     /// How a disk stands is kept before its guest can write, and a loss beyond a power cut.
     pub(super) fn stands(&mut self, key: LinkKey, number: u16, standing: Option<Standing>) {
-        let using = found!(self.turn.defects, self.remote.using(key), "client's end of that link");
+        let using = found!(
+            self.rooms.turn.defects,
+            self.rooms.remote.using(key),
+            "client's end of that link"
+        );
         let asked = using.numbers.get(&number).cloned();
         let asked =
-            found!(self.turn.defects, asked, "disk or NIC that its link has by that number");
+            found!(self.rooms.turn.defects, asked, "disk or NIC that its link has by that number");
         // Nothing is kept of a NIC.
         let Asked::Disk(device, id, whose) = asked else { return };
-        if let Err(error) = self.remote.standings.keep(&id, &whose, standing) {
+        if let Err(error) = self.rooms.remote.standings.keep(&id, &whose, standing) {
             warn!(disk = id, %error, "how it stands at its IOhost cannot be kept: a restart of this daemon forgets it");
         }
         let is_lost = standing.is_some_and(|standing| standing.is_lost);
@@ -49,7 +53,7 @@ impl Manager {
 
     /// The guest of a disk is on that image of its IOhost's; 0: on whatever it has.
     pub(super) fn is_on(&mut self, device: u32, id: &str, image: u64) {
-        let parts = self.devices.disk_mut(device).filter(|parts| parts.plan.id == id);
+        let parts = self.rooms.devices.disk_mut(device).filter(|parts| parts.plan.id == id);
         if let Some(image) = parts.and_then(|parts| parts.bond.tell(image)) {
             self.keep_image(id, &image);
         }
@@ -86,10 +90,14 @@ impl Manager {
     /// The device whose disk has that number of its link, or had it before it was given back: it may be gone. `None`: it
     /// is no disk's that is asked for.
     pub(super) fn disk_of(&mut self, key: LinkKey, number: u16) -> Option<u32> {
-        let using = found!(self.turn.defects, self.remote.using(key), "client's end of that link");
+        let using = found!(
+            self.rooms.turn.defects,
+            self.rooms.remote.using(key),
+            "client's end of that link"
+        );
         let asked = using.numbers.get(&number);
         let asked =
-            found!(self.turn.defects, asked, "disk or NIC that its link has by that number");
+            found!(self.rooms.turn.defects, asked, "disk or NIC that its link has by that number");
         match asked {
             Asked::Disk(device, ..) => Some(*device),
             Asked::Look(_) | Asked::Nic(_) => None,
@@ -102,6 +110,6 @@ impl Manager {
         let is_it = |parts: &&mut DiskParts| {
             parts.remote.as_ref().is_some_and(|remote| remote.number == Some(number))
         };
-        self.devices.disk_mut(device).filter(is_it)
+        self.rooms.devices.disk_mut(device).filter(is_it)
     }
 }

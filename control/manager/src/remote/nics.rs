@@ -70,7 +70,7 @@ impl Manager {
     fn link_of_port(&mut self, host: &HostPlan) -> Result<(LinkKey, Option<u16>), LinkPortError> {
         let (key, export) = match host {
             HostPlan::Remote { link, .. } => {
-                let key = self.remote.key_of(link);
+                let key = self.rooms.remote.key_of(link);
                 (key.ok_or_else(|| LinkPortError::NotMade(link.clone()))?, None)
             }
             HostPlan::Lent { name } => {
@@ -78,9 +78,9 @@ impl Manager {
                 // A reload opens ports before links hear of them.
                 let has = |client: &config::plan::LinkClientPlan| client.nics.contains(name);
                 let lends = |link: &&config::plan::LinkPlan| link.clients().iter().any(has);
-                let id = self.plan.links.iter().find(lends).map(|link| link.id.clone());
-                let key = id.and_then(|id| self.remote.key_of(&id));
-                let found = key.and_then(|key| Some((key, self.remote.link(key)?)));
+                let id = self.rooms.plan.links.iter().find(lends).map(|link| link.id.clone());
+                let key = id.and_then(|id| self.rooms.remote.key_of(&id));
+                let found = key.and_then(|key| Some((key, self.rooms.remote.link(key)?)));
                 let Some((key, link)) = found else {
                     return Err(LinkPortError::NotLent);
                 };
@@ -91,7 +91,7 @@ impl Manager {
             }
             _ => return Err(LinkPortError::OtherKind),
         };
-        match self.remote.link(key).map(|link| (&link.stage, &link.plan.id)) {
+        match self.rooms.remote.link(key).map(|link| (&link.stage, &link.plan.id)) {
             Some((Stage::Shut { problem, .. }, id)) => {
                 Err(LinkPortError::Shut { id: id.clone(), problem: problem.clone() })
             }
@@ -110,21 +110,22 @@ impl Manager {
     /// A port was opened: its link has the other end from now on. Where that cannot be, the port is gone, and is tried
     /// again.
     pub(crate) fn plug_into_link(&mut self, number: u32, nic: Box<LinkNic>) {
-        let uplink = self.network.uplinks.get(&number);
-        let host = found!(self.turn.defects, uplink, "port that was opened").plan.host.clone();
+        let uplink = self.rooms.network.uplinks.get(&number);
+        let host =
+            found!(self.rooms.turn.defects, uplink, "port that was opened").plan.host.clone();
         let counters = nic.counters();
         let (key, export) = match self.link_of_port(&host) {
             Ok(found) => found,
             Err(why) => return warn!(port = number, "has no link: {why}"),
         };
-        let is_gone = |number: &u32| !self.network.uplinks.contains_key(number);
-        let gone: Vec<u32> = self.remote.nics.keys().copied().filter(is_gone).collect();
+        let is_gone = |number: &u32| !self.rooms.network.uplinks.contains_key(number);
+        let gone: Vec<u32> = self.rooms.remote.nics.keys().copied().filter(is_gone).collect();
         gone.into_iter().for_each(|number| self.forget_former(number));
         self.forget_former(number);
         let asking = match &host {
             HostPlan::Remote { name, .. } => {
                 let asking = self.asking(key, number, device_of(&on_the_wire(name)));
-                match found!(self.turn.defects, asking, "client's end of that link") {
+                match found!(self.rooms.turn.defects, asking, "client's end of that link") {
                     Ok(asking) => Some(asking),
                     Err(why) => {
                         return self.log_of_link(key, |link| {
@@ -135,15 +136,18 @@ impl Manager {
             }
             _ => None,
         };
-        self.remote.nics.insert(number, LinkedNic { key, counters, asking });
+        self.rooms.remote.nics.insert(number, LinkedNic { key, counters, asking });
         match (asking, export) {
             (Some(asking), _) => {
                 self.tell_client(key, ToClient::PlugIn { disk: asking.number, nic });
                 self.follow_port(number);
             }
             (_, Some(export)) => {
-                let one =
-                    found!(self.turn.defects, self.export(key, export), "export of that number");
+                let one = found!(
+                    self.rooms.turn.defects,
+                    self.export(key, export),
+                    "export of that number"
+                );
                 // Where the client is that has it; the next one may be elsewhere, and has it brought there.
                 let seat = one.had.as_ref().map_or(0, |had| had.seat);
                 one.plug = Some((seat, false));
@@ -156,7 +160,7 @@ impl Manager {
 
     /// A number for a NIC that is to be asked for when its guest runs.
     fn asking(&mut self, key: LinkKey, port: u32, device: u64) -> Option<Result<Asking, LinkFull>> {
-        let using = self.remote.using(key)?;
+        let using = self.rooms.remote.using(key)?;
         let waits = Waits { silent_since: using.silent_since, asked_at: None };
         let number = using.number(Asked::Nic(port));
         Some(number.map(|number| Asking { number, device, hold: Hold::Free, waits }))
@@ -165,7 +169,7 @@ impl Manager {
     /// The number that a port had before it was opened anew is nobody's.
     fn forget_former(&mut self, port: u32) {
         let Some(LinkedNic { key, asking: Some(Asking { number, hold, .. }), .. }) =
-            self.remote.nics.remove(&port)
+            self.rooms.remote.nics.remove(&port)
         else {
             return;
         };
@@ -179,18 +183,18 @@ impl Manager {
 
     /// Asks for a NIC when its guest's first ring is to start, and gives it back when the last one has stopped.
     pub(crate) fn follow_nic(&mut self, number: u32) {
-        let nic = self.devices.get(number).and_then(|device| device.kind.nic());
+        let nic = self.rooms.devices.get(number).and_then(|device| device.kind.nic());
         let port = nic.and_then(NicParts::plug).and_then(|plug| plug.uplink);
         port.into_iter().for_each(|port| self.follow_port(port));
     }
 
     fn follow_port(&mut self, port: u32) {
         // A port that goes by no link; or is an IOhost's, which asks for nothing.
-        let Some(linked) = self.remote.nics.get_mut(&port) else { return };
+        let Some(linked) = self.rooms.remote.nics.get_mut(&port) else { return };
         let (key, Some(asking)) = (linked.key, &mut linked.asking) else { return };
-        let uplink = self.network.uplinks.get(&port);
+        let uplink = self.rooms.network.uplinks.get(&port);
         let nic = uplink.and_then(|uplink| uplink.nic.as_ref()).map(|(_, number)| *number);
-        let device = nic.and_then(|number| self.devices.get_mut(number));
+        let device = nic.and_then(|number| self.rooms.devices.get_mut(number));
         let Some(device) = device else { return late("NIC of a port") };
         let is_idle = device.attached().is_empty() && !device.is_started(None);
         let Asking { number: disk, device: wanted, .. } = *asking;
@@ -198,7 +202,7 @@ impl Manager {
             Hold::Free if !is_idle => {
                 asking.hold = Hold::Wanted;
                 asking.waits.asked_at =
-                    asking.waits.silent_since.is_none().then_some(self.turn.now());
+                    asking.waits.silent_since.is_none().then_some(self.rooms.turn.now());
                 let spec = AttachSpec {
                     device: wanted,
                     slots: SLOTS,
@@ -219,8 +223,8 @@ impl Manager {
 
     /// Nothing is left of what a NIC was asked for by. False: the number is no port's any more.
     pub(super) fn nic_is_given_back(&mut self, port: u32, disk: u16) -> bool {
-        let is_there = self.network.uplinks.contains_key(&port);
-        let nic = self.remote.nics.get_mut(&port).filter(|_| is_there);
+        let is_there = self.rooms.network.uplinks.contains_key(&port);
+        let nic = self.rooms.remote.nics.get_mut(&port).filter(|_| is_there);
         let asking = nic.and_then(|nic| nic.asking.as_mut());
         let Some(asking) = asking.filter(|asking| asking.number == disk) else { return false };
         asking.hold = Hold::Free;
@@ -230,7 +234,8 @@ impl Manager {
 
     /// Tells a link that has just come of all NICs that its clients may have. Ports are plugged in when they are there.
     pub(super) fn export_nics(&mut self, key: LinkKey) {
-        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
+        let link =
+            found!(self.rooms.turn.defects, self.rooms.remote.link(key), "link of that number");
         let clients = link.plan.clients().to_vec();
         let mut names: Vec<&String> = clients.iter().flat_map(|client| &client.nics).collect();
         names.sort_unstable();
@@ -240,8 +245,8 @@ impl Manager {
             let keys: Vec<PublicKey> = its.filter_map(|client| client.key).collect();
             let wire = on_the_wire(name);
             let device = device_of(&wire);
-            let serving = self.remote.serving(key);
-            let serving = found!(self.turn.defects, serving, "IOhost's end of that link");
+            let serving = self.rooms.remote.serving(key);
+            let serving = found!(self.rooms.turn.defects, serving, "IOhost's end of that link");
             if serving.exports.iter().any(|one| one.disk == wire && !one.is_removed) {
                 continue;
             }
@@ -264,7 +269,8 @@ impl Manager {
         let (HostEvent::Open { export, .. } | HostEvent::LetGo { export, .. }) = event else {
             return false;
         };
-        let one = found!(self.turn.defects, self.export(key, export), "export of that number");
+        let one =
+            found!(self.rooms.turn.defects, self.export(key, export), "export of that number");
         let Some(name) = one.disk.strip_prefix("nic:").map(str::to_string) else { return false };
         let is_had = match event {
             HostEvent::Open { slots, slot_bytes, generation, .. } => {
@@ -317,7 +323,8 @@ impl Manager {
 
     /// The link's end of a NIC's port is to go where its client is.
     pub(super) fn is_pulled_out(&mut self, key: LinkKey, export: u16, nic: Box<LinkNic>) {
-        let one = found!(self.turn.defects, self.export(key, export), "export of that number");
+        let one =
+            found!(self.rooms.turn.defects, self.export(key, export), "export of that number");
         // Its port has a newer one already.
         let Some((from, true)) = one.plug else { return late("port of a NIC") };
         let seat = one.had.as_ref().map_or(from, |had| had.seat);
@@ -335,9 +342,13 @@ impl Manager {
         else {
             return false;
         };
-        let using = found!(self.turn.defects, self.remote.using(key), "client's end of that link");
+        let using = found!(
+            self.rooms.turn.defects,
+            self.rooms.remote.using(key),
+            "client's end of that link"
+        );
         let Some(Asked::Nic(port)) = using.numbers.get(attachment).cloned() else { return false };
-        let asking = self.remote.nics.get(&port).and_then(|nic| nic.asking);
+        let asking = self.rooms.remote.nics.get(&port).and_then(|nic| nic.asking);
         let is_it = |asking: Asking| asking.number == *attachment && asking.hold == Hold::Wanted;
         if !asking.is_some_and(is_it) {
             // It is given back, or was a former port's.
@@ -373,21 +384,21 @@ impl Manager {
 
     /// There is a session of that link, or none any more.
     pub(super) fn note_session_of_nics(&mut self, key: LinkKey, is_there: bool, now: Instant) {
-        let its = self.remote.nics.values_mut().filter(|nic| nic.key == key);
+        let its = self.rooms.remote.nics.values_mut().filter(|nic| nic.key == key);
         for asking in its.filter_map(|nic| nic.asking.as_mut()) {
             asking.waits.note_session(is_there, asking.hold == Hold::Wanted, now);
         }
     }
 
     pub(super) fn note_silence_of_nics(&mut self, key: LinkKey, now: Instant) {
-        let its = self.remote.nics.values_mut().filter(|nic| nic.key == key);
+        let its = self.rooms.remote.nics.values_mut().filter(|nic| nic.key == key);
         for asking in its.filter_map(|nic| nic.asking.as_mut()) {
             asking.waits.silent_since.get_or_insert(now);
         }
     }
 
     pub(super) fn note_heard_of_nics(&mut self, key: LinkKey) {
-        let its = self.remote.nics.values_mut().filter(|nic| nic.key == key);
+        let its = self.rooms.remote.nics.values_mut().filter(|nic| nic.key == key);
         for asking in its.filter_map(|nic| nic.asking.as_mut()) {
             asking.waits.silent_since = None;
         }
@@ -395,24 +406,24 @@ impl Manager {
 
     /// What the NIC at that port waits for, if that is another machine.
     pub(crate) fn nic_waits_for(&self, port: u32) -> Option<String> {
-        let asking = self.remote.nics.get(&port)?.asking?;
-        asking.waits.text(self.turn.now(), "its guest's frames are lost")
+        let asking = self.rooms.remote.nics.get(&port)?.asking?;
+        asking.waits.text(self.rooms.turn.now(), "its guest's frames are lost")
     }
 
     /// What its IOhost said of it: that is the answer.
     fn note_nic(&mut self, port: u32, problem: Option<&str>) {
-        let asking = self.remote.nics.get_mut(&port).and_then(|nic| nic.asking.as_mut());
-        let asking = found!(self.turn.defects, asking, "port that a NIC was asked for at");
+        let asking = self.rooms.remote.nics.get_mut(&port).and_then(|nic| nic.asking.as_mut());
+        let asking = found!(self.rooms.turn.defects, asking, "port that a NIC was asked for at");
         asking.waits.asked_at = None;
-        let uplink = self.network.uplinks.get(&port);
+        let uplink = self.rooms.network.uplinks.get(&port);
         let nic = uplink.and_then(|uplink| uplink.nic.as_ref()).map(|(_, number)| *number);
-        let device = nic.and_then(|number| self.devices.get_mut(number));
+        let device = nic.and_then(|number| self.rooms.devices.get_mut(number));
         let Some(device) = device else { return late("NIC of a port") };
         if device.problem.as_deref() == problem {
             return;
         }
         match problem {
-            Some(problem) if device.log.allows(self.turn.now()) => {
+            Some(problem) if device.log.allows(self.rooms.turn.now()) => {
                 warn!(nic = device.facts.id, "{problem}")
             }
             Some(_) => {}
@@ -423,10 +434,10 @@ impl Manager {
 
     /// The NICs of a link, for operators.
     pub(super) fn link_nics(&self, link: &OneLink) -> Vec<LinkNicView> {
-        let key = self.remote.key_of(&link.plan.id);
-        let its = self.remote.nics.iter().filter(|(_, nic)| Some(nic.key) == key);
+        let key = self.rooms.remote.key_of(&link.plan.id);
+        let its = self.rooms.remote.nics.iter().filter(|(_, nic)| Some(nic.key) == key);
         let view = |(number, nic): (&u32, &LinkedNic)| {
-            let uplink = self.network.uplinks.get(number)?;
+            let uplink = self.rooms.network.uplinks.get(number)?;
             let id = uplink.nic.as_ref().map_or(uplink.plan.name(), |(id, _)| id);
             let seen = nic.counters.snapshot();
             Some(LinkNicView {

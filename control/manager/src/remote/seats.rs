@@ -247,13 +247,14 @@ impl Manager {
 
     /// What a seat is told, to whoever has it, or will.
     pub(super) fn command_seat(&mut self, key: LinkKey, seat: usize, told: Command) {
-        if self.remote.transit.is_away(key, seat) {
-            return self.remote.transit.untold.push((key, seat, told));
+        if self.rooms.remote.transit.is_away(key, seat) {
+            return self.rooms.remote.transit.untold.push((key, seat, told));
         }
-        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
+        let link =
+            found!(self.rooms.turn.defects, self.rooms.remote.link(key), "link of that number");
         if matches!(link.stage, Stage::Open) {
-            let core = *found!(self.turn.defects, link.seats.get(seat), "sidecore of a seat");
-            self.cores.send(core, told);
+            let core = *found!(self.rooms.turn.defects, link.seats.get(seat), "sidecore of a seat");
+            self.rooms.cores.send(core, told);
         }
     }
 
@@ -264,7 +265,8 @@ impl Manager {
         but: Option<usize>,
         told: impl Fn() -> ToHost,
     ) {
-        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
+        let link =
+            found!(self.rooms.turn.defects, self.rooms.remote.link(key), "link of that number");
         for seat in (0..link.seats.len()).filter(|seat| Some(*seat) != but) {
             self.tell_seat(key, seat, told());
         }
@@ -272,7 +274,8 @@ impl Manager {
 
     /// A device is open at a seat: the others hear of that.
     pub(super) fn is_at(&mut self, key: LinkKey, seat: usize, (export, generation): (u16, u64)) {
-        let one = found!(self.turn.defects, self.export(key, export), "export of that number");
+        let one =
+            found!(self.rooms.turn.defects, self.export(key, export), "export of that number");
         one.generation = one.generation.max(generation);
         let told = || ToHost::Elsewhere { export, generation, is_answer: false };
         self.tell_seats(key, Some(seat), told);
@@ -280,8 +283,9 @@ impl Manager {
 
     /// A device was let go of: its seat, and then the others, hear of that.
     pub(super) fn is_nowhere(&mut self, key: LinkKey, export: u16, is_synced: bool) {
-        let one = found!(self.turn.defects, self.export(key, export), "export of that number");
-        let had = found!(self.turn.defects, &mut one.had, "seat where a device is let go of");
+        let one =
+            found!(self.rooms.turn.defects, self.export(key, export), "export of that number");
+        let had = found!(self.rooms.turn.defects, &mut one.had, "seat where a device is let go of");
         had.is_here = false;
         let (seat, is_released) = (had.seat, had.is_released);
         if is_released {
@@ -293,13 +297,14 @@ impl Manager {
 
     /// A client has a session, or has it no more.
     pub(super) fn note_client(&mut self, key: LinkKey, session: u32, came: Option<PublicKey>) {
-        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
+        let link =
+            found!(self.rooms.turn.defects, self.rooms.remote.link(key), "link of that number");
         let mut all = link.plan.clients().iter();
         let client = came.map(|key| {
             let found = all.find(|client| client.key.is_none_or(|known| known == key));
             found.map(|client| client.name.clone()).unwrap_or_default()
         });
-        let serving = found!(self.turn.defects, link.serving(), "IOhost's end of that link");
+        let serving = found!(self.rooms.turn.defects, link.serving(), "IOhost's end of that link");
         serving.seated.note(session, client.is_some());
         match &client {
             Some(name) => serving.clients.insert(session, name.clone()),
@@ -316,7 +321,8 @@ impl Manager {
 
     /// A hello was read: its client has a seat, or gets one, and that has a number for the session.
     pub(super) fn seat_client(&mut self, key: LinkKey, greeting: Greeting, greeted: Box<Greeted>) {
-        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
+        let link =
+            found!(self.rooms.turn.defects, self.rooms.remote.link(key), "link of that number");
         let cores = link.seats.clone();
         let lease_s = match &link.plan.end {
             LinkEnd::Iohost { lease_s, .. } => *lease_s,
@@ -325,16 +331,19 @@ impl Manager {
         let places: Vec<Place> = cores
             .iter()
             .map(|core| Place {
-                is_parked: self.balance.state(*core) == Use::Parked,
-                load: self.balance.load(*core),
+                is_parked: self.rooms.balance.state(*core) == Use::Parked,
+                load: self.rooms.balance.load(*core),
             })
             .collect();
         let client = *greeted.peer();
         let who = who(client, greeting.from);
         // A session's first lease is twice as long.
-        let times = (self.turn.now(), Duration::from_secs(2 * u64::from(lease_s) + 1));
-        let serving =
-            found!(self.turn.defects, self.remote.serving(key), "IOhost's end of that link");
+        let times = (self.rooms.turn.now(), Duration::from_secs(2 * u64::from(lease_s) + 1));
+        let serving = found!(
+            self.rooms.turn.defects,
+            self.rooms.remote.serving(key),
+            "IOhost's end of that link"
+        );
         let mut seated = std::mem::take(&mut serving.seated);
         let seat = seated.seat(who, &places, times, |who| serving.is_had_by(who));
         serving.seated = seated;
@@ -347,20 +356,30 @@ impl Manager {
                 });
             }
         };
-        self.balance.wake(*found!(self.turn.defects, cores.get(seat), "sidecore of a seat"));
+        self.rooms.balance.wake(*found!(
+            self.rooms.turn.defects,
+            cores.get(seat),
+            "sidecore of a seat"
+        ));
         if seat == seat_of(greeting.number) {
             return self.ask_greeter(Task::Answer(key, greeting, greeted));
         }
-        let serving =
-            found!(self.turn.defects, self.remote.serving(key), "IOhost's end of that link");
+        let serving = found!(
+            self.rooms.turn.defects,
+            self.rooms.remote.serving(key),
+            "IOhost's end of that link"
+        );
         serving.seated.keep(greeting.number, greeted);
         self.tell_seat(key, seat, ToHost::Reserve { greeting, client });
     }
 
     /// A seat has a number for a hello that another one has heard.
     pub(super) fn hello_is_seated(&mut self, key: LinkKey, before: u32, greeting: Greeting) {
-        let serving =
-            found!(self.turn.defects, self.remote.serving(key), "IOhost's end of that link");
+        let serving = found!(
+            self.rooms.turn.defects,
+            self.rooms.remote.serving(key),
+            "IOhost's end of that link"
+        );
         // Others were read since, and there is no room for all.
         let Some(greeted) = serving.seated.take(before) else { return late("hello") };
         self.ask_greeter(Task::Answer(key, greeting, greeted));
@@ -376,8 +395,11 @@ impl Manager {
     ) {
         let number = greeting.number;
         let who = who(made.peer, greeting.from);
-        let serving =
-            found!(self.turn.defects, self.remote.serving(key), "IOhost's end of that link");
+        let serving = found!(
+            self.rooms.turn.defects,
+            self.rooms.remote.serving(key),
+            "IOhost's end of that link"
+        );
         serving.seated.answered(who, number);
         self.tell_seat(key, seat_of(number), ToHost::Answer { greeting, made, answer });
     }

@@ -172,41 +172,54 @@ pub(super) fn clients_of(plan: &LinkPlan, disk: &str) -> Vec<PublicKey> {
 impl Manager {
     /// Whether a disk is a link's: it has no socket then.
     pub(crate) fn is_exported(&self, id: &str) -> bool {
-        self.plan.link_of(id).is_some()
+        self.rooms.plan.link_of(id).is_some()
     }
 
     /// Tells a link that has just come of all disks that are open.
     pub(super) fn export_disks(&mut self, key: LinkKey) {
-        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
+        let link =
+            found!(self.rooms.turn.defects, self.rooms.remote.link(key), "link of that number");
         // A client's has none.
         let Some(serving) = link.serving() else { return };
         // Who had a session or a seat of it before it was opened has none any more.
         (serving.exports, serving.seated) = (Vec::new(), Clients::default());
         serving.clients.clear();
-        let numbers: Vec<u32> = self.devices.keys().copied().collect();
+        let numbers: Vec<u32> = self.rooms.devices.keys().copied().collect();
         numbers.into_iter().for_each(|number| self.export_by(key, number));
     }
 
     /// A disk was opened: if clients may have it, its link is told.
     pub(crate) fn export_disk(&mut self, number: u32) {
-        let device = found!(self.turn.defects, self.devices.get(number), "device that was opened");
-        let key = self.plan.link_of(&device.facts.id).and_then(|link| self.remote.key_of(&link.id));
+        let device = found!(
+            self.rooms.turn.defects,
+            self.rooms.devices.get(number),
+            "device that was opened"
+        );
+        let key = self
+            .rooms
+            .plan
+            .link_of(&device.facts.id)
+            .and_then(|link| self.rooms.remote.key_of(&link.id));
         if let Some(key) = key {
             self.export_by(key, number);
         }
     }
 
     fn export_by(&mut self, key: LinkKey, number: u32) {
-        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
-        let device = found!(self.turn.defects, self.devices.get(number), "device that is open");
+        let link =
+            found!(self.rooms.turn.defects, self.rooms.remote.link(key), "link of that number");
+        let device =
+            found!(self.rooms.turn.defects, self.rooms.devices.get(number), "device that is open");
         let is_its = |client: &LinkClientPlan| client.disks.contains(&device.facts.id);
         let is_open = matches!(link.stage, Stage::Open);
         if !is_open || !link.plan.clients().iter().any(is_its) {
             return;
         }
         self.note_exported(number);
-        let device = found!(self.turn.defects, self.devices.get(number), "device that is open");
-        let parts = found!(self.turn.defects, device.kind.disk(), "disk that clients may have");
+        let device =
+            found!(self.rooms.turn.defects, self.rooms.devices.get(number), "device that is open");
+        let parts =
+            found!(self.rooms.turn.defects, device.kind.disk(), "disk that clients may have");
         let id = device.facts.id.clone();
         let news = News {
             revision: 1,
@@ -214,13 +227,15 @@ impl Manager {
             features: Features::of(parts).bits(),
             is_removed: false,
         };
-        let generation = match self.remote.generations.of(&id, Generations::beside(&parts.plan)) {
-            Ok(generation) => generation,
-            Err(error) => return warn!(disk = id, "no client gets it: {error}"),
-        };
-        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
+        let generation =
+            match self.rooms.remote.generations.of(&id, Generations::beside(&parts.plan)) {
+                Ok(generation) => generation,
+                Err(error) => return warn!(disk = id, "no client gets it: {error}"),
+            };
+        let link =
+            found!(self.rooms.turn.defects, self.rooms.remote.link(key), "link of that number");
         let clients = clients_of(&link.plan, &id);
-        let serving = found!(self.turn.defects, link.serving(), "IOhost's end of that link");
+        let serving = found!(self.rooms.turn.defects, link.serving(), "IOhost's end of that link");
         let is_it = |export: &&mut Export| export.disk == id && !export.is_removed;
         match serving.exports.iter_mut().find(is_it) {
             Some(export) => export.device = number,
@@ -239,8 +254,8 @@ impl Manager {
         let mut before = match event {
             HostEvent::Open { export, slots, slot_bytes, session, .. } => {
                 let bytes = usize::from(slots) * slot_bytes as usize;
-                let serving = self.remote.serving(key);
-                let serving = found!(self.turn.defects, serving, "IOhost's end of that link");
+                let serving = self.rooms.remote.serving(key);
+                let serving = found!(self.rooms.turn.defects, serving, "IOhost's end of that link");
                 match serving.judge(export, (seat, session), bytes) {
                     Ok(before) => before,
                     Err(told) => return self.tell_seat(key, seat, told),
@@ -270,7 +285,7 @@ impl Manager {
                 let (kept, opened) = match opened {
                     Ok(opened) => (generation, Some(Box::new(opened))),
                     Err((kept, why)) => {
-                        why.note_in(&mut self.turn.defects);
+                        why.note_in(&mut self.rooms.turn.defects);
                         let disk = self.export(key, export).map(|export| export.disk.clone());
                         self.log_of_link(key, |link| {
                             warn!(link = link.plan.id, disk, "no client gets it: {why}");
@@ -293,15 +308,15 @@ impl Manager {
 
     /// A line about a link, unless there were many: peers can cause them.
     pub(super) fn log_of_link(&mut self, key: LinkKey, line: impl FnOnce(&OneLink)) {
-        if let Some(link) = self.remote.link(key)
-            && link.log.allows(self.turn.now())
+        if let Some(link) = self.rooms.remote.link(key)
+            && link.log.allows(self.rooms.turn.now())
         {
             line(link);
         }
     }
 
     pub(super) fn export(&mut self, key: LinkKey, number: u16) -> Option<&mut Export> {
-        self.remote.link(key)?.serving()?.export(number)
+        self.rooms.remote.link(key)?.serving()?.export(number)
     }
 
     /// A client is to have a disk, of the generation that is wanted, new or not. If it cannot: the one that is kept, if
@@ -315,9 +330,13 @@ impl Manager {
     ) -> Result<Opened, (u64, ExportError)> {
         let export = self.export(key, number).filter(|export| !export.is_removed);
         let device = export.map(|export| export.device).ok_or((0, ExportError::Removed))?;
-        let is_here = self.devices.disk(device).is_some_and(DiskParts::is_here);
+        let is_here = self.rooms.devices.disk(device).is_some_and(DiskParts::is_here);
         if !is_here && !self.take_locks(device) {
-            let why = self.devices.disk(device).and_then(|disk| disk.waits_for(self.turn.now()));
+            let why = self
+                .rooms
+                .devices
+                .disk(device)
+                .and_then(|disk| disk.waits_for(self.rooms.turn.now()));
             return Err((0, why.map_or(ExportError::Away, ExportError::Waits)));
         }
         let made = self.give_memory(key, number, size).map_err(|why| (0, why));
@@ -331,7 +350,7 @@ impl Manager {
                 export.held = None;
             }
             // The locks of a disk that follow its clients go again.
-            self.turn.touch(device);
+            self.rooms.turn.touch(device);
         }
         opened
     }
@@ -343,9 +362,9 @@ impl Manager {
         device: u32,
         (generation, is_new): (u64, bool),
     ) -> Result<(), (u64, ExportError)> {
-        let parts = self.devices.disk(device).ok_or((0, ExportError::NotOpen))?;
+        let parts = self.rooms.devices.disk(device).ok_or((0, ExportError::NotOpen))?;
         let (id, image) = (&parts.plan.id, Generations::beside(&parts.plan));
-        let generations = &self.remote.generations;
+        let generations = &self.rooms.remote.generations;
         let cannot = |error| (0, ExportError::Keep(error));
         let kept = generations.of(id, image).map_err(cannot)?;
         if kept == generation && !is_new {
@@ -366,8 +385,8 @@ impl Manager {
     ) -> Result<Opened, ExportError> {
         let export = self.export(key, number).ok_or(NO_EXPORT)?;
         let (device, disk) = (export.device, export.disk.clone());
-        let parts = self.devices.disk(device).ok_or(ExportError::NotOpen)?;
-        let (verifier, image) = (verifier_of(&self.remote, parts), parts.bond.number());
+        let parts = self.rooms.devices.disk(device).ok_or(ExportError::NotOpen)?;
+        let (verifier, image) = (verifier_of(&self.rooms.remote, parts), parts.bond.number());
         let memory = AttachmentMemory::new(slots, slot_bytes).map_err(ExportError::Memory)?;
         let counters = Arc::new(AttachmentCounters::default());
         let held = Held { memory: memory.clone(), base: 0, is_refused: false };
@@ -381,7 +400,7 @@ impl Manager {
     /// Makes the queue of a disk that a client has, and gives it to the link's sidecore.
     pub(super) fn attach_export(&mut self, key: LinkKey, number: u16) -> Result<(), ExportError> {
         let missing = ExportError::Missing;
-        let link = self.remote.link(key).ok_or(missing("link of that number"))?;
+        let link = self.rooms.remote.link(key).ok_or(missing("link of that number"))?;
         let export = link.serving().and_then(|serving| serving.export(number));
         let export = export.ok_or(NO_EXPORT)?;
         let (number, seat) = (export.device, export.had.as_ref().map_or(0, |had| had.seat));
@@ -389,7 +408,7 @@ impl Manager {
         let queue = held.memory.queue(held.base).map_err(ExportError::Queue)?;
         let memory = Arc::clone(held.memory.map());
         let core = link.seats.get(seat).copied().ok_or(missing("sidecore of a seat"))?;
-        let device = self.devices.get_mut(number).ok_or(ExportError::NotOpen)?;
+        let device = self.rooms.devices.get_mut(number).ok_or(ExportError::NotOpen)?;
         let parts = device.kind.disk().ok_or(missing("disk that clients may have"))?;
         let negotiated = features::VERSION_1
             | features::BLK_FLUSH
@@ -427,15 +446,15 @@ impl Manager {
         if !state.attach(Place { core, owner: Owner::Link, by_hand: false }) {
             return Err(missing("idle queue of a disk"));
         }
-        self.balance.wake(core);
-        self.cores.take_load(core, 1);
-        self.cores.send(core, Command::Attach(Served::new(spec)));
+        self.rooms.balance.wake(core);
+        self.rooms.cores.take_load(core, 1);
+        self.rooms.cores.send(core, Command::Attach(Served::new(spec)));
         Ok(())
     }
 
     /// The export that a device is.
     pub(super) fn export_of(&mut self, device: u32) -> Option<(LinkKey, u16)> {
-        self.remote.links.iter_mut().enumerate().find_map(|(at, link)| {
+        self.rooms.remote.links.iter_mut().enumerate().find_map(|(at, link)| {
             let exports = &link.serving()?.exports;
             let number = exports.iter().rposition(|export| export.device == device)?;
             Some((LinkKey(at as u16), number as u16))
@@ -445,13 +464,15 @@ impl Manager {
     /// The queue of a disk that a link serves is back, at `base` of its ring.
     pub(crate) fn export_is_back(&mut self, device: u32, base: u32, problem: Option<&str>) {
         let export = self.export_of(device);
-        let (key, number) = found!(self.turn.defects, export, "export of a queue that a link had");
+        let (key, number) =
+            found!(self.rooms.turn.defects, export, "export of a queue that a link had");
         if let Some(problem) = problem {
             self.log_of_link(key, |link| {
                 warn!(link = link.plan.id, device, "what a client has is not served: {problem}");
             });
         }
-        let export = found!(self.turn.defects, self.export(key, number), "export of that number");
+        let export =
+            found!(self.rooms.turn.defects, self.export(key, number), "export of that number");
         // None: its link was opened anew meanwhile.
         if let Some(held) = &mut export.held {
             (held.base, held.is_refused) = (base, problem.is_some());
@@ -466,21 +487,23 @@ impl Manager {
         // Of all devices: it may be no link's.
         let Some((key, number)) = self.export_of(device) else { return };
         let has_size = self
+            .rooms
             .devices
             .disk(device)
             .map(|parts| (parts.disk.size_bytes(), Features::of(parts).bits()));
-        let export = found!(self.turn.defects, self.export(key, number), "export of that number");
+        let export =
+            found!(self.rooms.turn.defects, self.export(key, number), "export of that number");
         if export.held.as_ref().is_none_or(|held| held.is_refused) || export.leaving.is_some() {
             return;
         }
         let is_attached =
-            self.devices.get(device).is_some_and(|device| !device.attached().is_empty());
+            self.rooms.devices.get(device).is_some_and(|device| !device.attached().is_empty());
         if is_attached {
             return;
         }
         if let Err(why) = self.attach_export(key, number) {
             warn!(device, "what a client has is not served: {why}");
-            why.note_in(&mut self.turn.defects);
+            why.note_in(&mut self.rooms.turn.defects);
         }
         if let Some((size, features)) = has_size {
             let told = || ToHost::Update { export: number, size, features };
@@ -492,8 +515,8 @@ impl Manager {
     pub(crate) fn tell_clients(&mut self, device: u32) {
         // Its link is not open: it is told then.
         let Some((key, export)) = self.export_of(device) else { return };
-        let parts = self.devices.get(device).and_then(|device| device.kind.disk());
-        let parts = found!(self.turn.defects, parts, "disk that clients may have");
+        let parts = self.rooms.devices.get(device).and_then(|device| device.kind.disk());
+        let parts = found!(self.rooms.turn.defects, parts, "disk that clients may have");
         let size = parts.disk.size_bytes();
         let features = Features::of(parts).bits();
         self.tell_seats(key, None, || ToHost::Update { export, size, features });
@@ -501,11 +524,12 @@ impl Manager {
 
     /// Nobody has a disk any more: its queue is asked for, then it is made stable.
     fn let_go_of(&mut self, key: LinkKey, number: u16) {
-        let export = found!(self.turn.defects, self.export(key, number), "export of that number");
+        let export =
+            found!(self.rooms.turn.defects, self.export(key, number), "export of that number");
         export.leaving = Some(Leaving::Waits);
         let device = export.device;
         let is_attached =
-            self.devices.get(device).is_some_and(|device| !device.attached().is_empty());
+            self.rooms.devices.get(device).is_some_and(|device| !device.attached().is_empty());
         match is_attached {
             true => self.detach(device, 0),
             false => self.sync_export(key, number),
@@ -513,11 +537,11 @@ impl Manager {
     }
 
     fn sync_export(&mut self, key: LinkKey, number: u16) {
-        let export = self.remote.serving(key).and_then(|serving| serving.export(number));
-        let export = found!(self.turn.defects, export, "export of that number");
+        let export = self.rooms.remote.serving(key).and_then(|serving| serving.export(number));
+        let export = found!(self.rooms.turn.defects, export, "export of that number");
         export.held = None;
         let device = export.device;
-        let parts = self.devices.get(device).and_then(|device| device.kind.disk());
+        let parts = self.rooms.devices.get(device).and_then(|device| device.kind.disk());
         if parts.is_some_and(|parts| parts.stand.is_some()) {
             export.leaving = Some(Leaving::Parts);
             // One that has lost data stays, and says so.
@@ -526,18 +550,23 @@ impl Manager {
             }
             return;
         }
-        let Some(disk) = self.devices.disk(device).map(|parts| Arc::clone(&parts.disk)) else {
+        let Some(disk) = self.rooms.devices.disk(device).map(|parts| Arc::clone(&parts.disk))
+        else {
             return self.is_let_go(key, number, false);
         };
         let begun = begin_sync(disk);
         let begun = begun.and_then(|(done, outcome)| {
             let token = Token::Synced(device);
-            self.poll.add(done.as_fd(), token).map(|()| Leaving::Syncs { _done: done, outcome })
+            self.rooms
+                .poll
+                .add(done.as_fd(), token)
+                .map(|()| Leaving::Syncs { _done: done, outcome })
         });
         match begun {
             Ok(leaving) => {
                 let export = self.export(key, number);
-                found!(self.turn.defects, export, "export of that number").leaving = Some(leaving);
+                found!(self.rooms.turn.defects, export, "export of that number").leaving =
+                    Some(leaving);
             }
             Err(error) => {
                 warn!(device, %error, "what a client wrote cannot be made stable now");
@@ -559,7 +588,8 @@ impl Manager {
     /// What a client wrote is stable, or is not.
     pub(crate) fn has_synced(&mut self, device: u32) {
         let Some((key, number)) = self.export_of(device) else { return late("sync of a disk") };
-        let export = found!(self.turn.defects, self.export(key, number), "export of that number");
+        let export =
+            found!(self.rooms.turn.defects, self.export(key, number), "export of that number");
         let Some(Leaving::Syncs { outcome, .. }) = &export.leaving else {
             return late("sync of a disk");
         };
@@ -569,7 +599,8 @@ impl Manager {
     }
 
     fn is_let_go(&mut self, key: LinkKey, number: u16, is_synced: bool) {
-        let export = found!(self.turn.defects, self.export(key, number), "export of that number");
+        let export =
+            found!(self.rooms.turn.defects, self.export(key, number), "export of that number");
         export.leaving = None;
         let (device, is_removed) = (export.device, export.is_removed);
         let disk = export.disk.clone();

@@ -18,7 +18,7 @@ const NO_ANSWER: &str = "no IOhost answers; they are asked in turn. Check their 
 
 impl Manager {
     pub(crate) fn show_links(&self) -> Answer {
-        let links = self.remote.links.iter().map(|link| self.link_view(link));
+        let links = self.rooms.remote.links.iter().map(|link| self.link_view(link));
         Answer::Links(LinkList { links: links.collect() })
     }
 
@@ -67,7 +67,7 @@ impl Manager {
                 view.peer = iohost.filter(|_| seen.is_up > 0).map(ToString::to_string);
                 let silent = using
                     .silent_since
-                    .map(|since| self.turn.now().saturating_duration_since(since));
+                    .map(|since| self.rooms.turn.now().saturating_duration_since(since));
                 view.problem = view.problem.or(silence(view.peer.is_some(), silent));
                 view.round_trip_ns = seen.round_trip_ns;
                 (view.frames_in, view.frames_out) = (seen.frames_in, seen.frames_out);
@@ -101,7 +101,7 @@ impl Manager {
                 link.plan.clients().iter().any(|client| client.disks.contains(id))
             }
         };
-        let devices = self.devices.values().filter(is_of);
+        let devices = self.rooms.devices.values().filter(is_of);
         devices
             .map(|device| {
                 let mut view = LinkDiskView {

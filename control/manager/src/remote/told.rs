@@ -89,13 +89,16 @@ impl Features {
 impl Manager {
     /// A disk could not be made stable: that is counted, if clients may have it.
     pub(crate) fn count_loss(&mut self, device: u32) {
-        let device =
-            found!(self.turn.defects, self.devices.get(device), "device that has lost data");
+        let device = found!(
+            self.rooms.turn.defects,
+            self.rooms.devices.get(device),
+            "device that has lost data"
+        );
         if !device.is_exported {
             return;
         }
         let id = device.facts.id.clone();
-        let losses = &self.remote.losses;
+        let losses = &self.rooms.remote.losses;
         let kept = losses.of(&id, None).and_then(|count| losses.keep(&id, None, count + 1));
         if let Err(error) = kept {
             warn!(disk = id, %error, "that it has lost data cannot be counted: when it is cleared, a client that was away does not hear of it");
@@ -106,8 +109,8 @@ impl Manager {
 impl Manager {
     /// A disk is about to be told to clients, whose guests are on its image from here on.
     pub(super) fn note_exported(&mut self, device: u32) {
-        let parts = self.devices.get_mut(device).and_then(|device| device.kind.disk_mut());
-        let parts = found!(self.turn.defects, parts, "disk that clients may have");
+        let parts = self.rooms.devices.get_mut(device).and_then(|device| device.kind.disk_mut());
+        let parts = found!(self.rooms.turn.defects, parts, "disk that clients may have");
         let id = parts.plan.id.clone();
         if let Some(image) = parts.bond.export() {
             self.keep_image(&id, &image);

@@ -215,15 +215,16 @@ impl Manager {
         let Source::Remote { link: id, name } = &plan.source else {
             return Err(NotOpen::Wrong("it is no disk of another machine".to_string()));
         };
-        let key = self.remote.key_of(id);
-        let Some((key, link)) = key.and_then(|key| Some((key, self.remote.link(key)?))) else {
+        let key = self.rooms.remote.key_of(id);
+        let Some((key, link)) = key.and_then(|key| Some((key, self.rooms.remote.link(key)?)))
+        else {
             return Err(NotOpen::Wrong(format!(
                 "link {id:?} is made at the daemon's start: restart it"
             )));
         };
         let core = link.core();
         let Some(using) = link.using() else {
-            self.turn.defects.note("client's end of that link");
+            self.rooms.turn.defects.note("client's end of that link");
             return Err(NotOpen::Wrong(format!("link {id:?} is of the other role")));
         };
         let silent_since = using.silent_since;
@@ -234,9 +235,9 @@ impl Manager {
             }
             None => {
                 let why = "its IOhost has not answered yet";
-                let again_at = Some(self.turn.now());
+                let again_at = Some(self.rooms.turn.now());
                 using.known.insert(name.clone(), Known::Asked { why, again_at });
-                self.ask_again(key, self.turn.now());
+                self.ask_again(key, self.rooms.turn.now());
                 return Err(NotOpen::Ended(format!("{why} (link {id:?})")));
             }
         };
@@ -258,7 +259,8 @@ impl Manager {
 
     /// Asks IOhosts what disks are, of which that is not known.
     pub(super) fn ask_again(&mut self, key: LinkKey, now: Instant) {
-        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
+        let link =
+            found!(self.rooms.turn.defects, self.rooms.remote.link(key), "link of that number");
         if !matches!(link.stage, Stage::Open) {
             return;
         }
@@ -284,9 +286,13 @@ impl Manager {
 
     /// A number that was given is none that the link could take.
     pub(super) fn is_unattached(&mut self, key: LinkKey, disk: u16) {
-        let using = found!(self.turn.defects, self.remote.using(key), "client's end of that link");
+        let using = found!(
+            self.rooms.turn.defects,
+            self.rooms.remote.using(key),
+            "client's end of that link"
+        );
         using.numbers.remove(&disk);
-        self.turn.defects.note("free place on its link for a disk that is asked for");
+        self.rooms.turn.defects.note("free place on its link for a disk that is asked for");
     }
 
     /// What an IOhost says. Of a disk no more is said until this was heard.
@@ -359,15 +365,19 @@ impl Manager {
     }
 
     fn looked(&mut self, key: LinkKey, number: u16, news: Option<News>) {
-        let using = found!(self.turn.defects, self.remote.using(key), "client's end of that link");
+        let using = found!(
+            self.rooms.turn.defects,
+            self.rooms.remote.using(key),
+            "client's end of that link"
+        );
         let Some(Asked::Look(name)) = using.numbers.remove(&number) else {
-            return self.turn.defects.note("name of a disk that was looked at");
+            return self.rooms.turn.defects.note("name of a disk that was looked at");
         };
         let known = match news.filter(|news| !news.is_removed) {
             Some(news) => Known::Is(news),
             None => Known::Asked {
                 why: "its IOhost has no such disk for this machine: see its [[link.client]]",
-                again_at: Some(self.turn.now() + ASK_INTERVAL),
+                again_at: Some(self.rooms.turn.now() + ASK_INTERVAL),
             },
         };
         let is_there = matches!(known, Known::Is(_));
@@ -385,20 +395,24 @@ impl Manager {
         let Some(parts) = self.remote_parts_mut(device) else { return late("disk of a link") };
         parts.removed = Some(removed);
         let name = parts.name.clone();
-        let using = found!(self.turn.defects, self.remote.using(key), "client's end of that link");
+        let using = found!(
+            self.rooms.turn.defects,
+            self.rooms.remote.using(key),
+            "client's end of that link"
+        );
         let why = "its IOhost has removed it";
-        let again_at = Some(self.turn.now() + ASK_INTERVAL);
+        let again_at = Some(self.rooms.turn.now() + ASK_INTERVAL);
         using.known.insert(name, Known::Asked { why, again_at });
     }
 
     /// Its IOhost has a disk that it had removed.
     fn is_there_again(&mut self, key: LinkKey, name: &str) {
-        for (number, device) in self.devices.iter_mut() {
+        for (number, device) in self.rooms.devices.iter_mut() {
             let parts = device.kind.disk_mut().and_then(|disk| disk.remote.as_mut());
             let is_it = |parts: &&mut RemoteParts| parts.link == key && parts.name == name;
             let Some(parts) = parts.filter(is_it) else { continue };
             parts.removed = None;
-            self.turn.touch(*number);
+            self.rooms.turn.touch(*number);
         }
     }
 
@@ -410,10 +424,15 @@ impl Manager {
         if news.is_removed {
             return;
         }
-        let using = found!(self.turn.defects, self.remote.using(key), "client's end of that link");
+        let using = found!(
+            self.rooms.turn.defects,
+            self.rooms.remote.using(key),
+            "client's end of that link"
+        );
         using.known.insert(name.clone(), Known::Is(news));
         self.is_there_again(key, &name);
-        let parts = found!(self.turn.defects, self.devices.disk_mut(device), "disk of a link");
+        let parts =
+            found!(self.rooms.turn.defects, self.rooms.devices.disk_mut(device), "disk of a link");
         if let Some(remote) = parts.remote.as_mut().filter(|remote| remote.number == Some(number)) {
             let before = remote.told_bytes.replace(news.size);
             remote.is_shrunk |= before.is_some_and(|before| news.size < before);
@@ -421,7 +440,7 @@ impl Manager {
         if news.size != parts.disk.size_bytes() {
             info!(disk = parts.plan.id, size = news.size, "its IOhost has given it another size");
             parts.resizing = Some(news.size);
-            self.turn.touch(device);
+            self.rooms.turn.touch(device);
         }
     }
 
@@ -433,9 +452,12 @@ impl Manager {
         act: impl FnOnce(&mut RemoteParts) -> Option<&'static str>,
     ) {
         let Some(device) = self.disk_of(key, number) else { return };
-        let Some(device) = self.devices.get_mut(device) else { return late("disk of a link") };
+        let Some(device) = self.rooms.devices.get_mut(device) else {
+            return late("disk of a link");
+        };
         let parts = device.kind.disk_mut().and_then(|disk| disk.remote.as_mut());
-        let parts = found!(self.turn.defects, parts, "link of a disk that it has a number for");
+        let parts =
+            found!(self.rooms.turn.defects, parts, "link of a disk that it has a number for");
         // It has another number since, or none.
         if parts.number != Some(number) {
             return;
@@ -443,7 +465,7 @@ impl Manager {
         let problem = act(parts).map(str::to_string);
         if device.problem != problem {
             match &problem {
-                Some(problem) if device.log.allows(self.turn.now()) => {
+                Some(problem) if device.log.allows(self.rooms.turn.now()) => {
                     warn!(disk = device.facts.id, "{problem}")
                 }
                 None => info!(disk = device.facts.id, "its IOhost serves it"),
@@ -485,7 +507,8 @@ impl Manager {
         if has_guest {
             return;
         }
-        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
+        let link =
+            found!(self.rooms.turn.defects, self.rooms.remote.link(key), "link of that number");
         let id = link.plan.id.clone();
         let asked = link.using().and_then(|using| using.numbers.get(&number));
         if let Some(Asked::Disk(_, disk, _)) = asked {
@@ -495,7 +518,11 @@ impl Manager {
 
     /// Asks for a remote disk when a ring of it is to start, and gives it back when none is there any more.
     pub(crate) fn follow_remote(&mut self, number: u32) {
-        let device = found!(self.turn.defects, self.devices.get(number), "device that is settled");
+        let device = found!(
+            self.rooms.turn.defects,
+            self.rooms.devices.get(number),
+            "device that is settled"
+        );
         let Some(parts) = device.kind.disk().and_then(|disk| disk.remote.as_ref()) else { return };
         let is_idle = device.attached().is_empty() && !device.is_started(None);
         let (key, asked, wants) = (parts.link, parts.number, device.wants_to_start());
@@ -507,37 +534,49 @@ impl Manager {
     }
 
     fn take_remote(&mut self, number: u32, key: LinkKey) {
-        let device = found!(self.turn.defects, self.devices.get(number), "device that is settled");
-        let parts = found!(self.turn.defects, device.kind.disk(), "disk that is asked for");
+        let device = found!(
+            self.rooms.turn.defects,
+            self.rooms.devices.get(number),
+            "device that is settled"
+        );
+        let parts = found!(self.rooms.turn.defects, device.kind.disk(), "disk that is asked for");
         let (id, whose) = (parts.plan.id.clone(), RemoteParts::whose(&parts.plan));
-        let whose = found!(self.turn.defects, whose, "IOhost of a disk that is asked for");
+        let whose = found!(self.rooms.turn.defects, whose, "IOhost of a disk that is asked for");
         let link = device.runner.and_then(|link| device.connections.get(&link));
         let is_running = link.is_some_and(|link| disk::is_running(device.facts.rings, link));
         let image = if is_running { parts.bond.told_number() } else { 0 };
         let remote = parts.remote.as_ref();
-        let remote = found!(self.turn.defects, remote, "link of a disk that is asked for");
+        let remote = found!(self.rooms.turn.defects, remote, "link of a disk that is asked for");
         let (name, is_lost) = (remote.name.clone(), remote.is_lost);
         let none = Standing { verifier: None, is_unflushed: false, is_lost, image };
-        let standing = match self.remote.standings.of(&id, &whose) {
+        let standing = match self.rooms.remote.standings.of(&id, &whose) {
             None => Some(none).filter(|_| is_lost || image != 0),
             Some(standing) => Some(Standing { is_lost, image, ..standing }),
         };
-        let using = found!(self.turn.defects, self.remote.using(key), "client's end of that link");
+        let using = found!(
+            self.rooms.turn.defects,
+            self.rooms.remote.using(key),
+            "client's end of that link"
+        );
         // One that its IOhost has no more is open still, and is asked about until that has it again.
         let Some(Known::Is(news)) = using.known.get(&name).cloned() else { return };
         let asked = Asked::Disk(number, id.clone(), whose);
         let (disk, keep_bytes) = (using.number(asked), using.keep_bytes);
-        let now = self.turn.now();
-        let device =
-            found!(self.turn.defects, self.devices.get_mut(number), "device that is settled");
+        let now = self.rooms.turn.now();
+        let device = found!(
+            self.rooms.turn.defects,
+            self.rooms.devices.get_mut(number),
+            "device that is settled"
+        );
         let disk = match disk {
             Ok(disk) => disk,
             Err(why) => return device.problem = Some(why.to_string()),
         };
-        let parts = found!(self.turn.defects, device.kind.disk_mut(), "disk that is asked for");
+        let parts =
+            found!(self.rooms.turn.defects, device.kind.disk_mut(), "disk that is asked for");
         let (readonly, now_size) = (parts.plan.readonly, parts.disk.size_bytes());
         let remote = parts.remote.as_mut();
-        let remote = found!(self.turn.defects, remote, "link of a disk that is asked for");
+        let remote = found!(self.rooms.turn.defects, remote, "link of a disk that is asked for");
         let news = News { size: now_size, ..news };
         remote.number = Some(disk);
         remote.waits.asked_at = remote.waits.silent_since.is_none().then_some(now);
@@ -561,7 +600,8 @@ impl Manager {
         (parts.is_bound, parts.is_shrunk, parts.told_bytes) = (false, false, None);
         parts.waits.asked_at = None;
         let Some(disk) = asked else { return };
-        let device = found!(self.turn.defects, self.devices.get_mut(number), "disk of a link");
+        let device =
+            found!(self.rooms.turn.defects, self.rooms.devices.get_mut(number), "disk of a link");
         // What its IOhost said of it is over.
         device.problem = None;
         if let Some(parts) = device.kind.disk_mut() {
@@ -572,11 +612,11 @@ impl Manager {
     }
 
     pub(super) fn remote_parts(&self, number: u32) -> Option<&RemoteParts> {
-        self.devices.disk(number)?.remote.as_ref()
+        self.rooms.devices.disk(number)?.remote.as_ref()
     }
 
     pub(super) fn remote_parts_mut(&mut self, number: u32) -> Option<&mut RemoteParts> {
-        self.devices.disk_mut(number)?.remote.as_mut()
+        self.rooms.devices.disk_mut(number)?.remote.as_mut()
     }
 }
 

@@ -83,15 +83,16 @@ impl Using {
 impl Manager {
     /// There is a session of that link, or none any more.
     pub(super) fn note_session(&mut self, key: LinkKey, is_there: bool) {
-        let now = self.turn.now();
-        for device in self.devices.values_mut() {
+        let now = self.rooms.turn.now();
+        for device in self.rooms.devices.values_mut() {
             let parts = device.kind.disk_mut().and_then(|disk| disk.remote.as_mut());
             let Some(parts) = parts.filter(|parts| parts.link == key) else { continue };
             parts.waits.note_session(is_there, parts.number.is_some(), now);
         }
         self.note_session_of_nics(key, is_there, now);
-        let link = found!(self.turn.defects, self.remote.link(key), "link of that number");
-        let using = found!(self.turn.defects, link.using(), "client's end of that link");
+        let link =
+            found!(self.rooms.turn.defects, self.rooms.remote.link(key), "link of that number");
+        let using = found!(self.rooms.turn.defects, link.using(), "client's end of that link");
         using.silent_since = (!is_there).then_some(using.silent_since.unwrap_or(now));
         using.heard_then = using.heard();
         using.is_told &= !is_there;
@@ -105,13 +106,18 @@ impl Manager {
     /// Says in the log which IOhosts have been silent for longer than one takes to answer, once of each silence.
     pub(super) fn tell_of_silence(&mut self, now: Instant) {
         let is_due = |using: &Using| using.told_at().is_some_and(|at| at <= now);
-        if !self.remote.links.iter_mut().any(|link| link.using().is_some_and(|using| is_due(using)))
+        if !self
+            .rooms
+            .remote
+            .links
+            .iter_mut()
+            .any(|link| link.using().is_some_and(|using| is_due(using)))
         {
             return;
         }
         // What was heard meanwhile has no event.
         self.note_heard();
-        for link in &mut self.remote.links {
+        for link in &mut self.rooms.remote.links {
             let id = link.plan.id.clone();
             let Some(using) = link.using().filter(|using| is_due(using)) else { continue };
             using.is_told = true;
@@ -124,15 +130,19 @@ impl Manager {
     pub(super) fn note_silence(&mut self, key: LinkKey) {
         // Of the one before.
         self.note_heard();
-        let now = self.turn.now();
-        for device in self.devices.values_mut() {
+        let now = self.rooms.turn.now();
+        for device in self.rooms.devices.values_mut() {
             let parts = device.kind.disk_mut().and_then(|disk| disk.remote.as_mut());
             if let Some(parts) = parts.filter(|parts| parts.link == key) {
                 parts.waits.silent_since.get_or_insert(now);
             }
         }
         self.note_silence_of_nics(key, now);
-        let using = found!(self.turn.defects, self.remote.using(key), "client's end of that link");
+        let using = found!(
+            self.rooms.turn.defects,
+            self.rooms.remote.using(key),
+            "client's end of that link"
+        );
         using.silent_since.get_or_insert(now);
         using.heard_then = using.heard();
     }
@@ -140,7 +150,7 @@ impl Manager {
     /// A session that was silent for a while, and goes on without a new one, has no event that says so. To be asked
     /// before anybody is told who is silent.
     pub(crate) fn note_heard(&mut self) {
-        let links = self.remote.links.iter_mut();
+        let links = self.rooms.remote.links.iter_mut();
         let heard: Vec<String> = links
             .filter_map(|link| {
                 let id = link.plan.id.clone();
@@ -151,8 +161,8 @@ impl Manager {
                 Some(id)
             })
             .collect();
-        for key in heard.iter().filter_map(|id| self.remote.key_of(id)).collect::<Vec<_>>() {
-            for device in self.devices.values_mut() {
+        for key in heard.iter().filter_map(|id| self.rooms.remote.key_of(id)).collect::<Vec<_>>() {
+            for device in self.rooms.devices.values_mut() {
                 let parts = device.kind.disk_mut().and_then(|disk| disk.remote.as_mut());
                 if let Some(parts) = parts.filter(|parts| parts.link == key) {
                     parts.waits.silent_since = None;
@@ -164,14 +174,22 @@ impl Manager {
 
     /// A number is nobody's any more.
     pub(super) fn is_free(&mut self, key: LinkKey, number: u16) {
-        let using = found!(self.turn.defects, self.remote.using(key), "client's end of that link");
+        let using = found!(
+            self.rooms.turn.defects,
+            self.rooms.remote.using(key),
+            "client's end of that link"
+        );
         if let Some(Asked::Nic(port)) = using.numbers.get(&number).cloned()
             && self.nic_is_given_back(port, number)
         {
             return;
         }
         // A NIC whose port was made anew is told of twice.
-        let using = found!(self.turn.defects, self.remote.using(key), "client's end of that link");
+        let using = found!(
+            self.rooms.turn.defects,
+            self.rooms.remote.using(key),
+            "client's end of that link"
+        );
         using.numbers.remove(&number);
     }
 }

@@ -92,7 +92,7 @@ pub(crate) fn made_of(plan: &DevicePlan) -> BTreeMap<String, String> {
 impl Manager {
     /// Tells of everything but where rings stand.
     pub(super) fn send_estate(&self, channel: &Channel) -> io::Result<()> {
-        for device in self.devices.values().filter(|device| !device.removing) {
+        for device in self.rooms.devices.values().filter(|device| !device.removing) {
             self.send_device(channel, device)?;
             for (id, connection) in &device.connections {
                 send_connection(channel, connection, device.runner == Some(*id))?;
@@ -114,7 +114,7 @@ impl Manager {
             socket: device.facts.socket.clone(),
             handles,
             closed_for_ms: device.closed_until.map_or(0, |until| {
-                until.saturating_duration_since(self.turn.now()).as_millis() as u64
+                until.saturating_duration_since(self.rooms.turn.now()).as_millis() as u64
             }),
             disk: disk.map(disk_words),
             nic: nic_words(&device.kind),
@@ -129,26 +129,26 @@ impl Manager {
         format: u32,
         drained: Instant,
     ) -> io::Result<()> {
-        let devices = self.devices.values().filter(|device| !device.removing);
+        let devices = self.rooms.devices.values().filter(|device| !device.removing);
         let rings: Vec<RingWords> = devices.flat_map(ring_words).collect();
         for some in in_packets(rings)? {
             channel.send(&FromPredecessor::Rings { rings: some }, &[], SEND_TIME_MAX)?;
         }
-        for device in self.devices.values() {
+        for device in self.rooms.devices.values() {
             let Some(nic) = device.kind.nic() else { continue };
             let (device, counters) = (device.facts.id.clone(), nic.counters.snapshot().named());
             let packet = FromPredecessor::Port { device, counters };
             channel.send(&packet, &[], SEND_TIME_MAX)?;
         }
         if format >= WITH_GUARD {
-            for uplink in self.network.uplinks.values() {
+            for uplink in self.rooms.network.uplinks.values() {
                 let (name, [frames, work]) = uplink.counted();
                 let packet = FromPredecessor::Uplink { name, frames, work };
                 channel.send(&packet, &[], SEND_TIME_MAX)?;
             }
         }
         self.send_seats(channel)?;
-        for uplink in self.network.uplinks.values() {
+        for uplink in self.rooms.network.uplinks.values() {
             let (State::Kept(ports), HostPlan::Tap { name }) = (&uplink.state, &uplink.plan.host)
             else {
                 continue;
@@ -158,7 +158,8 @@ impl Manager {
                 channel.send(&packet, &[fd], SEND_TIME_MAX)?;
             }
         }
-        let disks = self.devices.values().filter_map(|device| Some((device, device.kind.disk()?)));
+        let disks =
+            self.rooms.devices.values().filter_map(|device| Some((device, device.kind.disk()?)));
         let failed = disks.filter(|(_, disk)| disk.disk.sync_failed());
         let sync_failed = failed.map(|(device, _)| device.facts.id.clone()).collect();
         let flip = FromPredecessor::Flip { sync_failed, drained_ns: machine_ns(drained) };

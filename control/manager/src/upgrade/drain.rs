@@ -28,21 +28,21 @@ impl Manager {
     pub(super) fn bring_all_home(&mut self, until: Instant) -> Result<(), DrainError> {
         let (mut slow, mut late) = (BTreeSet::new(), BTreeSet::new());
         for _ in 0..DRAINS_MAX {
-            if self.turn.tick() >= until {
+            if self.rooms.turn.tick() >= until {
                 break;
             }
             slow.iter().for_each(|number| self.ask_for(*number, |_| true));
-            let by = until.min(self.turn.tick() + SLOW_DRAIN_TIME_MAX);
+            let by = until.min(self.rooms.turn.tick() + SLOW_DRAIN_TIME_MAX);
             self.hear_cores_until(by, |this| {
                 slow.iter().all(|number| this.is_home(*number, |_| true))
             });
-            let by = until.min(self.turn.tick() + DRAIN_TIME_MAX);
+            let by = until.min(self.rooms.turn.tick() + DRAIN_TIME_MAX);
             if self.drain_all(by) {
                 return Ok(());
             }
             // Of one that has done all it was told, only disks that do not answer have queues still.
             late = match self.fence_within(LATE_TIME_MAX) {
-                true => late_disks(self.devices.values()),
+                true => late_disks(self.rooms.devices.values()),
                 false => BTreeSet::new(),
             };
             // One that came back in its five seconds would be late again without them.
@@ -50,15 +50,17 @@ impl Manager {
             self.await_late_ports();
             self.send_all_out(&slow);
         }
-        let name = |number: &u32| self.devices.get(*number).map(|device| device.facts.id.clone());
+        let name =
+            |number: &u32| self.rooms.devices.get(*number).map(|device| device.facts.id.clone());
         Err(not_home(late.iter().filter_map(name).collect()))
     }
 
     /// Senders first, then what they sent, then receivers, so that no frame finds nobody. Whether all
     /// is here.
     fn drain_all(&mut self, until: Instant) -> bool {
-        let all: Vec<u32> = self.devices.keys().copied().collect();
+        let all: Vec<u32> = self.rooms.devices.keys().copied().collect();
         let nics: Vec<u32> = self
+            .rooms
             .devices
             .values()
             .filter(|device| device.kind.nic().is_some())
@@ -71,7 +73,7 @@ impl Manager {
             return false;
         }
         self.give_up_uplinks();
-        let is_apart = |this: &Manager| !this.network.is_attached();
+        let is_apart = |this: &Manager| !this.rooms.network.is_attached();
         if !(self.hear_cores_until(until, is_apart) && self.fence(until)) {
             return false;
         }
@@ -81,36 +83,36 @@ impl Manager {
             return false;
         }
         self.ask_for_links();
-        self.hear_cores_until(until, |this| this.remote.are_home())
+        self.hear_cores_until(until, |this| this.rooms.remote.are_home())
     }
 
     /// Waits until what was handed from one sidecore to another is delivered.
     fn fence(&mut self, until: Instant) -> bool {
-        self.network.switches.is_empty() || self.fence_all(until)
+        self.rooms.network.switches.is_empty() || self.fence_all(until)
     }
 
     /// Waits until every sidecore has done what it was told so far.
     pub(super) fn fence_all(&mut self, until: Instant) -> bool {
-        for core in 0..self.cores.all.len() {
+        for core in 0..self.rooms.cores.all.len() {
             self.fences_open += 1;
-            self.cores.send(core, Command::Fence);
+            self.rooms.cores.send(core, Command::Fence);
         }
         self.hear_cores_until(until, |this| this.fences_open == 0)
     }
 
     /// As [`Self::fence_all`], from now on.
     pub(super) fn fence_within(&mut self, limit: Duration) -> bool {
-        let until = self.turn.tick() + limit;
+        let until = self.rooms.turn.tick() + limit;
         self.fence_all(until)
     }
 
     fn is_home(&self, number: u32, which: impl Fn(u16) -> bool) -> bool {
-        let attached = self.devices.get(number).map(Device::attached).unwrap_or_default();
+        let attached = self.rooms.devices.get(number).map(Device::attached).unwrap_or_default();
         !attached.into_iter().any(which)
     }
 
     fn ask_for(&mut self, number: u32, which: impl Fn(u16) -> bool) {
-        let attached = self.devices.get(number).map(Device::attached).unwrap_or_default();
+        let attached = self.rooms.devices.get(number).map(Device::attached).unwrap_or_default();
         let asked = attached.into_iter().filter(|index| which(*index));
         asked.for_each(|index| self.detach(number, index));
     }
@@ -119,11 +121,11 @@ impl Manager {
     /// after the others were sent out would have frames lost that it was to take.
     pub(super) fn await_late_ports(&mut self) {
         let are_back = |this: &Manager| {
-            let mut nics = this.devices.values().filter(|device| device.kind.nic().is_some());
-            nics.all(|nic| nic.leaving_since().is_none()) && !this.network.is_asked_back()
+            let mut nics = this.rooms.devices.values().filter(|device| device.kind.nic().is_some());
+            nics.all(|nic| nic.leaving_since().is_none()) && !this.rooms.network.is_asked_back()
         };
         // See `LATE_TIME_MAX`: whoever is later than that loses frames.
-        let by = self.turn.tick() + LATE_TIME_MAX;
+        let by = self.rooms.turn.tick() + LATE_TIME_MAX;
         let _ = self.hear_cores_until(by, are_back);
     }
 
@@ -134,8 +136,9 @@ impl Manager {
         self.send_links_out();
         let goes = |device: &&Device| !but.contains(&device.number);
         let devices: Vec<u32> =
-            self.devices.values().filter(goes).map(|device| device.number).collect();
-        let nics = self.devices.values().filter(goes).filter(|device| device.kind.nic().is_some());
+            self.rooms.devices.values().filter(goes).map(|device| device.number).collect();
+        let nics =
+            self.rooms.devices.values().filter(goes).filter(|device| device.kind.nic().is_some());
         let nics: Vec<(u32, u16)> = nics.map(|nic| (nic.number, nic.facts.rings)).collect();
         for (number, rings) in &nics {
             for index in (0..*rings).step_by(2) {
@@ -144,7 +147,7 @@ impl Manager {
         }
         if !nics.is_empty() {
             // A sidecore that does not answer in time has other troubles than a frame that is dropped.
-            let by = self.turn.tick() + LATE_TIME_MAX;
+            let by = self.rooms.turn.tick() + LATE_TIME_MAX;
             let _ = self.fence(by);
         }
         // What a guest sends finds its way out, and what comes from there its receiver.
@@ -152,7 +155,7 @@ impl Manager {
             let _ = self.fence_within(LATE_TIME_MAX);
         }
         devices.into_iter().for_each(|number| self.settle_device(number));
-        self.cores.flush();
+        self.rooms.cores.flush();
     }
 
     /// Hears the sidecores, and nobody else, until it is done or that moment. Whether it is done.
@@ -162,18 +165,19 @@ impl Manager {
         is_done: impl Fn(&Manager) -> bool,
     ) -> bool {
         loop {
-            self.turn.tick();
-            (0..self.cores.all.len()).for_each(|core| self.hear_core(core));
-            self.cores.flush();
+            self.rooms.turn.tick();
+            (0..self.rooms.cores.all.len()).for_each(|core| self.hear_core(core));
+            self.rooms.cores.flush();
             if is_done(self) {
                 return true;
             }
-            let left = until.saturating_duration_since(self.turn.tick());
+            let left = until.saturating_duration_since(self.rooms.turn.tick());
             if left.is_zero() {
                 return false;
             }
-            let most = if self.cores.is_backed_up() { Duration::from_millis(1) } else { left };
-            let events = self.cores.all.iter().map(|core| core.handle.event_fd());
+            let most =
+                if self.rooms.cores.is_backed_up() { Duration::from_millis(1) } else { left };
+            let events = self.rooms.cores.all.iter().map(|core| core.handle.event_fd());
             let mut fds: Vec<PollFd<'_>> =
                 events.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
             let _ = poll(&mut fds, Some(&timespec(left.min(most))));

@@ -65,21 +65,21 @@ impl Manager {
     pub(super) fn be_watched(&mut self, heir: Heir, settles: bool) {
         if !settles {
             self.keep_all_rights();
-            return (self.options.settled)();
+            return (self.rooms.options.settled)();
         }
         // Its end is heard: nobody has to wait for the time to come.
-        let _ = self.poll.add(heir.channel(), Token::Guard);
-        self.probation = Some(Probation { heir, until: self.turn.tick() + SETTLING_TIME });
+        let _ = self.rooms.poll.add(heir.channel(), Token::Guard);
+        self.probation = Some(Probation { heir, until: self.rooms.turn.tick() + SETTLING_TIME });
     }
 
     /// Lets the predecessor go: from now on it could not take anything back.
     pub(crate) fn settle_for_good(&mut self) {
         // It is let go, or there was none.
         let Some(Probation { heir, .. }) = self.probation.take() else { return };
-        self.poll.remove(heir.channel());
+        self.rooms.poll.remove(heir.channel());
         // One that has ended needs no word.
         let _ = heir.say(&FromHeir::Settled {});
-        (self.options.settled)();
+        (self.rooms.options.settled)();
         // Not before: it looks into folders of users, who may make whoever looks there wait.
         self.keep_all_rights();
     }
@@ -142,21 +142,21 @@ impl Manager {
     /// # Errors
     /// What cannot be taken back; this process is of no use then.
     pub(crate) fn take_back(&mut self, why: &SettleError) -> Result<(), TakeBackError> {
-        if !self.remote.is_empty() {
+        if !self.rooms.remote.is_empty() {
             return Err(TakeBackError::Links);
         }
         warn!("the new process took over, and {why}: its devices are taken back");
-        self.turn.tick();
+        self.rooms.turn.tick();
         self.frozen = false;
         self.saved_seats.clear();
-        self.state.note_holder(&self.plan.daemon.api);
-        let numbers: Vec<u32> = self.devices.keys().copied().collect();
+        self.rooms.state.note_holder(&self.rooms.plan.daemon.api);
+        let numbers: Vec<u32> = self.rooms.devices.keys().copied().collect();
         for number in &numbers {
             self.fence_disk(*number);
-            self.devices.get_mut(*number).into_iter().for_each(Device::find_rings);
+            self.rooms.devices.get_mut(*number).into_iter().for_each(Device::find_rings);
         }
         self.send_all_out(&std::collections::BTreeSet::new());
-        self.turn.touch_all(numbers);
+        self.rooms.turn.touch_all(numbers);
         info!("serving again");
         Ok(())
     }
@@ -164,7 +164,11 @@ impl Manager {
     /// What the dead process had in flight lands before anything else: its requests hold the description that is
     /// open here too, so that is closed, and the disk opened again when its locks are free (0005, "The fence").
     fn fence_disk(&mut self, number: u32) {
-        let device = found!(self.turn.defects, self.devices.get_mut(number), "device to take back");
+        let device = found!(
+            self.rooms.turn.defects,
+            self.rooms.devices.get_mut(number),
+            "device to take back"
+        );
         // A NIC has no image.
         let Some(parts) = device.kind.disk_mut() else { return };
         let is_served = parts.plan.source.path().is_some() && !parts.plan.readonly;
@@ -176,7 +180,7 @@ impl Manager {
         parts.stand = Some(Stand::Away(None));
         parts.was_empty = false;
         // A last close waits for as long as the file system does.
-        self.openers.let_go(&plan, held, None);
+        self.rooms.openers.let_go(&plan, held, None);
         self.take_locks(number);
     }
 }

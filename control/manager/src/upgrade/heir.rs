@@ -152,7 +152,7 @@ impl Manager {
     /// A device that a guest runs and that is not here.
     pub(crate) fn refuse_if_taken_from_guest(&mut self) -> Result<(), HeirError> {
         let Some(estate) = &mut self.estate else { return Ok(()) };
-        let plans = self.devices.values().map(|device| device.kind.plan());
+        let plans = self.rooms.devices.values().map(|device| device.kind.plan());
         let here = plans.filter(|plan| estate.device_of(plan).is_some());
         let here: BTreeSet<String> = here.map(|plan| plan.id().to_string()).collect();
         let is_run =
@@ -169,20 +169,20 @@ impl Manager {
     /// # Errors
     /// A device that could not be served, and why.
     pub(crate) fn adopt(&mut self) -> Result<(), HeirError> {
-        self.turn.tick();
+        self.rooms.turn.tick();
         // What they have was granted before.
-        self.bounds.be_lenient(true);
-        let devices = self.devices.values().map(|device| (device.number, device.kind.plan()));
+        self.rooms.bounds.be_lenient(true);
+        let devices = self.rooms.devices.values().map(|device| (device.number, device.kind.plan()));
         for (number, plan) in devices.collect::<Vec<_>>() {
             let told = self.estate.as_mut().and_then(|estate| estate.device_of(&plan));
             // It begins anew.
             let Some(told) = told else { continue };
-            let Some(device) = self.devices.get_mut(number) else {
-                self.turn.defects.note("device to adopt");
+            let Some(device) = self.rooms.devices.get_mut(number) else {
+                self.rooms.turn.defects.note("device to adopt");
                 continue;
             };
             let wrong = |source| HeirError::Device { name: plan.name(), source };
-            device.go_on_as(&told.words, self.turn.now()).map_err(wrong)?;
+            device.go_on_as(&told.words, self.rooms.turn.now()).map_err(wrong)?;
             for connection in std::mem::take(&mut told.connections) {
                 self.adopt_connection(number, connection).map_err(wrong)?;
             }
@@ -195,19 +195,22 @@ impl Manager {
         number: u32,
         estate: ConnectionEstate,
     ) -> Result<(), AdoptError> {
-        let id = self.devices.number_connection();
-        let Some(device) = self.devices.get_mut(number) else {
-            self.turn.defects.note("device to adopt");
+        let id = self.rooms.devices.number_connection();
+        let Some(device) = self.rooms.devices.get_mut(number) else {
+            self.rooms.turn.defects.note("device to adopt");
             return Ok(());
         };
         let ConnectionEstate { runs, socket, told, unread, unsent, untold } = estate;
-        let mut connection =
-            device.new_connection(socket, (&self.addresses, &self.bounds), self.turn.now());
+        let mut connection = device.new_connection(
+            socket,
+            (&self.rooms.addresses, &self.rooms.bounds),
+            self.rooms.turn.now(),
+        );
         connection.beginning = Beginning::over();
         connection.front_end.may_run = runs;
         let is_first = device.connections.values().all(|connection| connection.extra.is_some());
         connection.extra =
-            if is_first { None } else { self.bounds.claim_connection(device.facts.rings) };
+            if is_first { None } else { self.rooms.bounds.claim_connection(device.facts.rings) };
         let lend = |(bytes, fds): Parcel| {
             let fds = fds.into_iter().map(|fd| Lent::new(fd, &device.closer));
             (bytes, fds.collect::<Vec<Lent>>())
@@ -235,7 +238,8 @@ impl Manager {
             let untold = untold.into_iter().map(|(bytes, _)| (bytes, Vec::new()));
             channel.go_on(std::iter::empty(), untold.collect());
         }
-        if let Err(error) = self.poll.add(connection.frames.socket(), Token::Connection(number, id))
+        if let Err(error) =
+            self.rooms.poll.add(connection.frames.socket(), Token::Connection(number, id))
         {
             std::mem::forget(connection);
             return Err(AdoptError::Watch(error));
@@ -249,8 +253,8 @@ impl Manager {
 
     /// Puts every ring where it stood, and what ports have counted.
     pub(crate) fn place_rings(&mut self) {
-        let estate = found!(self.turn.defects, &mut self.estate, "estate of a predecessor");
-        for device in self.devices.values() {
+        let estate = found!(self.rooms.turn.defects, &mut self.estate, "estate of a predecessor");
+        for device in self.rooms.devices.values() {
             let Some(nic) = device.kind.nic() else { continue };
             if let Some(told) = estate.device_of(&device.kind.plan()) {
                 nic.counters.go_on_from(&told.counters);
@@ -258,8 +262,11 @@ impl Manager {
         }
         for ring in std::mem::take(&mut estate.rings) {
             // Devices that are made otherwise here begin anew.
-            let adopted =
-                self.devices.number_of(&ring.device).and_then(|n| self.devices.get_mut(n));
+            let adopted = self
+                .rooms
+                .devices
+                .number_of(&ring.device)
+                .and_then(|n| self.rooms.devices.get_mut(n));
             let known = self.estate.as_mut().zip(adopted);
             if let Some((estate, device)) = known
                 && estate.device_of(&device.kind.plan()).is_some()
@@ -277,29 +284,31 @@ impl Manager {
 
     /// The predecessor has let go: all begins, and it is told how long that took.
     pub(crate) fn take_over(&mut self, heir: Heir) {
-        let left = self.turn.tick();
-        self.took_over_at = Some(left);
-        self.state.note_holder(&self.plan.daemon.api);
-        self.bounds.be_lenient(false);
+        let left = self.rooms.turn.tick();
+        self.rooms.took_over_at = Some(left);
+        self.rooms.state.note_holder(&self.rooms.plan.daemon.api);
+        self.rooms.bounds.be_lenient(false);
         let gone = self.estate.as_mut().map(|estate| {
             estate.doomed.clear();
             std::mem::take(&mut estate.gone)
         });
         for number in gone.unwrap_or_default() {
-            let runner = self.devices.get(number).and_then(|device| device.runner);
+            let runner = self.rooms.devices.get(number).and_then(|device| device.runner);
             if let Some(id) = runner {
                 self.close_connection(number, id, "it was gone when another process took over");
             }
         }
-        self.devices.values_mut().for_each(Device::has_stayed);
-        for shut in self.shut.iter_mut().filter(|shut| shut.retry.is_some()) {
-            shut.retry = Some(Retry::from(self.turn.now()));
+        self.rooms.devices.values_mut().for_each(Device::has_stayed);
+        for shut in self.rooms.shut.iter_mut().filter(|shut| shut.retry.is_some()) {
+            shut.retry = Some(Retry::from(self.rooms.turn.now()));
         }
         let failed = self.estate.as_mut().map(|estate| std::mem::take(&mut estate.sync_failed));
         let failed = failed.unwrap_or_default();
-        for number in failed.iter().filter_map(|id| self.devices.number_of(id)).collect::<Vec<_>>()
+        for number in
+            failed.iter().filter_map(|id| self.rooms.devices.number_of(id)).collect::<Vec<_>>()
         {
-            if let Some(disk) = self.devices.get(number).and_then(|device| device.kind.disk()) {
+            if let Some(disk) = self.rooms.devices.get(number).and_then(|device| device.kind.disk())
+            {
                 disk.disk.assume_sync_failed();
             }
             self.note_unsynced(number);
@@ -307,8 +316,8 @@ impl Manager {
         self.open_inherited_links();
         self.send_all_out(&BTreeSet::new());
         self.resize_as_planned();
-        self.retry_uplinks(self.turn.now());
-        self.cores.flush();
+        self.retry_uplinks(self.rooms.turn.now());
+        self.rooms.cores.flush();
         let moments = self.estate.as_mut().map(|estate| std::mem::take(&mut estate.moments));
         let moments = Moments { left_ns: machine_ns(left), ..moments.unwrap_or_default() };
         let pause = self.measure_pause(&moments);
@@ -321,11 +330,11 @@ impl Manager {
                 device.connections.iter().filter(|(_, connection)| connection.frames.has_early());
             connections.map(|(id, _)| (device.number, *id)).collect::<Vec<_>>()
         };
-        let early: Vec<(u32, u32)> = self.devices.values().flat_map(early).collect();
+        let early: Vec<(u32, u32)> = self.rooms.devices.values().flat_map(early).collect();
         for (number, id) in early {
             self.serve_connection(number, id, false);
         }
-        let estate = found!(self.turn.defects, self.estate.take(), "estate of a predecessor");
+        let estate = found!(self.rooms.turn.defects, self.estate.take(), "estate of a predecessor");
         if estate.devices.values().any(DeviceEstate::is_left) {
             // They are gone for good.
             self.settle_for_good();
@@ -334,7 +343,7 @@ impl Manager {
             info!(device = id, "the configuration has it no more, or as another; it is gone");
             device.remove_socket();
         }
-        let connections = self.devices.iter();
+        let connections = self.rooms.devices.iter();
         let all = connections
             .flat_map(|(number, device)| device.connections.keys().map(|id| (*number, *id)));
         for (number, id) in all.collect::<Vec<_>>() {
@@ -351,7 +360,7 @@ impl Manager {
             let wanted = disk.plan.source.size_bytes()?;
             (wanted != disk.disk.size_bytes()).then_some((device.number, wanted))
         };
-        let changed: Vec<(u32, u64)> = self.devices.values().filter_map(changed).collect();
+        let changed: Vec<(u32, u64)> = self.rooms.devices.values().filter_map(changed).collect();
         for (number, size) in changed {
             self.resize_to_plan(number, Size(size));
         }

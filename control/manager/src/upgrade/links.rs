@@ -30,12 +30,12 @@ pub(crate) struct SavedSeat {
 impl Manager {
     /// What IOhosts have told, and what clients were told.
     pub(super) fn send_known(&self, channel: &Channel) -> io::Result<()> {
-        if self.remote.is_empty() {
+        if self.rooms.remote.is_empty() {
             return Ok(());
         }
-        let run = self.remote.run;
+        let run = self.rooms.remote.run;
         channel.send(&FromPredecessor::Remote { run }, &[], SEND_TIME_MAX)?;
-        for (link, disks) in self.remote.known() {
+        for (link, disks) in self.rooms.remote.known() {
             let mut disks = disks.into_iter().peekable();
             while disks.peek().is_some() {
                 let some = disks.by_ref().take(KNOWN_MAX).collect();
@@ -68,7 +68,7 @@ impl Manager {
             let (words, bytes) = (words.len() as u64, bytes.len() as u64);
             Ok(SavedSeat { link: id.to_string(), seat, socket, file, words, bytes })
         };
-        let saved: Result<Vec<SavedSeat>, SeatError> = self.remote.home().map(save).collect();
+        let saved: Result<Vec<SavedSeat>, SeatError> = self.rooms.remote.home().map(save).collect();
         self.saved_seats = saved?;
         Ok(())
     }

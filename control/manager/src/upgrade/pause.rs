@@ -84,7 +84,7 @@ impl Manager {
             return None;
         }
         let served_ns = |device: u32, queue: u16| {
-            let queue = self.devices.get(device)?.queues.get(usize::from(queue))?;
+            let queue = self.rooms.devices.get(device)?.queues.get(usize::from(queue))?;
             let at = Nanos(queue.place().map(|_| queue.counters().snapshot().attached_ns)?);
             Some(machine_ns(sidecore::instant_of(at)))
         };

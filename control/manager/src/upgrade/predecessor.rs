@@ -153,14 +153,14 @@ impl Manager {
     /// Asks the first launcher from `first` on that can be asked. Each has a channel of its own: one that is late
     /// starts an heir whose predecessor is gone.
     fn ask_launcher(&mut self, first: usize) -> Result<Upgrade, UpgradeError> {
-        let launcher = self.options.launcher.as_ref().ok_or(UpgradeError::NoLauncher)?;
+        let launcher = self.rooms.options.launcher.as_ref().ok_or(UpgradeError::NoLauncher)?;
         for at in first..LAUNCHERS {
             let (channel, theirs) = Channel::pair().map_err(UpgradeError::Channel)?;
             if launcher.ask(at, theirs.as_fd()).is_err() {
                 continue;
             }
             let (hello, flipped, pause, reply, heir) = (None, false, None, None, None);
-            let (launcher, due) = (at, self.turn.now() + START_TIME_MAX);
+            let (launcher, due) = (at, self.rooms.turn.now() + START_TIME_MAX);
             return Ok(Upgrade { channel, launcher, heir, reply, hello, due, flipped, pause });
         }
         Err(UpgradeError::LaunchersLost)
@@ -168,7 +168,8 @@ impl Manager {
 
     /// The launcher that was asked starts none: the next one is asked.
     fn ask_next_launcher(&mut self) {
-        let upgrade = found!(self.turn.defects, &mut self.upgrade, "upgrade that asked a launcher");
+        let upgrade =
+            found!(self.rooms.turn.defects, &mut self.upgrade, "upgrade that asked a launcher");
         let (next, reply) = (upgrade.launcher + 1, upgrade.reply.take());
         match self.ask_launcher(next) {
             Ok(upgrade) => self.upgrade = Some(Upgrade { reply, ..upgrade }),
@@ -184,15 +185,15 @@ impl Manager {
 
     /// A launcher said something, or has ended.
     pub(crate) fn hear_launcher(&mut self, at: usize) {
-        let launcher = self.options.launcher.as_ref();
-        let launcher = found!(self.turn.defects, launcher, "launcher that is polled");
+        let launcher = self.rooms.options.launcher.as_ref();
+        let launcher = found!(self.rooms.turn.defects, launcher, "launcher that is polled");
         let said = launcher.heard(at);
         if matches!(said, Said::Ended) {
             warn!(
                 "a launcher has ended: with the last one there is no upgrade, until the daemon is started again"
             );
             if let Some(end) = launcher.ends().nth(at) {
-                self.poll.remove(end);
+                self.rooms.poll.remove(end);
             }
         }
         let is_asked = |upgrade: &&mut Upgrade| upgrade.launcher == at && upgrade.heir.is_none();
@@ -209,9 +210,9 @@ impl Manager {
                 };
                 info!(pid, "an heir was started");
                 upgrade.heir = Some((pid, process));
-                upgrade.due = self.turn.now() + HELLO_TIME_MAX;
+                upgrade.due = self.rooms.turn.now() + HELLO_TIME_MAX;
                 // What it has said already is heard then.
-                if self.poll.add(&upgrade.channel, Token::Heir).is_err() {
+                if self.rooms.poll.add(&upgrade.channel, Token::Heir).is_err() {
                     self.give_up_upgrade(&UpgradeError::Listen);
                 }
             }
@@ -231,7 +232,7 @@ impl Manager {
             Ok(FromHeir::Hello { version, formats }) => match wire::common_format(&formats) {
                 Some(format) => {
                     upgrade.hello = Some(Hello { version, format });
-                    upgrade.due = self.turn.now() + BUSY_TIME_MAX;
+                    upgrade.due = self.rooms.turn.now() + BUSY_TIME_MAX;
                 }
                 None => self.give_up_upgrade(&UpgradeError::Formats { version, formats }),
             },
@@ -244,7 +245,7 @@ impl Manager {
     /// end without touching anything.
     pub(crate) fn go_on_upgrading(&mut self) -> bool {
         let Some(upgrade) = &self.upgrade else { return false };
-        let (is_due, has_hello) = (upgrade.due <= self.turn.now(), upgrade.hello.is_some());
+        let (is_due, has_hello) = (upgrade.due <= self.rooms.turn.now(), upgrade.hello.is_some());
         if !has_hello {
             if is_due && upgrade.heir.is_none() {
                 warn!("a launcher does not answer: was it stopped?");
@@ -275,7 +276,8 @@ impl Manager {
 
     /// Whether the heir's first word waits to be read, or it has ended.
     fn has_heir_spoken(&mut self) -> bool {
-        let upgrade = found!(self.turn.defects, &self.upgrade, "upgrade that waits for its heir");
+        let upgrade =
+            found!(self.rooms.turn.defects, &self.upgrade, "upgrade that waits for its heir");
         let mut fds = [PollFd::new(&upgrade.channel, PollFlags::IN)];
         poll(&mut fds, Some(&timespec(Duration::ZERO))).is_ok_and(|ready| ready > 0)
     }
@@ -286,8 +288,8 @@ impl Manager {
             device.queues.iter().any(|queue| queue.moving_to().is_some())
                 || device.kind.nic().is_some_and(|nic| nic.travels() || nic.moving)
         };
-        let is_leaving = self.network.switches.iter().any(|switch| switch.leaving.is_some());
-        let mut devices = self.devices.values();
+        let is_leaving = self.rooms.network.switches.iter().any(|switch| switch.leaving.is_some());
+        let mut devices = self.rooms.devices.values();
         if self.reloading.as_ref().is_some_and(Reloading::is_asked) {
             return Some("a reload");
         }
@@ -296,36 +298,37 @@ impl Manager {
         }
         let is_parting =
             |device: &Device| device.kind.disk().is_some_and(|d| d.parting_since().is_some());
-        if self.devices.values().any(is_parting) {
+        if self.rooms.devices.values().any(is_parting) {
             return Some("an image that is being let go");
         }
-        if self.remote.lets_go() {
+        if self.rooms.remote.lets_go() {
             return Some("a disk that its client gives back");
         }
-        self.devices.values().any(is_moving).then_some("a move")
+        self.rooms.devices.values().any(is_moving).then_some("a move")
     }
 
     fn bequeath(&mut self) -> Result<(), UpgradeError> {
         self.close_ill_connections();
-        let began = self.turn.tick();
+        let began = self.rooms.turn.tick();
         self.frozen = true;
         // Of an upgrade that was given up.
-        let queues = self.devices.values_mut().flat_map(|device| &mut device.queues);
+        let queues = self.rooms.devices.values_mut().flat_map(|device| &mut device.queues);
         queues.for_each(Queue::forget_asked);
         let Some(upgrade) = &mut self.upgrade else { return Err(UpgradeError::NotBegun) };
         let Some(hello) = &upgrade.hello else { return Err(UpgradeError::NoHello) };
         let format = hello.format;
-        if format < wire::WITH_LINKS && !self.remote.is_empty() {
+        if format < wire::WITH_LINKS && !self.rooms.remote.is_empty() {
             return Err(UpgradeError::NoLinks(hello.version.clone()));
         }
         upgrade.channel.end_by(Some(began + BEQUEST_TIME_MAX));
         let read = self.listening.read.as_ref();
-        let lock = self.state.lock_held().filter(|_| format >= wire::WITH_FOLDER);
+        let lock = self.rooms.state.lock_held().filter(|_| format >= wire::WITH_FOLDER);
         let begin = FromPredecessor::Begin {
             format,
-            api: self.plan.daemon.api.clone(),
-            api_read: read.and(self.plan.daemon.api_read.clone()),
-            state_dir: (format >= wire::WITH_FOLDER).then(|| self.plan.daemon.state_dir.clone()),
+            api: self.rooms.plan.daemon.api.clone(),
+            api_read: read.and(self.rooms.plan.daemon.api_read.clone()),
+            state_dir: (format >= wire::WITH_FOLDER)
+                .then(|| self.rooms.plan.daemon.state_dir.clone()),
             has_lock: lock.is_some(),
         };
         let sockets = [Some(&self.listening.api), read].into_iter().flatten().map(AsFd::as_fd);
@@ -340,17 +343,17 @@ impl Manager {
         })?;
         expect(channel, READY_TIME_MAX, FromHeir::Ready {})?;
         let ends_at = channel.ends_at();
-        let ready = self.turn.tick();
+        let ready = self.rooms.turn.tick();
         let until = ends_at.unwrap_or(ready) - TAKEN_TIME_MAX;
         self.bring_all_home(until)?;
         self.prepare_seats()?;
-        let drained = self.turn.tick();
+        let drained = self.rooms.turn.tick();
         let Some(upgrade) = &mut self.upgrade else { return Err(UpgradeError::NotBegun) };
         upgrade.flipped = true;
         let Some(upgrade) = &self.upgrade else { return Err(UpgradeError::NotBegun) };
         self.send_flip(&upgrade.channel, format, drained).map_err(UpgradeError::Send)?;
         expect(&upgrade.channel, TAKEN_TIME_MAX, FromHeir::Taken {})?;
-        for uplink in self.network.uplinks.values_mut() {
+        for uplink in self.rooms.network.uplinks.values_mut() {
             // Of some interfaces there can be only one socket.
             if let State::Kept(ports) = &mut uplink.state {
                 ports.close_all_but_taps();
@@ -376,7 +379,7 @@ impl Manager {
             });
             ill.map(|(id, _)| (device.number, *id)).collect::<Vec<_>>()
         };
-        let ill: Vec<(u32, u32)> = self.devices.values().flat_map(ill).collect();
+        let ill: Vec<(u32, u32)> = self.rooms.devices.values().flat_map(ill).collect();
         for (number, id) in ill {
             self.close_connection(number, id, "it took away memory that it had lent");
         }
@@ -386,7 +389,7 @@ impl Manager {
     pub(crate) fn give_up_upgrade(&mut self, why: &UpgradeError) {
         // A stop gives up whatever there may be.
         let Some(mut upgrade) = self.upgrade.take() else { return };
-        self.poll.remove(&upgrade.channel);
+        self.rooms.poll.remove(&upgrade.channel);
         if !upgrade.end() {
             // It may serve as soon as it runs again; two that serve would be worse than none.
             tracing::error!("the heir does not end: this process gives way to it");
@@ -401,7 +404,7 @@ impl Manager {
         }
         self.hear_links_later();
         self.release_held_connections();
-        self.turn.touch_all(self.devices.keys().copied());
+        self.rooms.turn.touch_all(self.rooms.devices.keys().copied());
         if let Some(reply) = upgrade.reply.take() {
             reply.answer(Err(refused(why)));
         }
@@ -409,10 +412,11 @@ impl Manager {
 
     /// After [`Self::go_on_upgrading`]: who is to be told, and by whom it is served now.
     pub(crate) fn handed_over(&mut self) -> Option<HandedOver> {
-        let upgrade = found!(self.turn.defects, self.upgrade.take(), "upgrade that has come about");
+        let upgrade =
+            found!(self.rooms.turn.defects, self.upgrade.take(), "upgrade that has come about");
         let Upgrade { reply, hello, pause, channel, heir, .. } = upgrade;
-        let (pid, process) = found!(self.turn.defects, heir, "process that took over");
-        self.poll.remove(&channel);
+        let (pid, process) = found!(self.rooms.turn.defects, heir, "process that took over");
+        self.rooms.poll.remove(&channel);
         let settles = hello.as_ref().is_some_and(|hello| hello.format >= wire::WITH_GUARD);
         let version = hello.map(|hello| hello.version).unwrap_or_default();
         Some(HandedOver { pid, reply, version, pause, channel, process, settles })

@@ -1,0 +1,68 @@
+//! What is served, and with what: all rooms of control, each with its own state.
+//!
+//! Not here: the loop, and what is under way (`manager`).
+
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use config::Plan;
+
+use crate::address_space::AddressSpace;
+use crate::balance::Balance;
+use crate::begin::Options;
+use crate::bonds::Bonds;
+use crate::bounds::Bounds;
+use crate::cores::Cores;
+use crate::devices::Devices;
+use crate::guest_vcpus::Guests;
+use crate::moves::Moves;
+use crate::network::Network;
+use crate::openers::Openers;
+use crate::poll::Poll;
+use crate::remote::Remote;
+use crate::service::Groups;
+use crate::shut::Shut;
+use crate::state::StateFile;
+use crate::taps::MadeTaps;
+use crate::turn::Turn;
+use crate::unsynced::Unsynced;
+use crate::watch::Watch;
+
+pub(crate) struct Rooms {
+    pub(crate) turn: Turn,
+    pub(crate) poll: Poll,
+    pub(crate) options: Options,
+    pub(crate) plan: Plan,
+    pub(crate) state: StateFile,
+    pub(crate) unsynced: Unsynced,
+    pub(crate) bonds: Bonds,
+    pub(crate) watch: Watch,
+    pub(crate) cores: Cores,
+    pub(crate) balance: Balance,
+    pub(crate) devices: Devices,
+    /// Switches, wires, and ports that lead to the host.
+    pub(crate) network: Network,
+    pub(crate) taps: MadeTaps,
+    pub(crate) remote: Remote,
+    /// The meters of the plan's groups.
+    pub(crate) groups: Groups,
+    /// Devices of the plan that are not open.
+    pub(crate) shut: Vec<Shut>,
+    /// Images of these that are being opened.
+    pub(crate) openers: Openers,
+    pub(crate) moves: Moves,
+    /// Of which front-ends take their part.
+    pub(crate) addresses: AddressSpace,
+    /// What devices are promised of what this process may have.
+    pub(crate) bounds: Bounds,
+    /// See [`crate::sockets::reserve`].
+    pub(crate) reserve: Option<OwnedFd>,
+    /// When it was taken over, if it was.
+    pub(crate) took_over_at: Option<Instant>,
+    /// When front-ends are looked at next that have not come to a request.
+    pub(crate) idle_peers_at: Instant,
+    /// When disks are looked at next whose guests may have been given errors.
+    pub(crate) failures_at: Instant,
+    /// Which of their vCPUs run.
+    pub(crate) guests: Guests,
+}
