@@ -1,7 +1,7 @@
 //! The sidecores' loads, looked at now and then, and what follows from them.
 //!
 //! What follows is `schedule::Placement`'s to say, of queues of disks and of NICs with all of theirs
-//! alike; here is what it is told, and that it is done. How they travel is `moves`' and `nic_moves`', how
+//! alike; here is what it is told, and that it is done. How they travel is `moves`' and `network::travel`, how
 //! loads are counted the sidecores'.
 //! Called by `manager` when a look is due, and by whoever needs a sidecore for something.
 
@@ -312,7 +312,7 @@ mod tests {
     use super::*;
     use crate::kind::Facts;
     use crate::network::Place;
-    use crate::nic::{NicParts, Plug};
+    use crate::network::nic::{NicParts, Plug};
     use crate::queue::Owner;
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::btree_map::{Iter, IterMut, Keys, Values, ValuesMut};
 
 use crate::device::Device;
 use crate::disk::DiskParts;
-use crate::nic::NicParts;
+use crate::network::nic::NicParts;
 use crate::queue::Queue;
 
 /// Disks and NICs that are open. A number is never used again.

@@ -24,7 +24,7 @@ use crate::defects::{found, late};
 use crate::device::Device;
 use crate::kind::Kind;
 use crate::manager::Manager;
-use crate::nic::NicParts;
+use crate::network::nic::NicParts;
 use crate::qmp::{Inquiries, Said};
 use crate::rivals::Rivals;
 use crate::state::StateFile;

@@ -12,7 +12,7 @@ use vhost_user::{DeviceClass, DeviceFacts};
 use virtqueue::{Format, inflight, layout};
 
 use crate::disk::DiskParts;
-use crate::nic::NicParts;
+use crate::network::nic::NicParts;
 
 /// What a plan says of any device.
 #[derive(Clone, Debug, PartialEq, Eq)]

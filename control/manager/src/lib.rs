@@ -13,16 +13,15 @@
 //! | `idle_peers` | front-ends that never come to a request |
 //! | `stopped` | queues that a sidecore has stopped |
 //! | `stalls`, `failures` | disks whose requests wait; whose guests are given errors |
-//! | `answers`, `disk_calls`, `nic_calls`, `switch_calls` | operators' calls |
-//! | `reload`, `reload_open`, `reload_net` | the file read again: the order of it, what is opened before anything is changed, switches and NICs |
+//! | `answers`, `disk_calls` | operators' calls |
+//! | `reload`, `reload_open`, `network::reload` | the file read again: the order of it, what is opened before anything is changed, switches and NICs |
 //! | `effects` | what a change does to guests, and whether it is done |
 //! | `daemon_view` | the daemon itself, for operators |
 //! | `turn` | the time of a turn, and whom it touched |
 //! | `devices` | those that are open, by number |
 //! | `device` | one device's state, disk or NIC |
-//! | `arrival` | guests that come with their driver running, announced to their network |
-//! | `kind`, `disk`, `nic` | what differs between them; what only a disk has, or only a NIC |
-//! | `network`, `uplinks` | bridges and their ports; those that lead to the host |
+//! | `kind`, `disk` | what differs between them; what only a disk has |
+//! | `network` | bridges and their ports, NICs, those that lead to the host; operators' calls of them |
 //! | `shut` | devices that are not open, and opening them |
 //! | `front_end`, `start` | memory and descriptors of a front-end; from ring facts to a queue |
 //! | `bounds` | what one device can use up of descriptors, mappings and memory |
@@ -35,7 +34,7 @@
 //! | `guest_vcpus`, `qmp`, `vcpu_views`, `rivals` | guests' vCPUs: found and followed, asked for, shown, and seen on sidecores' processors |
 //! | `watch` | a look once a second whether images are where they were |
 //! | `image` | which images are the same, and when a guest waits for its own |
-//! | `state`, `unsynced`, `images`, `taps` | what is kept on disk: devices made through the API, disks that lost data, images that guests are on, taps that are ours |
+//! | `state`, `unsynced`, `images` | what is kept on disk: devices made through the API, disks that lost data, images that guests are on |
 //! | `remote` | links: disks of other machines, and disks for them |
 //! | `upgrade` | another process takes over, or this one does |
 //! | `rights` | who may open a socket |
@@ -48,7 +47,6 @@ mod address_space;
 mod answered;
 mod answers;
 pub mod api;
-mod arrival;
 mod balance;
 mod begin;
 mod bonds;
@@ -70,7 +68,6 @@ mod frame_socket;
 mod front_end;
 mod group_calls;
 mod guest_vcpus;
-mod host_ports;
 mod idle_peers;
 mod image;
 mod images;
@@ -79,17 +76,12 @@ mod lent;
 mod log_rate;
 mod manager;
 mod moves;
-mod net_views;
 mod network;
-mod nic;
-mod nic_calls;
-mod nic_moves;
 mod openers;
 mod poll;
 mod qmp;
 mod queue;
 mod reload;
-mod reload_net;
 mod reload_open;
 mod remote;
 mod rights;
@@ -103,12 +95,9 @@ mod start;
 mod state;
 mod stop;
 mod stopped;
-mod switch_calls;
-mod taps;
 mod turn;
 mod unsynced;
 pub mod upgrade;
-mod uplinks;
 mod vcpu_views;
 mod views;
 mod watch;

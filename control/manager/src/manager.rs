@@ -18,18 +18,18 @@ use crate::defects::{found, late};
 use crate::device::Device;
 use crate::disk_calls::Adding;
 use crate::kind::Kind;
+use crate::network::switch_calls::MacQuery;
+use crate::network::uplinks::Uplink;
 use crate::poll::Token;
 use crate::queue::{Asked, Back, Owner, Place, Queue};
 use crate::reload::Reloading;
 use crate::rooms::Rooms;
 use crate::shut::Shut;
 use crate::sockets;
-use crate::switch_calls::MacQuery;
 use crate::upgrade::estate::Estate;
 use crate::upgrade::guard::Probation;
 use crate::upgrade::links::SavedSeat;
 use crate::upgrade::predecessor::{HandedOver, Upgrade};
-use crate::uplinks::Uplink;
 
 /// Between two attempts to connect to a front-end, or to make a socket.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(1);

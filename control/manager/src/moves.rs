@@ -3,7 +3,7 @@
 //! How a queue travels is the sidecores' affair ([`sidecore::handover`]). Here: one move a queue at a
 //! time, from the operator's word to the answer. While a sidecore has been told to hand a queue over it
 //! is not known who has it, for about a millisecond; what is to be said of the queue is kept until the
-//! answer, and said to whoever has it then. NICs, which move as a whole: `nic_moves`; operators wait for
+//! answer, and said to whoever has it then. NICs, which move as a whole: `network::travel`; operators wait for
 //! both here. Called by `answers` (operators), `balance` (loads) and `manager` (events, and all that is
 //! said of an attached queue).
 

@@ -5,6 +5,17 @@
 //! here: descriptors of the host (`uplinks`), queues of guests (`manager`), who gets a frame
 //! (`switch`).
 
+pub(crate) mod arrival;
+pub(crate) mod host_ports;
+pub(crate) mod nic;
+pub(crate) mod nic_calls;
+pub(crate) mod reload;
+pub(crate) mod switch_calls;
+pub(crate) mod taps;
+pub(crate) mod travel;
+pub(crate) mod uplinks;
+pub(crate) mod views;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 
@@ -17,8 +28,8 @@ use tracing::info;
 use crate::api::Reply;
 use crate::defects::found;
 use crate::manager::Manager;
-use crate::nic::{NicParts, Plug};
-use crate::uplinks::Uplink;
+use crate::network::nic::{NicParts, Plug};
+use crate::network::uplinks::Uplink;
 
 /// Nanoseconds in a second.
 const SECOND_NS: u64 = 1_000_000_000;

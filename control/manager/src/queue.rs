@@ -1,6 +1,6 @@
 //! One queue of a device, as control sees it: its life, and what is known of its ring.
 //!
-//! Not here: how it is made (`start`), who moves it (`moves`, `nic_moves`), and when it starts (`manager`).
+//! Not here: how it is made (`start`), who moves it (`moves`, `network::travel`), and when it starts (`manager`).
 
 mod left;
 mod weighed;

@@ -24,7 +24,7 @@ use crate::images::{self, FileId};
 use crate::kind::{DevicePlan, Facts, Kind};
 use crate::lent::Closer;
 use crate::manager::Manager;
-use crate::nic::NicParts;
+use crate::network::nic::NicParts;
 use crate::openers::{NotYet, Patience};
 use crate::poll::{DEVICES_END, Token};
 use crate::rights::Rights;

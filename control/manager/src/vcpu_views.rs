@@ -1,6 +1,6 @@
 //! What the API shows of guests' vCPUs.
 //!
-//! Not how they are found (`guest_vcpus`). Called by `views` and `net_views`.
+//! Not how they are found (`guest_vcpus`). Called by `views` and `network::views`.
 
 use config::api::{RunStateView, VcpuState, VcpuView};
 use config::spec;
@@ -10,7 +10,7 @@ use vcpu_tracker::vcpus::Vcpu;
 use crate::clock::machine_ns;
 use crate::device::Device;
 use crate::manager::Manager;
-use crate::nic::NicParts;
+use crate::network::nic::NicParts;
 
 /// Why no frame of a NIC can go to another queue.
 const ONE_QUEUE: &str = "its guest has one receive queue, and there is no other one for its frames: `queues` of 2 or more";

@@ -26,7 +26,7 @@ use super::using::Asked;
 use super::waits::Waits;
 use super::{Manager, OneLink, Stage, device_of};
 use crate::defects::{found, late};
-use crate::nic::NicParts;
+use crate::network::nic::NicParts;
 
 /// Requests of a NIC's attachment: none is made, and these are the least.
 const SLOTS: u16 = 1;

@@ -10,7 +10,7 @@ use super::*;
 use crate::address_space::AddressSpace;
 use crate::bounds::Bounds;
 use crate::lent::Closer;
-use crate::nic::NicParts;
+use crate::network::nic::NicParts;
 
 const LEN: u64 = 1 << 16;
 const SIZE: u16 = 4;

@@ -25,8 +25,8 @@ use crate::frame_socket::FrameSocket;
 use crate::kind::{DevicePlan, Kind};
 use crate::lent::Lent;
 use crate::manager::Manager;
+use crate::network::uplinks::State;
 use crate::queue::{Known, Queue};
-use crate::uplinks::State;
 
 /// How long the heir may leave one packet unread.
 pub(super) const SEND_TIME_MAX: Duration = Duration::from_secs(2);

@@ -209,7 +209,7 @@ mod tests {
     use crate::clock::now;
     use crate::disk::DiskParts;
     use crate::kind::{Facts, Kind};
-    use crate::nic::NicParts;
+    use crate::network::nic::NicParts;
     use crate::openers::{Openers, Patience};
     use crate::queue::{Owner, Place};
 

@@ -28,10 +28,10 @@ use crate::clock::now;
 use crate::defects::{found, late};
 use crate::device::Device;
 use crate::manager::Manager;
+use crate::network::uplinks::State;
 use crate::poll::Token;
 use crate::queue::Queue;
 use crate::reload::Reloading;
-use crate::uplinks::State;
 
 /// How long a launcher may take to start an heir.
 const START_TIME_MAX: Duration = Duration::from_secs(5);

@@ -14,8 +14,8 @@ use schedule::Nanos;
 use sidecore::{BridgeId, Lanes, PortCounters, PortSpec};
 use switch::{PortId, Rules, Spoof};
 
-use crate::arrival::Arrival;
-use crate::host_ports::HostPorts;
+use crate::network::arrival::Arrival;
+use crate::network::host_ports::HostPorts;
 use crate::network::{Place, vlan_of};
 use crate::queue::Daemon;
 

@@ -8,10 +8,10 @@ use config::plan::{HostPlan, SwitchPlan};
 use tracing::warn;
 
 use crate::device::Device;
-use crate::host_ports::{Guest, HostPorts};
 use crate::kind::Kind;
 use crate::manager::Manager;
-use crate::nic::NicParts;
+use crate::network::host_ports::{Guest, HostPorts};
+use crate::network::nic::NicParts;
 
 /// What was opened for uplinks and wires that are about to be made, by interface.
 #[derive(Default)]

@@ -16,7 +16,7 @@ use crate::defects::found;
 use crate::device::Device;
 use crate::kind::Kind;
 use crate::manager::Manager;
-use crate::nic::NicParts;
+use crate::network::nic::NicParts;
 use crate::queue::Queue;
 use crate::start;
 

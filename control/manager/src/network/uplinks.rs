@@ -18,9 +18,9 @@ use switch::Rules;
 use tracing::{info, warn};
 
 use crate::defects::{found, late};
-use crate::host_ports::{Guest, HostPorts};
 use crate::manager::Manager;
 use crate::network::Place;
+use crate::network::host_ports::{Guest, HostPorts};
 use crate::rooms::Rooms;
 use crate::start::policy_of;
 use crate::upgrade::estate::UplinkEstate;

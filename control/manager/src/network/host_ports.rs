@@ -11,7 +11,7 @@ use config::plan::{HostPlan, NicPlan, NullPlan};
 use config::spec::Via;
 use tracing::{info, warn};
 
-use crate::taps::MadeTaps;
+use crate::network::taps::MadeTaps;
 use crate::upgrade::estate::TapEstate;
 
 /// In the order of their numbers.

@@ -10,11 +10,11 @@ use sidecore::{PortCounters, QueueSnapshot};
 
 use crate::device::Device;
 use crate::manager::Manager;
+use crate::network::nic::NicParts;
+use crate::network::uplinks::{State, Uplink};
 use crate::network::{Holder, Switch};
-use crate::nic::NicParts;
 use crate::queue::Queue;
 use crate::shut::Shut;
-use crate::uplinks::{State, Uplink};
 use crate::views;
 
 impl Manager {

@@ -14,9 +14,9 @@ use tracing::{info, warn};
 use crate::answers::{Answered, UNDONE, not_kept};
 use crate::api::Reply;
 use crate::defects::late;
-use crate::host_ports::HostPorts;
 use crate::manager::Manager;
-use crate::net_views;
+use crate::network::host_ports::HostPorts;
+use crate::network::views;
 use crate::network::{NetworkError, Switch};
 
 /// How long sidecores are waited for; one that is busy answers within a millisecond.
@@ -102,7 +102,7 @@ impl Manager {
         };
         let view = |((mac, vlan), (port, age_ns))| {
             let port = self.port_name(switch, port)?;
-            Some(net_views::mac(mac, vlan, port, age_ns))
+            Some(views::mac(mac, vlan, port, age_ns))
         };
         let macs: Vec<MacView> = heard.into_iter().filter_map(view).collect();
         let mut shown = self.switch_view(switch);

@@ -1,4 +1,4 @@
-//! What operators ask of NICs: add, change, take the cable out, remove. Shown by `net_views`.
+//! What operators ask of NICs: add, change, take the cable out, remove. Shown by `views`.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use tracing::{info, warn};
 use crate::answers::{Answered, UNDONE, UNTIL_RESTART, not_kept};
 use crate::defects::found;
 use crate::device::Device;
-use crate::host_ports::{Guest, HostPorts};
 use crate::kind::{DevicePlan, Facts, Kind};
 use crate::manager::Manager;
-use crate::net_views;
+use crate::network::host_ports::{Guest, HostPorts};
+use crate::network::views;
 use crate::rights::{Rights, refused_rights};
 use crate::shut::{NotOpen, refused_with};
 
@@ -41,7 +41,7 @@ impl Manager {
             return device.kind.nic().map(|parts| self.nic_view(device, parts, queues));
         }
         let shut = self.rooms.shut.iter().find(|shut| shut.plan.id() == id)?;
-        shut.plan.nic().map(|plan| net_views::shut_nic(shut, plan))
+        shut.plan.nic().map(|plan| views::shut_nic(shut, plan))
     }
 
     pub(crate) fn add_nic(&mut self, spec: &NicSpec) -> Answered {
