@@ -6,10 +6,14 @@
 //!
 //! | module | |
 //! |---|---|
+//! | [`device`] | whether a device stays, and how front-ends come to it |
+//! | [`connection`] | a front-end, and the message of it that waits |
 //! | [`queue`] | which sidecore has a queue, for whom, and where it is going |
 //! | [`port`] | where a NIC is plugged in, and where it is going with all of its queues |
 #![forbid(unsafe_code)]
 
+pub mod connection;
+pub mod device;
 mod held;
 pub mod port;
 pub mod queue;

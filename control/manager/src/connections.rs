@@ -108,9 +108,8 @@ impl Manager {
     pub(crate) fn keep_off(&mut self, number: u32) {
         let device = self.rooms.devices.get_mut(number);
         let device = found!(self.rooms.turn.defects, device, "device to keep off");
-        let attached = device.attached();
-        if !attached.is_empty() {
-            return attached.into_iter().for_each(|queue| self.detach(number, queue));
+        if device.detach_all(&mut self.rooms.turn, &mut self.rooms.cores) {
+            return;
         }
         device.close_socket();
         device.retry_at = None;
@@ -352,7 +351,7 @@ impl Manager {
 
     /// Asks for the queues of `scope`, or applies the held message when none is away.
     fn release(&mut self, number: u32, id: u32, scope: Scope) {
-        let device = self.rooms.devices.get(number);
+        let device = self.rooms.devices.get_mut(number);
         let device =
             found!(self.rooms.turn.defects, device, "device whose front-end waits for queues");
         let attached = device.attached_in(id, scope);
@@ -374,8 +373,8 @@ impl Manager {
         let is_finish = held.is_some_and(|held| held.stops().is_some());
         for queue in attached {
             match is_finish {
-                true => self.finish(number, queue),
-                false => self.detach(number, queue),
+                true => device.finish(queue, &mut self.rooms.turn, &mut self.rooms.cores),
+                false => device.detach(queue, &mut self.rooms.turn, &mut self.rooms.cores),
             }
         }
     }
@@ -462,7 +461,7 @@ impl Manager {
 
     /// A running queue is given its new call descriptor.
     fn pass_call_on(&mut self, number: u32, id: u32, queue: u16) {
-        let device = self.rooms.devices.get(number);
+        let device = self.rooms.devices.get_mut(number);
         let device = found!(self.rooms.turn.defects, device, "device with a new call descriptor");
         let ring = device.queues.get(usize::from(queue)).filter(|it| it.leaving_since().is_none());
         let owner = ring.and_then(Queue::place).map(|place| place.owner);
@@ -475,7 +474,7 @@ impl Manager {
         match call {
             Ok(call) => {
                 let command = sidecore::Command::SetCall(device.key(queue), call);
-                self.tell(number, queue, command);
+                device.tell(queue, command, &mut self.rooms.turn, &mut self.rooms.cores);
             }
             // Without it the guest would never be called again; a new connection starts afresh.
             Err(error) => {
@@ -522,7 +521,7 @@ impl Manager {
             device.queues.iter_mut().for_each(Queue::forget_violation);
         }
         for queue in device.attached_in(id, Scope::All) {
-            self.detach(number, queue);
+            device.detach(queue, &mut self.rooms.turn, &mut self.rooms.cores);
         }
         if is_over {
             self.forget_parted(number);

@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 
 use config::spec::Mode;
 use guest_memory::Seal;
-use sidecore::QueueKey;
+use sidecore::{Command, QueueKey};
 use vhost_user::{Message, Scope, Session};
 
 use crate::address_space::AddressSpace;
 use crate::bonds::vmm::Vmm;
 use crate::bounds::{Bounds, Claim};
-use crate::defects::Defects;
+use crate::cores::Cores;
+use crate::defects::{Defects, found};
 use crate::disk::{Admission, DiskParts};
 use crate::frame_socket::FrameSocket;
 use crate::front_end::FrontEnd;
@@ -25,10 +26,11 @@ use crate::idle_peers::Beginning;
 use crate::kind::{Facts, Kind};
 use crate::lent::{Closer, Lent};
 use crate::log_rate::LogRate;
-use crate::queue::{Left, Owner, Queue};
+use crate::queue::{Asked, Left, Owner, Queue};
 use crate::service::{Flow, Metered};
 use crate::sockets;
 use crate::start::{self, RingError};
+use crate::turn::Turn;
 use crate::whereabouts::Whereabouts;
 
 /// Front-ends of one device at a time: one that runs it, others that only ask.
@@ -296,6 +298,54 @@ impl Device {
     /// Whether its queues are where a link is, and stay there.
     pub(crate) fn is_fixed(&self) -> bool {
         self.is_exported || self.kind.disk().is_some_and(|disk| disk.remote.is_some())
+    }
+
+    /// Says something of a queue to the sidecore that has it, now or when that is known.
+    pub(crate) fn tell(
+        &mut self,
+        index: u16,
+        command: Command,
+        turn: &mut Turn,
+        cores: &mut Cores,
+    ) {
+        let command = match &mut self.kind {
+            Kind::Nic(nic) => nic.port.tell(index, command),
+            Kind::Disk(_) => Some(command),
+        };
+        let queue = self.queues.get_mut(usize::from(index));
+        let queue = found!(turn.defects, queue, "queue to tell something");
+        // Otherwise whoever has it in the end is told.
+        if let Some((core, command)) = command.and_then(|command| queue.tell(command)) {
+            cores.send(core, command);
+        }
+    }
+
+    /// Asks its sidecore for a queue, once.
+    pub(crate) fn detach(&mut self, index: u16, turn: &mut Turn, cores: &mut Cores) {
+        self.want_back(index, false, turn, cores);
+    }
+
+    /// As [`Self::detach`], with nothing left that an earlier process had taken: its front-end asks where it
+    /// stands, and may go on elsewhere, without the in-flight record.
+    pub(crate) fn finish(&mut self, index: u16, turn: &mut Turn, cores: &mut Cores) {
+        self.want_back(index, true, turn, cores);
+    }
+
+    /// Asks for all queues that sidecores have. Whether there are any.
+    pub(crate) fn detach_all(&mut self, turn: &mut Turn, cores: &mut Cores) -> bool {
+        let attached = self.attached();
+        attached.iter().for_each(|index| self.detach(*index, turn, cores));
+        !attached.is_empty()
+    }
+
+    fn want_back(&mut self, index: u16, finishes: bool, turn: &mut Turn, cores: &mut Cores) {
+        let queue = self.queues.get_mut(usize::from(index));
+        let queue = found!(turn.defects, queue, "queue to ask for");
+        let Asked::Tell(called_off) = queue.ask(finishes, turn.now()) else { return };
+        called_off.into_iter().for_each(|id| turn.call_off(id));
+        let key = self.key(index);
+        let command = if finishes { Command::Finish(key) } else { Command::Detach(key) };
+        self.tell(index, command, turn, cores);
     }
 
     /// The name of queue `index`.

@@ -3,10 +3,15 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::{Iter, IterMut, Keys, Values, ValuesMut};
 
+use sidecore::Command;
+
+use crate::cores::Cores;
+use crate::defects::found;
 use crate::device::Device;
 use crate::disk::DiskParts;
 use crate::network::nic::NicParts;
 use crate::queue::Queue;
+use crate::turn::Turn;
 
 /// Disks and NICs that are open. A number is never used again.
 #[derive(Default)]
@@ -66,6 +71,25 @@ impl Devices {
 
     pub(crate) fn queue_mut(&mut self, number: u32, index: u16) -> Option<&mut Queue> {
         self.get_mut(number)?.queues.get_mut(usize::from(index))
+    }
+
+    /// As [`Device::tell`].
+    pub(crate) fn tell(
+        &mut self,
+        number: u32,
+        index: u16,
+        command: Command,
+        turn: &mut Turn,
+        cores: &mut Cores,
+    ) {
+        let device = found!(turn.defects, self.get_mut(number), "device to tell something");
+        device.tell(index, command, turn, cores);
+    }
+
+    /// As [`Device::detach`].
+    pub(crate) fn detach(&mut self, number: u32, index: u16, turn: &mut Turn, cores: &mut Cores) {
+        let device = found!(turn.defects, self.get_mut(number), "device whose queue is asked for");
+        device.detach(index, turn, cores);
     }
 
     /// The device of that name, unless it is being removed.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use config::api::{Answer, ApiError, ErrorKind};
 use config::spec::Mode;
 use guest_memory::Loss;
-use sidecore::{Command, Event, QueueKey, ServedSpec};
+use sidecore::{Command, Event, ServedSpec};
 use tracing::warn;
 
 use crate::api::{Calls, Listening, Reply};
@@ -21,7 +21,7 @@ use crate::kind::Kind;
 use crate::network::switch_calls::MacQuery;
 use crate::network::uplinks::Uplink;
 use crate::poll::Token;
-use crate::queue::{Asked, Back, Owner, Place, Queue};
+use crate::queue::{Back, Owner, Place, Queue};
 use crate::reload::Reloading;
 use crate::rooms::Rooms;
 use crate::shut::Shut;
@@ -234,9 +234,7 @@ impl Manager {
         let back =
             found!(self.rooms.turn.defects, back, "sidecore that had the queue which came back");
         let Back { was, called_off, .. } = back;
-        if let Some(id) = called_off {
-            self.move_ended(id, Some(STOPPED));
-        }
+        called_off.into_iter().for_each(|id| self.rooms.turn.call_off(id));
         self.rooms.turn.touch(key.device);
         let Owner::Connection(id) = was.owner else {
             return self.export_is_back(key.device, base, problem);
@@ -264,29 +262,11 @@ impl Manager {
         self.queue_came_back(key.device, id);
     }
 
-    /// Asks a sidecore for a queue, once.
-    pub(crate) fn detach(&mut self, number: u32, index: u16) {
-        self.want_back(number, index, false);
-    }
-
-    /// As [`Self::detach`], with nothing left that an earlier process had taken: its front-end asks where it
-    /// stands, and may go on elsewhere, without the in-flight record.
-    pub(crate) fn finish(&mut self, number: u32, index: u16) {
-        self.want_back(number, index, true);
-    }
-
-    fn want_back(&mut self, number: u32, index: u16, finishes: bool) {
-        let now = self.rooms.turn.now();
-        let device = self.rooms.devices.get_mut(number);
-        let queue = device.and_then(|device| device.queues.get_mut(usize::from(index)));
-        let queue = found!(self.rooms.turn.defects, queue, "queue to ask for");
-        let Asked::Tell(called_off) = queue.ask(finishes, now) else { return };
-        if let Some(id) = called_off {
+    /// Whoever waits for moves that were called off is told.
+    fn end_called_off(&mut self) {
+        for id in self.rooms.turn.take_called_off() {
             self.move_ended(id, Some(STOPPED));
         }
-        let key = QueueKey { device: number, queue: index };
-        let command = if finishes { Command::Finish(key) } else { Command::Detach(key) };
-        self.tell(number, index, command);
     }
 
     /// Brings every device that was touched to where its sessions and plan want it.
@@ -298,17 +278,16 @@ impl Manager {
             self.rooms.turn.tick();
             self.settle_device(number);
         }
+        self.end_called_off();
     }
 
     pub(crate) fn settle_device(&mut self, number: u32) {
         // One that was touched and removed in the same turn.
         let Some(device) = self.rooms.devices.get_mut(number) else { return late("device") };
         if device.is_held_back() {
-            let attached = device.attached();
-            if attached.is_empty() {
-                return self.all_are_back(number);
+            if !device.detach_all(&mut self.rooms.turn, &mut self.rooms.cores) {
+                self.all_are_back(number);
             }
-            attached.into_iter().for_each(|queue| self.detach(number, queue));
             return;
         }
         if device.kind.is_off() {

@@ -71,20 +71,6 @@ impl Moves {
 }
 
 impl Manager {
-    /// Says something of an attached queue to the sidecore that has it, now or when that is known.
-    pub(crate) fn tell(&mut self, number: u32, index: u16, command: Command) {
-        let command = match self.rooms.devices.nic_mut(number) {
-            Some(nic) => nic.port.tell(index, command),
-            None => Some(command),
-        };
-        let queue = self.rooms.devices.queue_mut(number, index);
-        let queue = found!(self.rooms.turn.defects, queue, "queue to tell something");
-        // Otherwise whoever has it in the end is told.
-        if let Some((core, command)) = command.and_then(|command| queue.tell(command)) {
-            self.rooms.cores.send(core, command);
-        }
-    }
-
     /// Moves queues of a disk. The operator is answered when all are where they were to be, or are not
     /// going there.
     pub(crate) fn move_queues(&mut self, id: &str, wish: &DiskMove, reply: Reply) {
@@ -263,15 +249,21 @@ impl Manager {
             debug!(device = number, queue = index, from, to, "moved");
         }
         for command in held {
-            self.tell(number, index, command);
+            self.rooms.devices.tell(
+                number,
+                index,
+                command,
+                &mut self.rooms.turn,
+                &mut self.rooms.cores,
+            );
         }
         let why = why.map(ToString::to_string);
         self.move_ended(id, why.as_deref());
     }
 
     pub(crate) fn move_ended(&mut self, id: MoveId, problem: Option<&str>) {
-        let (_, index) =
-            found!(self.rooms.turn.defects, self.rooms.moves.of.remove(&id), "move to end");
+        // It may have been called off and have ended in one turn.
+        let Some((_, index)) = self.rooms.moves.of.remove(&id) else { return late("move") };
         for waiting in &mut self.rooms.moves.waiting {
             if let (true, Some(problem)) = (waiting.open.remove(&id), problem) {
                 let queue = index.map(|index| format!("queue {index}: ")).unwrap_or_default();

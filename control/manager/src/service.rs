@@ -144,7 +144,13 @@ impl Manager {
             queues.map(|index| (index, device.key(index), gate(index))).collect();
         for (index, key, gate) in queues {
             let service = Service { share, policy, target_ns, moderate_ns, gate };
-            self.tell(number, index, Command::SetService(key, service));
+            self.rooms.devices.tell(
+                number,
+                index,
+                Command::SetService(key, service),
+                &mut self.rooms.turn,
+                &mut self.rooms.cores,
+            );
         }
     }
 

@@ -35,14 +35,11 @@ impl Manager {
             let device = self.rooms.devices.get_mut(number);
             let device = found!(self.rooms.turn.defects, device, "device to stop");
             device.close_socket();
-            let attached = device.attached();
-            if attached.is_empty() {
+            // Its queues must not start again, and its front-end sees the end at once.
+            device.removing = true;
+            if !device.detach_all(&mut self.rooms.turn, &mut self.rooms.cores) {
                 self.release_remote(number);
             }
-            attached.into_iter().for_each(|queue| self.detach(number, queue));
-            // Its queues must not start again, and its front-end sees the end at once.
-            let device = self.rooms.devices.get_mut(number);
-            found!(self.rooms.turn.defects, device, "device to stop").removing = true;
         }
     }
 

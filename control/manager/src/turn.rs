@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use sidecore::MoveId;
+
 use crate::clock;
 use crate::defects::Defects;
 
@@ -10,6 +12,8 @@ pub(crate) struct Turn {
     now: Instant,
     /// Devices to compare with what they should be, at the end of this turn.
     touched: BTreeSet<u32>,
+    /// Moves that do not come about, since their queues were asked for.
+    called_off: Vec<MoveId>,
     /// What control counted on and did not find.
     pub(crate) defects: Defects,
 }
@@ -17,7 +21,7 @@ pub(crate) struct Turn {
 impl Turn {
     /// The first one.
     pub(crate) fn begin(now: Instant) -> Turn {
-        Turn { now, touched: BTreeSet::new(), defects: Defects::default() }
+        Turn { now, touched: BTreeSet::new(), called_off: Vec::new(), defects: Defects::default() }
     }
 
     /// The time of this turn: all of it goes by one.
@@ -43,5 +47,15 @@ impl Turn {
     /// The next device to settle, which is touched no longer.
     pub(crate) fn next_touched(&mut self) -> Option<u32> {
         self.touched.pop_first()
+    }
+
+    /// A queue that was to move was asked for: whoever waits for that is told at the end of this turn.
+    pub(crate) fn call_off(&mut self, id: MoveId) {
+        self.called_off.push(id);
+    }
+
+    /// Those, which are forgotten.
+    pub(crate) fn take_called_off(&mut self) -> Vec<MoveId> {
+        std::mem::take(&mut self.called_off)
     }
 }

@@ -156,7 +156,13 @@ impl Manager {
             queues.into_iter().flatten().for_each(|queue| queue.rehome(to));
         }
         for (index, command) in held {
-            self.tell(number, index, command);
+            self.rooms.devices.tell(
+                number,
+                index,
+                command,
+                &mut self.rooms.turn,
+                &mut self.rooms.cores,
+            );
         }
         // Not of a guest that is on its way out: it may already run elsewhere.
         let runs = self.rooms.devices.get(number).is_some_and(Device::surely_runs);

@@ -531,7 +531,9 @@ impl Manager {
         let is_attached =
             self.rooms.devices.get(device).is_some_and(|device| !device.attached().is_empty());
         match is_attached {
-            true => self.detach(device, 0),
+            true => {
+                self.rooms.devices.detach(device, 0, &mut self.rooms.turn, &mut self.rooms.cores)
+            }
             false => self.sync_export(key, number),
         }
     }

@@ -10,6 +10,7 @@ use sidecore::Command;
 
 use super::error::DrainError;
 use super::timespec;
+use crate::defects::found;
 use crate::device::Device;
 use crate::manager::Manager;
 
@@ -112,9 +113,13 @@ impl Manager {
     }
 
     fn ask_for(&mut self, number: u32, which: impl Fn(u16) -> bool) {
-        let attached = self.rooms.devices.get(number).map(Device::attached).unwrap_or_default();
-        let asked = attached.into_iter().filter(|index| which(*index));
-        asked.for_each(|index| self.detach(number, index));
+        let device = found!(
+            self.rooms.turn.defects,
+            self.rooms.devices.get_mut(number),
+            "device to bring home"
+        );
+        let asked = device.attached().into_iter().filter(|index| which(*index));
+        asked.for_each(|index| device.detach(index, &mut self.rooms.turn, &mut self.rooms.cores));
     }
 
     /// Waits for receivers and ways out that were asked for when the time of a drain was over: one that came back
