@@ -10,11 +10,15 @@
 //! | [`connection`] | a front-end, and the message of it that waits |
 //! | [`queue`] | which sidecore has a queue, for whom, and where it is going |
 //! | [`port`] | where a NIC is plugged in, and where it is going with all of its queues |
+//! | [`moves`] | moves that are under way, and who waits for them |
+//! | [`placement`] | which sidecore something goes to |
 #![forbid(unsafe_code)]
 
 pub mod connection;
 pub mod device;
 mod held;
+pub mod moves;
+pub mod placement;
 pub mod port;
 pub mod queue;
 

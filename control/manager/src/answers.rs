@@ -125,7 +125,8 @@ impl Manager {
 
     fn sidecores(&self) -> Answer {
         let view = |(index, core)| {
-            views::sidecore(index as u16, core, &self.rooms.balance, &self.rooms.guests.rivals)
+            let lost = self.rooms.guests.lost(index);
+            views::sidecore(index as u16, core, &self.rooms.balance, lost)
         };
         Answer::Sidecores(SidecoreList {
             sidecores: self.rooms.cores.all.iter().enumerate().map(view).collect(),
@@ -239,12 +240,12 @@ impl Manager {
             return;
         }
         self.release_remote(number);
-        self.forget_guest(number);
-        let device = found!(
+        let mut device = found!(
             self.rooms.turn.defects,
             self.rooms.devices.remove(number),
             "device that is gone"
         );
+        self.rooms.guests.forget(&mut device, self.rooms.turn.now());
         let (id, view) = (&device.facts.id, self.shown(&device));
         if device.kind.is_resizing() {
             self.answer_waiting(number, Err(ApiError::no_such_disk(id)));

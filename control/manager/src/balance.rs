@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use schedule::{CoreLoad, Decision, LOAD_FULL, Nanos, Placement, QueueLoad, Use};
 use tracing::{debug, info};
 
-use crate::clock::machine_ns;
 use crate::cores::{Cores, QUEUES_MAX};
 use crate::defects::found;
 use crate::device::Device;
@@ -209,9 +208,10 @@ impl Manager {
         let at = self.rooms.balance.nanos(now);
         let (names, queues) = self.weigh(&found, at, now);
         let needed = self.needed();
-        self.see_rivals(machine_ns(now));
+        let (turn, devices) = (&mut self.rooms.turn, &mut self.rooms.devices);
+        self.rooms.guests.see_rivals(turn, devices);
         let load = |(core, (found, is_needed)): (usize, (&Found, &bool))| {
-            let lost = self.rooms.guests.rivals.lost(core);
+            let lost = self.rooms.guests.lost(core);
             // Passes are counted by the clock: what was lost within those that worked is in their time.
             let worked = found.load.saturating_add(self.rooms.balance.polled(core));
             let load = found.load.saturating_sub(part(found.load.into(), worked.into(), lost));

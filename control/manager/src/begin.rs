@@ -23,7 +23,7 @@ use crate::bounds::Bounds;
 use crate::clock::now;
 use crate::cores::{self, Cores};
 use crate::devices::Devices;
-use crate::guest_vcpus::Guests;
+use crate::guests::Guests;
 use crate::kind::DevicePlan;
 use crate::manager::{End, INBOX_INTERVAL, Manager};
 use crate::moves::Moves;
@@ -140,7 +140,7 @@ fn begin(
     let bounds = Bounds::of_this_process(cores.all.len(), uplinks, inherited);
     let rooms = Rooms {
         turn: Turn::begin(now),
-        guests: Guests::new(options.run_state.take()),
+        guests: Guests::new(options.run_state.take(), plan.sidecores.cpus.clone()),
         poll,
         options,
         state,

@@ -17,9 +17,9 @@ use config::api::{BoundView, BoundsView};
 use config::{HostPlan, Source};
 use rustix::process::{Resource, getrlimit};
 
+use crate::guests::dialogue::DIALOGUES_MAX;
 use crate::kind::DevicePlan;
 use crate::lent::Waiting;
-use crate::qmp::DIALOGUES_MAX;
 
 /// A front-end's own: its socket, the channel to it, the dirty log.
 const CONNECTION_DESCRIPTORS: u64 = 3;

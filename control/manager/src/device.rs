@@ -21,7 +21,7 @@ use crate::defects::{Defects, found};
 use crate::disk::{Admission, DiskParts};
 use crate::frame_socket::FrameSocket;
 use crate::front_end::FrontEnd;
-use crate::guest_vcpus::Follow;
+use crate::guests::follow::Follow;
 use crate::idle_peers::Beginning;
 use crate::kind::{Facts, Kind};
 use crate::lent::{Closer, Lent};
@@ -200,7 +200,7 @@ impl Device {
             connections.chain(self.connections.keys().filter_map(|id| self.gives_up_at(*id)));
         let announced = self.kind.nic().and_then(|nic| nic.arrival.due_at());
         let others = self.retry_at.into_iter().chain(self.log.due_at()).chain(announced);
-        connections.chain(others).chain(self.asks_at()).chain(self.scans_at()).min()
+        connections.chain(others).chain(self.asks_at()).chain(self.follow.scans_at()).min()
     }
 
     /// When the locks of its disk are asked for again.

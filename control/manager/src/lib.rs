@@ -31,7 +31,7 @@
 //! | `queue` | a queue: its life, its ring, what is kept of it |
 //! | `cores`, `moves` | the sidecores from this side; queues that go from one to another |
 //! | `balance`, `whereabouts` | loads, and which sidecores are in use; on which node a guest's memory is |
-//! | `guest_vcpus`, `qmp`, `vcpu_views`, `rivals` | guests' vCPUs: found and followed, asked for, shown, and seen on sidecores' processors |
+//! | `guests` | guests' vCPUs: found and followed, asked for, shown, and seen on sidecores' processors |
 //! | `watch` | a look once a second whether images are where they were |
 //! | `image` | which images are the same, and when a guest waits for its own |
 //! | `state`, `unsynced`, `images` | what is kept on disk: devices made through the API, disks that lost data, images that guests are on |
@@ -67,7 +67,7 @@ mod follow;
 mod frame_socket;
 mod front_end;
 mod group_calls;
-mod guest_vcpus;
+mod guests;
 mod idle_peers;
 mod image;
 mod images;
@@ -79,13 +79,11 @@ mod moves;
 mod network;
 mod openers;
 mod poll;
-mod qmp;
 mod queue;
 mod reload;
 mod reload_open;
 mod remote;
 mod rights;
-mod rivals;
 mod rooms;
 mod service;
 mod shut;
@@ -98,14 +96,13 @@ mod stopped;
 mod turn;
 mod unsynced;
 pub mod upgrade;
-mod vcpu_views;
 mod views;
 mod watch;
 mod whereabouts;
 
 pub use begin::{Options, StartError, run};
 pub use bounds::BoundsError;
-pub use guest_vcpus::wants_run_state;
+pub use guests::wants_run_state;
 pub use images::ImageError;
 pub use network::NetworkError;
 pub use remote::read_key;

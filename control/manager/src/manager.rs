@@ -108,7 +108,7 @@ impl Manager {
                     Token::Heir => self.hear_heir(),
                     Token::Greeter => self.hear_greeter(),
                     Token::Synced(number) => self.has_synced(number),
-                    Token::Qmp(id) => self.hear_qmp(id),
+                    Token::Qmp(id) => self.rooms.hear_vmm(id),
                     Token::Guard => self.settle_for_good(),
                     Token::Launcher(at) => self.hear_launcher(at as usize),
                     Token::Openers => self.hear_openers(),
@@ -159,7 +159,7 @@ impl Manager {
         let uplinks = uplinks.filter(|_| self.stop_by.is_none());
         let due = due.chain(uplinks).chain(self.rooms.cores.due_at());
         let links = self.rooms.remote.due_at().filter(|_| self.stop_by.is_none());
-        let due = due.chain(links).chain(self.rooms.guests.inquiries.due_at(self.rooms.turn.now()));
+        let due = due.chain(links).chain(self.rooms.guests.due_at(self.rooms.turn.now()));
         let due =
             due.chain(self.rooms.balance.due_at(&self.rooms.cores)).chain(self.idle_peers_due_at());
         let due = due.chain(self.rooms.watch.due_at()).chain(self.failures_due_at());
@@ -392,8 +392,8 @@ impl Manager {
         self.answer_queries(now);
         self.follow_due(now);
         self.watch_images(now);
-        self.follow_guests(now);
-        self.inquire(now);
+        let told = self.rooms.look_at_guests();
+        told.into_iter().for_each(|nic| self.say_port(nic));
         self.look_at_idle_peers(now);
         self.look_at_failures(now);
         let due = |device: &&Device| device.due_at().is_some_and(|at| at <= now);

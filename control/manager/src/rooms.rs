@@ -14,7 +14,7 @@ use crate::bonds::Bonds;
 use crate::bounds::Bounds;
 use crate::cores::Cores;
 use crate::devices::Devices;
-use crate::guest_vcpus::Guests;
+use crate::guests::{self, Guests};
 use crate::moves::Moves;
 use crate::network::Network;
 use crate::network::taps::MadeTaps;
@@ -65,4 +65,25 @@ pub(crate) struct Rooms {
     pub(crate) failures_at: Instant,
     /// Which of their vCPUs run.
     pub(crate) guests: Guests,
+}
+
+impl Rooms {
+    /// Looks at guests, and asks their VMMs. Gives the NICs whose ports are to be told.
+    pub(crate) fn look_at_guests(&mut self) -> Vec<u32> {
+        let mut told = self.guests.look(&mut self.turn, &mut self.devices);
+        let (guests, mut around) = self.guests();
+        told.extend(guests.inquire(&mut around));
+        told
+    }
+
+    /// A VMM that was asked has something to say.
+    pub(crate) fn hear_vmm(&mut self, inquiry: u32) {
+        let (guests, mut around) = self.guests();
+        guests.hear(inquiry, &mut around);
+    }
+
+    fn guests(&mut self) -> (&mut Guests, guests::Around<'_>) {
+        let Rooms { guests, turn, devices, poll, bounds, .. } = self;
+        (guests, guests::Around { turn, devices, poll, bounds })
+    }
 }

@@ -444,7 +444,6 @@ impl Manager {
         self.rooms.devices.insert(number, device);
         self.meter(number);
         if let Err(error) = self.plug_in(number) {
-            self.forget_guest(number);
             if let Some(device) = self.rooms.devices.remove(number) {
                 self.discard(device);
             }

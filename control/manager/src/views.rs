@@ -16,7 +16,6 @@ use crate::cores::Core;
 use crate::device::{Connection, Device};
 use crate::disk::DiskParts;
 use crate::queue::Queue;
-use crate::rivals::Rivals;
 use crate::shut::Shut;
 use crate::stalls::Stall;
 
@@ -75,12 +74,7 @@ pub(crate) fn shut(shut: &Shut, plan: &DiskPlan) -> DiskView {
 }
 
 /// One sidecore.
-pub(crate) fn sidecore(
-    index: u16,
-    core: &Core,
-    balance: &Balance,
-    rivals: &Rivals,
-) -> SidecoreView {
+pub(crate) fn sidecore(index: u16, core: &Core, balance: &Balance, lost: u32) -> SidecoreView {
     let counters = core.handle.counters();
     SidecoreView {
         index,
@@ -94,7 +88,7 @@ pub(crate) fn sidecore(
         busy_percent: percent(balance.load(index.into())),
         poll_percent: percent(balance.polled(index.into())),
         // Nobody looks while nothing is served.
-        lost_percent: if counters.queues == 0 { 0 } else { percent(rivals.lost(index.into())) },
+        lost_percent: if counters.queues == 0 { 0 } else { percent(lost) },
         queues: counters.queues as u16,
         passes: counters.passes,
         busy_ns: counters.busy_ns,

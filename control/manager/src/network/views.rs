@@ -43,7 +43,11 @@ impl Manager {
             sidecore: parts.plug().map(|plug| plug.place.home as u16),
             by_hand: parts.plug().is_some_and(|plug| plug.by_hand),
             held: held(device),
-            run_state: self.run_state_view(device, parts, queues),
+            run_state: self.rooms.guests.run_state_view(
+                device,
+                parts,
+                queues.then(|| self.rooms.turn.now()),
+            ),
             counters: counters(&parts.counters),
             host: uplink.map(|uplink| counters(&uplink.counters)),
             queues: match queues {

@@ -1,6 +1,8 @@
 //! What the API shows of guests' vCPUs.
 //!
-//! Not how they are found (`guest_vcpus`). Called by `views` and `network::views`.
+//! Not how they are found (`guests`). Called by `network::views`.
+
+use std::time::Instant;
 
 use config::api::{RunStateView, VcpuState, VcpuView};
 use config::spec;
@@ -9,26 +11,26 @@ use vcpu_tracker::vcpus::Vcpu;
 
 use crate::clock::machine_ns;
 use crate::device::Device;
-use crate::manager::Manager;
+use crate::guests::Guests;
 use crate::network::nic::NicParts;
 
 /// Why no frame of a NIC can go to another queue.
 const ONE_QUEUE: &str = "its guest has one receive queue, and there is no other one for its frames: `queues` of 2 or more";
 
-impl Manager {
+impl Guests {
     /// The vCPUs of a device's guest that are followed.
-    pub(crate) fn vcpu_views(&self, device: &Device) -> Vec<VcpuView> {
-        let now_ns = machine_ns(self.rooms.turn.now());
-        let Some(table) = self.rooms.guests.roster.as_ref().map(|roster| roster.table()) else {
+    fn vcpu_views(&self, device: &Device, now: Instant) -> Vec<VcpuView> {
+        let now_ns = machine_ns(now);
+        let Some(table) = self.roster.as_ref().map(|roster| roster.table()) else {
             return Vec::new();
         };
         let view =
             |(vcpu, slot): &(Vcpu, Slot)| Some(self.vcpu_view(*vcpu, &table.read(*slot)?, now_ns));
-        device.follow.vcpus.iter().filter_map(view).collect()
+        device.follow.vcpus().iter().filter_map(view).collect()
     }
 
     fn vcpu_view(&self, vcpu: Vcpu, state: &State, now_ns: u64) -> VcpuView {
-        let on = self.rooms.plan.sidecores.cpus.iter().position(|cpu| *cpu == state.cpu);
+        let on = self.cpus.iter().position(|cpu| *cpu == state.cpu);
         VcpuView {
             index: vcpu.index,
             thread: vcpu.tid,
@@ -51,19 +53,19 @@ impl Manager {
         }
     }
 
-    /// What is shown of a NIC's guest; with each vCPU or without. `None` where nothing would be.
+    /// What is shown of a NIC's guest; with each vCPU as it is `now`, or without. `None` where nothing would be.
     pub(crate) fn run_state_view(
         &self,
         device: &Device,
         nic: &NicParts,
-        with_vcpus: bool,
+        now: Option<Instant>,
     ) -> Option<RunStateView> {
         let counters = nic.counters.snapshot();
         let redirect = nic.plan.redirect;
         let is_wanted = redirect != spec::Redirect::Off;
         let problem = match nic.plan.queues {
             0..=1 => Some(ONE_QUEUE.to_string()),
-            _ => device.follow.problem.clone().or_else(|| self.rooms.guests.why_not.clone()),
+            _ => device.follow.problem().or(self.why_not.as_deref()).map(str::to_string),
         };
         let view = RunStateView {
             redirect,
@@ -71,8 +73,8 @@ impl Manager {
             redirected: counters.redirected,
             stayed: counters.stayed,
             avoided_us: counters.avoided_ns / 1000,
-            vcpus: if with_vcpus { self.vcpu_views(device) } else { Vec::new() },
+            vcpus: now.map(|now| self.vcpu_views(device, now)).unwrap_or_default(),
         };
-        (is_wanted || !device.follow.vcpus.is_empty()).then_some(view)
+        (is_wanted || !device.follow.vcpus().is_empty()).then_some(view)
     }
 }

@@ -3,18 +3,14 @@
 //! What it loses is what the kernel counts of its thread, time in which that would have run and waited: no guest can add to
 //! it, or hide it. Placement goes by it, so that queues go where nobody takes the processor. Which guest has it is seen in run
 //! state, and only said, once of each guest: a guest can seem to be anywhere. Looked at with the sidecores' loads.
-//! Not here: how vCPUs are found (`guest_vcpus`), and what is moved (`balance`).
+//! Not here: how vCPUs are found (`guests`), and what is moved (`sidecores`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use runstate::{Activity, Slot, Table};
 use schedule::LOAD_FULL;
-use tracing::warn;
-use vcpu_tracker::vcpus::Vcpu;
 
-use crate::guest_vcpus::Guests;
-use crate::manager::Manager;
 use crate::queue::part;
 
 /// From that part of the time on, thousandths, a guest is told of: of what the sidecore lost, and of what the guest had.
@@ -38,18 +34,34 @@ pub(crate) struct Rivals {
 
 /// A guest on a sidecore's processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Rival {
+pub(crate) struct Rival {
     /// The first of its devices.
-    device: u32,
+    pub(crate) device: u32,
     /// The first of its vCPUs there.
-    vcpu: u16,
-    core: usize,
+    pub(crate) vcpu: u16,
+    pub(crate) core: usize,
 }
 
 impl Rivals {
     /// When a sidecore would have run and others had its processor, between the last two looks, thousandths of the time.
     pub(crate) fn lost(&self, core: usize) -> u32 {
         self.lost.get(core).copied().unwrap_or(0)
+    }
+
+    /// Sees how long the thread of each of `count` sidecores has waited for its processor so far. Gives the time since
+    /// the last look.
+    pub(crate) fn weigh_threads(&mut self, count: usize, now_ns: u64) -> u64 {
+        if self.threads.is_empty() {
+            self.threads = threads_of(count);
+        }
+        let waited = |thread: &Option<u32>| thread.and_then(waited_ns).unwrap_or(0);
+        let waited = self.threads.iter().map(waited).collect();
+        self.weigh(waited, now_ns)
+    }
+
+    /// Guests that are gone may be told of again, by the first of their devices.
+    pub(crate) fn forget_gone(&mut self, is_there: impl Fn(u32) -> bool) {
+        self.said.retain(|device| is_there(*device));
     }
 
     /// Takes in how long each sidecore's thread has waited for its processor so far. Gives the time since the last look.
@@ -67,7 +79,7 @@ impl Rivals {
     /// Looks at the vCPUs (of a guest by its first device, the vCPU's number, its slot) on these processors of sidecores.
     /// Only who was there at both looks counts: where else it was between them is not known. Gives guests that were not
     /// told of yet, where the sidecore loses something.
-    fn look(
+    pub(crate) fn look(
         &mut self,
         table: &Table,
         vcpus: impl Iterator<Item = (u32, u16, Slot)>,
@@ -101,53 +113,6 @@ impl Rivals {
             }
         }
         rivals
-    }
-}
-
-impl Guests {
-    /// The vCPUs of all guests, once each, by the first of their devices.
-    fn all_vcpus(&self) -> Vec<(u32, u16, Slot)> {
-        let of = |(device, vcpus): (u32, &BTreeMap<Vcpu, Slot>)| {
-            let of = |(vcpu, slot): (&Vcpu, &Slot)| (device, vcpu.index, *slot);
-            vcpus.iter().map(of).collect::<Vec<_>>()
-        };
-        self.each().flat_map(of).collect()
-    }
-}
-
-impl Manager {
-    /// Sees what sidecores lose to others on their processors, and says once of each guest that it is there.
-    pub(crate) fn see_rivals(&mut self, now_ns: u64) {
-        if self.rooms.guests.rivals.threads.is_empty() {
-            self.rooms.guests.rivals.threads = threads_of(self.rooms.cores.all.len());
-        }
-        let waited = |thread: &Option<u32>| thread.and_then(waited_ns).unwrap_or(0);
-        let waited = self.rooms.guests.rivals.threads.iter().map(waited).collect();
-        let time_ns = self.rooms.guests.rivals.weigh(waited, now_ns);
-        let Some(roster) = &self.rooms.guests.roster else { return };
-        let cpus: Vec<u32> = self.rooms.cores.all.iter().map(|core| core.cpu).collect();
-        let vcpus = self.rooms.guests.all_vcpus();
-        let times = (now_ns, time_ns);
-        let rivals = self.rooms.guests.rivals.look(roster.table(), vcpus.into_iter(), &cpus, times);
-        for Rival { device, vcpu, core } in rivals {
-            let Some(device) = self.rooms.devices.get_mut(device) else {
-                self.rooms.turn.defects.note("device of a guest that is followed");
-                continue;
-            };
-            if !device.may_log(self.rooms.turn.now()) {
-                continue;
-            }
-            warn!(
-                device = device.facts.id,
-                vcpu,
-                sidecore = core,
-                cpu = cpus.get(core).copied(),
-                "its guest runs on a sidecore's processor, so each waits for the other: keep the guest's vCPUs off it \
-                 (libvirt: <vcpupin>; a cpuset; or isolcpus)"
-            );
-        }
-        let devices = &self.rooms.devices;
-        self.rooms.guests.rivals.said.retain(|device| devices.get(*device).is_some());
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! QEMU's docs/interop/qmp-spec, and `query-cpus-fast`. Whoever is at the other end is not trusted: what it sends
 //! is bounded in bytes, lines and vCPUs, and nothing of it is shown but some printable characters of a refusal.
-//! Not here: the socket, the deadline (`super`), and whether the threads are the guest's
+//! Not here: the socket, the deadline (`inquiries`), and whether the threads are the guest's
 //! ([`vcpu_tracker::vcpus::Process::among`]).
 
 use std::collections::BTreeMap;
@@ -21,6 +21,8 @@ const _: () = assert!(LINE_BYTES_MAX >= VCPUS_MAX * 256 && LINE_BYTES_MAX <= BYT
 const LINES_MAX: usize = 64;
 /// How much of a refusal is shown, in characters.
 const SHOWN_MAX: usize = 80;
+/// Dialogues at a time. Each is a descriptor, and 256 KiB at most.
+pub(crate) const DIALOGUES_MAX: usize = 16;
 
 const CAPABILITIES: &str = "{\"execute\":\"qmp_capabilities\"}\n";
 const QUERY: &str = "{\"execute\":\"query-cpus-fast\"}\n";

@@ -1,10 +1,8 @@
 //! Asks VMMs which of their threads are vCPUs, by QMP, and waits for none of them: a socket in the control loop, and
 //! a deadline.
 //!
-//! Devices that name the same socket are told by one dialogue. Asked and told: `guest_vcpus`. Not here: what is
-//! said there (`dialogue`), and what is believed of it (`runstate::vcpus`).
-
-mod dialogue;
+//! Devices that name the same socket are told by one dialogue. Called by `guests`. Not here: what is said there
+//! (`dialogue`), and what is believed of it (`runstate::vcpus`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -16,22 +14,21 @@ use names::{Refused, Socket};
 use rustix::io::Errno;
 use vcpu_tracker::vcpus::Vcpu;
 
-use self::dialogue::{Dialogue, QmpError};
 use crate::defects::{found, late};
+use crate::guests::dialogue::{DIALOGUES_MAX, Dialogue, QmpError};
+use crate::guests::{Around, qmp_of};
 use crate::lent::{Closer, Lent};
-use crate::manager::Manager;
-use crate::poll::Token;
+use crate::poll::{Poll, Token};
 use crate::sockets::{self, Received};
+use crate::turn::Turn;
 
 /// How long one dialogue may take in all: QEMU answers within a millisecond, and whoever is silent for longer holds
 /// another one up.
 const DIALOGUE_TIME_MAX: Duration = Duration::from_millis(500);
-/// Dialogues at a time. Each is a descriptor, and 256 KiB at most.
-pub(crate) const DIALOGUES_MAX: usize = 16;
 /// Dialogues that are begun in one turn.
 const BEGUN_PER_TURN: usize = 8;
 /// Devices that are told in one turn: of a VMM that said nothing the process is looked through for each.
-const TOLD_PER_TURN: usize = 4;
+pub(crate) const TOLD_PER_TURN: usize = 4;
 /// Bytes of one read, and reads of one turn.
 const READ_BYTES: usize = 8 << 10;
 const READS_PER_TURN: usize = 4;
@@ -109,14 +106,95 @@ impl Inquiries {
         if begins || !self.said.is_empty() { Some(now) } else { ends }
     }
 
-    fn has_room(&self) -> bool {
-        self.open.len() < DIALOGUES_MAX
+    /// A device's VMM is to be asked.
+    pub(crate) fn ask(&mut self, device: u32) {
+        let is_asked = self.queue.contains(&device)
+            || self.said.iter().any(|(other, _)| *other == device)
+            || self.open.values().any(|inquiry| inquiry.devices.contains(&device));
+        if !is_asked {
+            self.queue.push_back(device);
+        }
     }
 
-    fn has(&self, number: u32) -> bool {
-        self.queue.contains(&number)
-            || self.said.iter().any(|(device, _)| *device == number)
-            || self.open.values().any(|inquiry| inquiry.devices.contains(&number))
+    /// A device that is to be told what was said, and at which socket.
+    pub(crate) fn take_said(&mut self) -> Option<(u32, Arc<(String, Said)>)> {
+        self.said.pop_front()
+    }
+
+    /// Ends the dialogues that take too long.
+    pub(crate) fn end_late(&mut self, around: &mut Around<'_>) {
+        let now = around.turn.now();
+        let late = self.open.iter().filter(|(_, inquiry)| inquiry.ends_at <= now);
+        let late: Vec<u32> = late.map(|(id, _)| *id).collect();
+        for id in late {
+            self.end(id, Err(NotSaid::Silent), around.turn, around.poll);
+        }
+    }
+
+    /// Begins the dialogues that there is room for.
+    pub(crate) fn begin(&mut self, around: &Around<'_>) {
+        for _ in 0..BEGUN_PER_TURN {
+            if !self.has_room() {
+                return;
+            }
+            let Some(number) = self.queue.pop_front() else { return };
+            self.begin_one(number, around);
+        }
+    }
+
+    fn begin_one(&mut self, number: u32, around: &Around<'_>) {
+        let Some(device) = around.devices.get(number) else { return late("device") };
+        // One that is to be known by names by now is looked at again in any case.
+        let Some(path) = qmp_of(device).map(str::to_string) else { return };
+        if let Some(same) = self.open.values_mut().find(|inquiry| inquiry.path == path) {
+            return same.devices.push(number);
+        }
+        let id = self.next;
+        self.next = id.wrapping_add(1);
+        // Whoever fills that with descriptors is not listened to.
+        let closer = &device.closer;
+        let is_behind = closer.is_full() || closer.is_behind() && around.bounds.is_used_up();
+        let begun = match is_behind {
+            true => Err(NotSaid::Behind),
+            false => Inquiry::begin(&path, closer, (number, around.turn.now())),
+        };
+        let begun = begun.and_then(|inquiry| {
+            around.poll.add(&inquiry.socket, Token::Qmp(id))?;
+            Ok(inquiry)
+        });
+        match begun {
+            Ok(inquiry) => {
+                self.open.insert(id, inquiry);
+            }
+            Err(why) => self.said.push_back((number, Arc::new((path, Err(why))))),
+        }
+    }
+
+    /// A VMM has something to say.
+    pub(crate) fn hear(&mut self, id: u32, around: &mut Around<'_>) {
+        let Some(inquiry) = self.open.get_mut(&id) else { return late("dialogue") };
+        let device = inquiry.devices.iter().find_map(|number| around.devices.get(*number));
+        let closer = device.map(|device| device.closer.clone());
+        let closer = closer.unwrap_or_else(|| Closer::counted_in(around.bounds.waiting()));
+        match inquiry.hear(&closer) {
+            Ok(None) => {}
+            Ok(Some(vcpus)) => self.end(id, Ok(vcpus), around.turn, around.poll),
+            Err(why) => self.end(id, Err(why), around.turn, around.poll),
+        }
+    }
+
+    fn end(&mut self, id: u32, said: Said, turn: &mut Turn, poll: &Poll) {
+        let inquiry = found!(turn.defects, self.open.remove(&id), "dialogue to end");
+        poll.remove(&inquiry.socket);
+        // The VMM sees the end at once, though the close itself may come later.
+        let _ = rustix::net::shutdown(&inquiry.socket, rustix::net::Shutdown::Both);
+        let said = Arc::new((inquiry.path, said));
+        let each = inquiry.devices.into_iter().map(|number| (number, Arc::clone(&said)));
+        self.said.extend(each);
+    }
+
+    fn has_room(&self) -> bool {
+        self.open.len() < DIALOGUES_MAX
     }
 }
 
@@ -175,88 +253,5 @@ impl Inquiry {
         }
         // The rest is heard in the next turn.
         Ok(None)
-    }
-}
-
-impl Manager {
-    /// Has a device's VMM asked, which is told by [`Manager::vmm_has_said`] in a later turn.
-    pub(crate) fn ask_vmm(&mut self, number: u32) {
-        if !self.rooms.guests.inquiries.has(number) {
-            self.rooms.guests.inquiries.queue.push_back(number);
-        }
-    }
-
-    /// Begins the dialogues that there is room for, and ends those that take too long.
-    pub(crate) fn inquire(&mut self, now: Instant) {
-        let late =
-            self.rooms.guests.inquiries.open.iter().filter(|(_, inquiry)| inquiry.ends_at <= now);
-        let late: Vec<u32> = late.map(|(id, _)| *id).collect();
-        for id in late {
-            self.end_inquiry(id, Err(NotSaid::Silent));
-        }
-        for _ in 0..TOLD_PER_TURN {
-            let Some((number, said)) = self.rooms.guests.inquiries.said.pop_front() else { break };
-            self.vmm_has_said(number, &said.0, &said.1, now);
-        }
-        for _ in 0..BEGUN_PER_TURN {
-            if !self.rooms.guests.inquiries.has_room() {
-                return;
-            }
-            let Some(number) = self.rooms.guests.inquiries.queue.pop_front() else { return };
-            self.begin_inquiry(number);
-        }
-    }
-
-    fn begin_inquiry(&mut self, number: u32) {
-        let Some(device) = self.rooms.devices.get(number) else { return late("device") };
-        // One that is to be known by names by now is looked at again in any case.
-        let Some(path) = device.qmp().map(str::to_string) else { return };
-        // Whoever fills that with descriptors is not listened to.
-        let is_behind = device.closer.is_full() || self.is_short_while_closing(device);
-        let inquiries = &mut self.rooms.guests.inquiries;
-        if let Some(same) = inquiries.open.values_mut().find(|inquiry| inquiry.path == path) {
-            return same.devices.push(number);
-        }
-        let id = inquiries.next;
-        inquiries.next = id.wrapping_add(1);
-        let begun = match is_behind {
-            true => Err(NotSaid::Behind),
-            false => Inquiry::begin(&path, &device.closer, (number, self.rooms.turn.now())),
-        };
-        let begun = begun.and_then(|inquiry| {
-            self.rooms.poll.add(&inquiry.socket, Token::Qmp(id))?;
-            Ok(inquiry)
-        });
-        match begun {
-            Ok(inquiry) => {
-                inquiries.open.insert(id, inquiry);
-            }
-            Err(why) => inquiries.said.push_back((number, Arc::new((path, Err(why))))),
-        }
-    }
-
-    pub(crate) fn hear_qmp(&mut self, id: u32) {
-        let inquiry = self.rooms.guests.inquiries.open.get_mut(&id);
-        let Some(inquiry) = inquiry else { return late("dialogue") };
-        let device = inquiry.devices.iter().find_map(|number| self.rooms.devices.get(*number));
-        let closer = device.map(|device| device.closer.clone());
-        let closer = closer.unwrap_or_else(|| Closer::counted_in(self.rooms.bounds.waiting()));
-        match inquiry.hear(&closer) {
-            Ok(None) => {}
-            Ok(Some(vcpus)) => self.end_inquiry(id, Ok(vcpus)),
-            Err(why) => self.end_inquiry(id, Err(why)),
-        }
-    }
-
-    fn end_inquiry(&mut self, id: u32, said: Said) {
-        let inquiries = &mut self.rooms.guests.inquiries;
-        let inquiry =
-            found!(self.rooms.turn.defects, inquiries.open.remove(&id), "dialogue to end");
-        self.rooms.poll.remove(&inquiry.socket);
-        // The VMM sees the end at once, though the close itself may come later.
-        let _ = rustix::net::shutdown(&inquiry.socket, rustix::net::Shutdown::Both);
-        let said = Arc::new((inquiry.path, said));
-        let each = inquiry.devices.into_iter().map(|number| (number, Arc::clone(&said)));
-        inquiries.said.extend(each);
     }
 }
