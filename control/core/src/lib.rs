@@ -12,6 +12,7 @@
 //! | [`port`] | where a NIC is plugged in, and where it is going with all of its queues |
 //! | [`moves`] | moves that are under way, and who waits for them |
 //! | [`placement`] | which sidecore something goes to |
+//! | [`retry`] | whether a device that could not be opened is tried again, and when |
 #![forbid(unsafe_code)]
 
 pub mod connection;
@@ -21,6 +22,7 @@ pub mod moves;
 pub mod placement;
 pub mod port;
 pub mod queue;
+pub mod retry;
 
 use std::fmt::Debug;
 

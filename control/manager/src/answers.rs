@@ -109,8 +109,8 @@ impl Manager {
             let now = self.rooms.turn.now();
             return device.kind.disk().map(|parts| views::disk(device, parts, (queues, now)));
         }
-        let shut = self.rooms.shut.iter().find(|shut| shut.plan.id() == id)?;
-        shut.plan.disk().map(|plan| views::shut(shut, plan))
+        let shut = self.rooms.shut.named(id)?;
+        shut.plan().disk().map(|plan| views::shut(shut, plan))
     }
 
     /// A device as its kind is shown, without its queues.
@@ -175,7 +175,7 @@ impl Manager {
 
     /// Forgets a device that is not open.
     pub(crate) fn drop_shut(&mut self, id: &str) {
-        self.rooms.shut.retain(|shut| shut.plan.id() != id);
+        self.rooms.shut.remove(id);
         self.forget_plan(id);
         self.forget_unsynced(id);
     }
@@ -254,7 +254,7 @@ impl Manager {
         self.forget_unsynced(id);
         let is_closing = self.close_image(device, Some(number));
         // Its socket is free.
-        self.retry_shut();
+        self.rooms.shut.retry_all(self.rooms.turn.now());
         match is_closing {
             true => drop(self.closing.insert(number, view)),
             false => self.answer_waiting(number, Ok(view)),
@@ -272,7 +272,7 @@ impl Manager {
 
     /// With the image of a device that was removed its locks have gone.
     pub(crate) fn image_is_closed(&mut self, number: u32) {
-        self.retry_shut();
+        self.rooms.shut.retry_all(self.rooms.turn.now());
         if let Some(view) = self.closing.remove(&number) {
             self.answer_waiting(number, Ok(view));
         }

@@ -29,13 +29,13 @@ use crate::manager::{End, INBOX_INTERVAL, Manager};
 use crate::moves::Moves;
 use crate::network::Network;
 use crate::network::taps::MadeTaps;
-use crate::openers::Openers;
+use crate::opening::openers::Openers;
+use crate::opening::shut::{Alike, Shut, ShutDevices, alike};
 use crate::poll::{Poll, Token};
 use crate::remote::Remote;
 use crate::rights::Rights;
 use crate::rooms::Rooms;
 use crate::service::Groups;
-use crate::shut::{Alike, Shut, alike};
 use crate::sockets;
 use crate::state::{self, StateFile};
 use crate::turn::Turn;
@@ -154,7 +154,7 @@ fn begin(
         taps: MadeTaps::in_folder(&plan.daemon.state_dir),
         remote: Remote::new(&plan.daemon.state_dir),
         groups: Groups::default(),
-        shut: Vec::new(),
+        shut: ShutDevices::default(),
         openers,
         moves: Moves::default(),
         addresses: AddressSpace::default(),
@@ -309,7 +309,7 @@ fn serve(mut manager: Manager, mut server: Server) -> Result<(), StartError> {
     (manager.rooms.options.ready)();
     let (devices, shut) = (manager.rooms.devices.len(), manager.rooms.shut.len());
     info!(devices, shut, sidecores = manager.rooms.cores.all.len(), "serving");
-    manager.log_shut();
+    manager.rooms.shut.log();
     let (pid, answered) = loop {
         let handed_over = match manager.turn_until_stopped() {
             End::Stopped => {
@@ -438,10 +438,10 @@ impl Manager {
     /// A device that a predecessor serves must not end by being taken over.
     fn refuse_if_served_is_shut(&mut self) -> Result<(), StartError> {
         let Some(estate) = &mut self.estate else { return Ok(()) };
-        let is_served = |shut: &&Shut| estate.device_of(&shut.plan).is_some();
+        let is_served = |shut: &&Shut| estate.device_of(shut.plan()).is_some();
         match self.rooms.shut.iter().find(is_served) {
-            Some(Shut { plan, problem, .. }) => {
-                let (name, problem) = (plan.name(), problem.clone());
+            Some(shut) => {
+                let (name, problem) = (shut.plan().name(), shut.problem().to_string());
                 Err(StartError::NotTakenOver { name, problem })
             }
             None => Ok(()),
@@ -459,11 +459,10 @@ impl Manager {
     /// A daemon that can serve none of its file's devices does not start, so that a mistake in the
     /// file, or a second daemon on the same images, is seen at once.
     fn refuse_if_all_are_shut(&mut self) -> Result<(), StartError> {
-        let has_hope = |shut: &Shut| shut.retry.is_some();
         while self.rooms.devices.is_empty()
             && self.rooms.shut.iter().any(|shut| shut.may_be_refused())
         {
-            let pause = self.rooms.shut.iter().filter_map(Shut::due_at).min();
+            let pause = self.rooms.shut.due_at();
             let now = self.rooms.turn.tick();
             self.rooms
                 .poll
@@ -471,15 +470,16 @@ impl Manager {
             self.rooms.turn.tick();
             self.open_shut();
         }
-        let of_file = |shut: &&Shut| *shut.plan.origin() != Origin::Api;
-        if !self.rooms.devices.is_empty() || self.rooms.shut.iter().any(has_hope) {
+        let of_file = |shut: &&Shut| *shut.plan().origin() != Origin::Api;
+        if !self.rooms.devices.is_empty() || self.rooms.shut.iter().any(Shut::is_waiting) {
             return Ok(());
         }
-        let of_file: Vec<Shut> = self.rooms.shut.iter().filter(of_file).cloned().collect();
-        let refused = alike(&of_file).into_iter().map(|Alike { first, more }| {
-            let (name, origin) = (first.plan.name(), first.plan.origin().clone());
-            ShutDevice { name, origin, problem: first.problem.clone(), more }
-        });
+        let refused = alike(self.rooms.shut.iter().filter(of_file)).into_iter().map(
+            |Alike { first, more }| {
+                let (name, origin) = (first.plan().name(), first.plan().origin().clone());
+                ShutDevice { name, origin, problem: first.problem().to_string(), more }
+            },
+        );
         match refused.collect::<Vec<_>>() {
             all if all.is_empty() => Ok(()),
             all => Err(StartError::AllShut(all)),

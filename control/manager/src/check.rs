@@ -12,9 +12,9 @@ use config::{HostPlan, Origin, Plan, Source};
 
 use crate::bonds::{Bonds, Vetting};
 use crate::bounds::{Bounds, BoundsError};
-use crate::disk::DiskParts;
 use crate::images::{self, ImageError};
 use crate::kind::DevicePlan;
+use crate::opening::openers::check_image;
 use crate::remote::{self, LinkKeyError};
 use crate::rights::{Rights, RightsError};
 use crate::state::{self, StateError, StateFile};
@@ -154,7 +154,7 @@ impl Images {
         let vetting = Vetting::of(disk, &self.0, self.0.may_have_missed(false));
         match disk.source {
             Source::File { .. } => {
-                DiskParts::check(disk, &vetting).map_err(|why| CheckError::NotOpen(why.into()))
+                check_image(disk, &vetting).map_err(|why| CheckError::NotOpen(why.into()))
             }
             Source::Null { .. } | Source::Memory { .. } | Source::Remote { .. } => Ok(()),
         }

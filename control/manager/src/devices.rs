@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::{Iter, IterMut, Keys, Values, ValuesMut};
+use std::time::Instant;
+
+use sidecore::nanos_of;
 
 use sidecore::Command;
 
@@ -96,6 +99,22 @@ impl Devices {
     pub(crate) fn number_of(&self, id: &str) -> Option<u32> {
         let named = |device: &&Device| device.facts.id == id && !device.removing;
         self.values().find(named).map(|device| device.number)
+    }
+
+    /// Of the images of these disks it is known what became of them: whoever waits for one asks now.
+    pub(crate) fn hurry(&mut self, ids: &[String], now: Instant) {
+        for device in self.values_mut().filter(|device| ids.contains(&device.facts.id)) {
+            if let Some(retry) = device.kind.disk_mut().and_then(DiskParts::asks) {
+                retry.hurry(nanos_of(now));
+            }
+        }
+    }
+
+    /// Whether the disk of that name waits for its image.
+    pub(crate) fn asks_for_image(&self, id: &str) -> bool {
+        let device = self.number_of(id).and_then(|number| self.get(number));
+        let disk = device.and_then(|device| device.kind.disk());
+        disk.is_some_and(|disk| disk.asks_at().is_some())
     }
 
     pub(crate) fn values(&self) -> Values<'_, u32, Device> {

@@ -7,9 +7,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use backend::{Astray, Cache, Disk, Handles, Inherited, Source, Waits};
+use backend::{Astray, Disk, Handles, Inherited};
 use config::plan::DiskPlan;
-use config::spec::OnFailure;
 use device::blk::{Limits, Live, Shape, Topology};
 
 use crate::bonds::vmm::Vmm;
@@ -18,11 +17,11 @@ use crate::device::Connection;
 use crate::failures::Failures;
 use crate::follow::Stand;
 use crate::image::{Found, ImageRefused, Verdict};
-use crate::images::{self, FileId, ImageNames};
-use crate::openers::{Opened, Openers, Opening, Patience, Purpose};
+use crate::images::{self, FileId, source_of};
+use crate::opening::not_open::NotOpen;
+use crate::opening::openers::{Opened, Openers, Outcome, Patience, Purpose};
 use crate::queue::Queue;
 use crate::remote::RemoteParts;
-use crate::shut::NotOpen;
 use crate::stalls::Said;
 use crate::start;
 
@@ -103,14 +102,14 @@ impl DiskParts {
         let is_again = patience == Patience::Again;
         let (purpose, vetting) = DiskParts::order(&plan, is_kept, bonds, is_again);
         let (disk, file) = match openers.open(&plan, (purpose, is_kept), vetting, patience) {
-            Opening::Over(disk, file) => (disk, file),
-            Opening::Missing => {
+            Outcome::Over(disk, file) => (disk, file),
+            Outcome::Missing => {
                 let why =
                     format!("its image {path} is missing: put it back, then `sidecore reload`");
                 return Err((NotOpen::Wrong(why), None));
             }
-            Opening::GivenUp(why) => return Err((NotOpen::Wrong(why), None)),
-            Opening::NotYet(why) => return Err((NotOpen::not_yet(why, path), None)),
+            Outcome::GivenUp(why) => return Err((NotOpen::Wrong(why), None)),
+            Outcome::NotYet(why) => return Err((NotOpen::not_yet(why, path), None)),
         };
         let opened = disk.map_err(|error| (NotOpen::new(&error, &plan), file))?;
         let Opened { disk, was_empty } = opened;
@@ -144,28 +143,6 @@ impl DiskParts {
         let found = Found::of(&self.disk, &self.plan, bonds.boot());
         self.bond = Box::new(Bond::new(found, bonds.of(&self.plan.id, &self.plan.socket)));
         self
-    }
-
-    /// Whether [`Self::open`] would succeed once whoever has the image has let go of it. Nothing is changed. A missing
-    /// image that may be made is none of that.
-    ///
-    /// # Errors
-    /// Why it could not be opened and what to do.
-    pub(crate) fn check(plan: &DiskPlan, vetting: &Vetting) -> Result<(), NotOpen> {
-        if matches!(plan.source, config::Source::Remote { .. }) {
-            return Ok(());
-        }
-        let may_be_made = plan.source.size_bytes().is_some() && !plan.readonly;
-        if may_be_made && images::missing(plan).is_some() {
-            return images::can_be_made(plan).map_err(NotOpen::wrong);
-        }
-        let (source, names) = (source_of(plan), ImageNames::of(plan));
-        let checked = vetting.vetted(plan, |vet| match plan.migratable {
-            // Whoever has it now may be about to make it longer.
-            true => Disk::look(&source, &names, vet).map(drop),
-            false => Disk::check(&source, &names, vet),
-        });
-        checked.map_err(|e| NotOpen::new(&e, plan))
     }
 
     /// Takes over what another process had open, or only knew of.
@@ -262,14 +239,14 @@ impl DiskParts {
         let path = plan.source.path().unwrap_or_default();
         let vetting = Vetting::of(plan, bonds, true);
         let disk = match openers.open(plan, (Purpose::Have, true), vetting, patience) {
-            Opening::Over(opened, _) => {
+            Outcome::Over(opened, _) => {
                 opened.map(|opened| opened.disk).map_err(|error| NotOpen::new(&error, plan))?
             }
-            Opening::Missing => {
+            Outcome::Missing => {
                 return Err(NotOpen::Wrong(format!("{path} is missing: put it back")));
             }
-            Opening::GivenUp(why) => return Err(NotOpen::Wrong(why)),
-            Opening::NotYet(why) => return Err(NotOpen::not_yet(why, path)),
+            Outcome::GivenUp(why) => return Err(NotOpen::Wrong(why)),
+            Outcome::NotYet(why) => return Err(NotOpen::not_yet(why, path)),
         };
         // Front-ends were told of the one that was there when the daemon started.
         let is_alike = disk.answers_at_once() == self.shape.in_order;
@@ -358,27 +335,6 @@ pub(crate) fn follows(plan: &DiskPlan) -> bool {
     plan.migratable && !plan.readonly
 }
 
-/// What the back-end is asked to open.
-pub(crate) fn source_of(plan: &DiskPlan) -> Source {
-    match &plan.source {
-        // Whoever opens one asks its link (`remote`), and never comes here.
-        config::Source::Remote { .. } => Source::Null { size_bytes: 0 },
-        config::Source::Null { size_bytes } => Source::Null { size_bytes: *size_bytes },
-        config::Source::Memory { size_bytes } => Source::Memory { size_bytes: *size_bytes },
-        config::Source::File { path, size_bytes, cache } => Source::File {
-            waits: waits_of(plan),
-            path: path.into(),
-            size_bytes: *size_bytes,
-            readonly: plan.readonly,
-            cache: match cache {
-                config::spec::Cache::Auto => Cache::Auto,
-                config::spec::Cache::Direct => Cache::Direct,
-                config::spec::Cache::Page => Cache::Page,
-            },
-        },
-    }
-}
-
 /// That a guest's blocks fit the disk.
 fn check_blocks(plan: &DiskPlan, disk: &Disk) -> Result<(), DiskError> {
     let block_size = plan.block_size.unwrap_or_else(|| disk.block_size());
@@ -402,12 +358,6 @@ fn topology_of(disk: &Disk, block_size: u32) -> Topology {
         io_best: blocks(grain.io_best),
         discard_sectors: blocks(grain.discard) * (block_size / 512),
     }
-}
-
-/// Which failures its requests wait out.
-pub(crate) fn waits_of(plan: &DiskPlan) -> Waits {
-    let waits = |on| on == OnFailure::Wait;
-    Waits { full: waits(plan.on_full), failed: waits(plan.on_error) }
 }
 
 /// The power of two by which the physical block is larger than the logical one.

@@ -14,12 +14,14 @@ use tracing::{info, warn};
 use crate::answers::{Answered, UNDONE, UNTIL_RESTART, not_kept};
 use crate::api::Reply;
 use crate::defects::found;
-use crate::disk::{DiskParts, source_of, waits_of};
+use crate::disk::DiskParts;
+use crate::images::{source_of, waits_of};
 use crate::kind::{DevicePlan, Facts};
 use crate::manager::Manager;
-use crate::openers::Patience;
+use crate::opening::not_open::{NotOpen, refused_with};
+use crate::opening::openers::Patience;
+use crate::opening::shut::Shut;
 use crate::rights::{Rights, check_at, refused_rights};
-use crate::shut::{NotOpen, Shut, refused_with};
 
 /// Characters of a name in the log, which may be any text; one that a disk can have is as short.
 const ID_SHOWN_MAX: usize = 64;
@@ -111,7 +113,9 @@ impl Manager {
             }
             Err(NotOpen::Ended(why) | NotOpen::Late(why)) => {
                 let waits = DevicePlan::Disk(plan.clone());
-                self.rooms.shut.push(Shut::waiting(waits, why, self.rooms.turn.now()).never_open());
+                self.rooms
+                    .shut
+                    .insert(Shut::waiting(waits, why, self.rooms.turn.now()).never_open());
             }
             Err(error) => return Err(refused(error)),
         }
@@ -330,9 +334,7 @@ impl Manager {
             disk.disk.set_waits(waits_of(&plan));
             device.facts = Facts::from(&plan);
         }
-        if let Some(shut) = self.shut_device(&plan.id) {
-            shut.plan = DevicePlan::Disk(plan.clone());
-        }
+        self.rooms.shut.set_plan(&DevicePlan::Disk(plan.clone()));
         if let Some(mine) = self.rooms.plan.disks.iter_mut().find(|mine| mine.id == plan.id) {
             *mine = plan;
         }

@@ -14,8 +14,7 @@ use config::plan::{DiskPlan, HostPlan, LinkPlan, NicPeer, NullPlan};
 use config::{Change, Plan, Size, Source};
 
 use crate::device::Device;
-use crate::disk::source_of;
-use crate::images;
+use crate::images::{self, source_of};
 use crate::kind::DevicePlan;
 use crate::manager::Manager;
 use crate::upgrade::made_of;

@@ -15,7 +15,9 @@ use std::time::Instant;
 
 use backend::Disk;
 use confine::Kind;
+use control::retry::Retry;
 use rustix::event::{EventfdFlags, eventfd};
+use sidecore::{instant_of, nanos_of};
 use tracing::{info, warn};
 use vhost_user::Message;
 
@@ -24,10 +26,10 @@ use crate::device::Device;
 use crate::disk::{DiskParts, follows};
 use crate::image::Found;
 use crate::manager::Manager;
-use crate::openers::Patience;
+use crate::opening::not_open::NotOpen;
+use crate::opening::openers::Patience;
 use crate::poll::Token;
 use crate::queue::Queue;
-use crate::shut::{NotOpen, Retry};
 
 /// Where the locks of such a disk are.
 pub(crate) enum Stand {
@@ -82,7 +84,7 @@ impl DiskParts {
     /// When its locks are asked for again, if a ring waits for them.
     pub(crate) fn asks_at(&self) -> Option<Instant> {
         match self.stand.as_ref()? {
-            Stand::Away(Some((retry, _))) => Some(retry.due_at()),
+            Stand::Away(Some((retry, _))) => Some(instant_of(retry.due_at())),
             _ => None,
         }
     }
@@ -222,8 +224,8 @@ impl Manager {
                 if asked.is_none() {
                     warn!(disk = id, "its guest waits for the image: {why}");
                 }
-                let retry = asked.unwrap_or_else(|| Retry::from(now));
-                let asked = Some((retry.again(now), why));
+                let retry = asked.unwrap_or_else(|| Retry::from(nanos_of(now)));
+                let asked = Some((retry.again(nanos_of(now)), why));
                 let parts = self.rooms.devices.disk_mut(number);
                 let parts = found!(self.rooms.turn.defects, parts, "disk whose locks do not come");
                 parts.stand = Some(Stand::Away(asked));
@@ -329,7 +331,7 @@ impl Manager {
         }
         self.rooms.turn.touch(number);
         self.export_has_parted(number, is_gone);
-        self.retry_shut();
+        self.rooms.shut.retry_all(self.rooms.turn.now());
     }
 
     /// Whether the answer to a message of connection `id` waits until the disk has been let go: the message stops

@@ -5,8 +5,9 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use backend::{Disk, Names, Unopened};
+use backend::{Cache, Disk, Names, Source, Unopened, Waits};
 use config::plan::DiskPlan;
+use config::spec::OnFailure;
 use names::{ImageKind, Refused};
 use rustix::fs::{OFlags, fstat};
 
@@ -113,4 +114,31 @@ pub(crate) fn file_of(plan: &DiskPlan) -> Option<FileId> {
     let found = names::open_image(path, plan.user_folder, OFlags::PATH, false).ok()?;
     let stat = fstat(&found).ok()?;
     Some((stat.st_dev, stat.st_ino))
+}
+
+/// What the back-end is asked to open.
+pub(crate) fn source_of(plan: &DiskPlan) -> Source {
+    match &plan.source {
+        // Whoever opens one asks its link (`remote`), and never comes here.
+        config::Source::Remote { .. } => Source::Null { size_bytes: 0 },
+        config::Source::Null { size_bytes } => Source::Null { size_bytes: *size_bytes },
+        config::Source::Memory { size_bytes } => Source::Memory { size_bytes: *size_bytes },
+        config::Source::File { path, size_bytes, cache } => Source::File {
+            waits: waits_of(plan),
+            path: path.into(),
+            size_bytes: *size_bytes,
+            readonly: plan.readonly,
+            cache: match cache {
+                config::spec::Cache::Auto => Cache::Auto,
+                config::spec::Cache::Direct => Cache::Direct,
+                config::spec::Cache::Page => Cache::Page,
+            },
+        },
+    }
+}
+
+/// Which failures its requests wait out.
+pub(crate) fn waits_of(plan: &DiskPlan) -> Waits {
+    let waits = |on| on == OnFailure::Wait;
+    Waits { full: waits(plan.on_full), failed: waits(plan.on_error) }
 }

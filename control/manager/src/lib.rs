@@ -22,7 +22,7 @@
 //! | `device` | one device's state, disk or NIC |
 //! | `kind`, `disk` | what differs between them; what only a disk has |
 //! | `network` | bridges and their ports, NICs, those that lead to the host; operators' calls of them |
-//! | `shut` | devices that are not open, and opening them |
+//! | `opening` | devices that are not open, and opening them |
 //! | `front_end`, `start` | memory and descriptors of a front-end; from ring facts to a queue |
 //! | `bounds` | what one device can use up of descriptors, mappings and memory |
 //! | `address_space` | how much memory front-ends may lend |
@@ -44,7 +44,6 @@
 #![forbid(unsafe_code)]
 
 mod address_space;
-mod answered;
 mod answers;
 pub mod api;
 mod balance;
@@ -77,7 +76,7 @@ mod log_rate;
 mod manager;
 mod moves;
 mod network;
-mod openers;
+mod opening;
 mod poll;
 mod queue;
 mod reload;
@@ -86,7 +85,6 @@ mod remote;
 mod rights;
 mod rooms;
 mod service;
-mod shut;
 mod sockets;
 mod stalls;
 mod start;

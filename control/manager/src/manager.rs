@@ -20,11 +20,11 @@ use crate::disk_calls::Adding;
 use crate::kind::Kind;
 use crate::network::switch_calls::MacQuery;
 use crate::network::uplinks::Uplink;
+use crate::opening::shut::Shut;
 use crate::poll::Token;
 use crate::queue::{Back, Owner, Place, Queue};
 use crate::reload::Reloading;
 use crate::rooms::Rooms;
-use crate::shut::Shut;
 use crate::sockets;
 use crate::upgrade::estate::Estate;
 use crate::upgrade::guard::Probation;
@@ -151,7 +151,7 @@ impl Manager {
     /// Until the next thing that is due without an event.
     fn wait_time(&self) -> Option<Duration> {
         let retries = self.rooms.devices.values().filter_map(Device::due_at);
-        let shut = self.rooms.shut.iter().filter_map(Shut::due_at);
+        let shut = self.rooms.shut.due_at();
         let reload = self.reloading.as_ref().and_then(Reloading::due_at);
         let answers = self.waiting.iter().map(|waiting| waiting.answer_by);
         let due = retries.chain(answers).chain(shut).chain(reload).chain(self.stop_by);
@@ -458,6 +458,28 @@ impl Manager {
         self.rooms.moves.answer_nobody();
         self.queries.clear();
         self.reloading = None;
+    }
+
+    /// Threads that open and close images have something to say.
+    fn hear_openers(&mut self) {
+        self.rooms.openers.hear();
+        for number in self.rooms.openers.closed() {
+            self.image_is_closed(number);
+        }
+        let answered = self.rooms.openers.answered();
+        self.rooms.shut.hurry(&answered, self.rooms.turn.now());
+        self.rooms.devices.hurry(&answered, self.rooms.turn.now());
+    }
+
+    /// Lets go what was being opened and nobody waits for any more: a thread that is not asked would keep the locks of
+    /// its image from whoever needs them.
+    fn drop_unwanted(&mut self) {
+        let Rooms { shut, devices, openers, .. } = &mut self.rooms;
+        openers.keep_only(|id| {
+            shut.named(id).is_some_and(Shut::is_waiting)
+                || devices.asks_for_image(id)
+                || self.adding.iter().any(|adding| adding.id == id)
+        });
     }
 
     fn hear_calls(&mut self) {

@@ -16,10 +16,10 @@ use crate::defects::found;
 use crate::effects::{refuse_beyond, refuse_losses, say_made, say_refused};
 use crate::manager::Manager;
 use crate::network::reload::Hosts;
+use crate::opening::shut::Shut;
 use crate::poll::Token;
 use crate::reload_open::{Late, Prepared};
 use crate::remote::check_key;
-use crate::shut::Shut;
 
 /// How long the answer waits for disks that take over from others.
 const TAKE_OVER_TIME_MAX: Duration = Duration::from_secs(10);
@@ -279,9 +279,7 @@ impl Manager {
             prepared.hosts.wire(&mut device);
             let plan = device.kind.plan();
             // One that could not be opened before is open now.
-            let was_shut = self.rooms.shut.iter().any(|shut| shut.plan.id() == plan.id());
-            self.rooms.shut.retain(|shut| shut.plan.id() != plan.id());
-            if was_shut {
+            if self.rooms.shut.remove(plan.id()).is_some() {
                 done.changes.push(format!("opened {}", plan.title()));
             }
             match self.serve_device(device) {
@@ -294,18 +292,16 @@ impl Manager {
                 Err(error) => {
                     warn!(device = plan.id(), "cannot be served: {error}");
                     undone.push(format!("{} cannot be served: {error}", plan.name()));
-                    self.rooms.shut.push(Shut::failed(plan, error.to_string()));
+                    self.rooms.shut.insert(Shut::failed(plan, error.to_string()));
                 }
             }
         }
         for (plan, why) in prepared.still_shut {
             done.changes.push(format!("{} still cannot be opened: {why}", plan.title()));
-            self.rooms.shut.retain(|shut| shut.plan.id() != plan.id());
-            self.rooms.shut.push(Shut::failed(plan, why.to_string()));
+            self.rooms.shut.insert(Shut::failed(plan, why.to_string()));
         }
         for Late { plan, why, .. } in &prepared.later {
-            self.rooms.shut.retain(|shut| shut.plan.id() != plan.id());
-            self.rooms.shut.push(Shut::waiting(plan.clone(), why.clone(), self.rooms.turn.now()));
+            self.rooms.shut.insert(Shut::waiting(plan.clone(), why.clone(), self.rooms.turn.now()));
         }
         self.give_back(prepared.hosts);
         prepared.later
@@ -339,7 +335,7 @@ impl Manager {
     pub(crate) fn go_on_reloading(&mut self) {
         let Some(reloading) = self.reloading.take() else { return };
         let late = |shut: &&Shut| reloading.late.iter().any(|late| late.is(shut));
-        let waiting = self.rooms.shut.iter().filter(late).find(|shut| shut.retry.is_some());
+        let waiting = self.rooms.shut.iter().filter(late).find(|shut| shut.is_waiting());
         let is_resizing = |number: &u32| {
             let device = self.rooms.devices.get(*number).filter(|device| !device.removing);
             device.is_some_and(|device| device.kind.is_resizing())
@@ -351,7 +347,7 @@ impl Manager {
             self.reloading = Some(reloading);
             return;
         }
-        let failed = self.rooms.shut.iter().filter(late).find(|shut| shut.retry.is_none()).cloned();
+        let failed = self.rooms.shut.iter().filter(late).find(|shut| !shut.is_waiting()).cloned();
         let waiting = waiting.cloned();
         let Reloading { done, reply, late, undone, answer_by, .. } = reloading;
         let late = self.keep_waiting(late);
@@ -362,7 +358,7 @@ impl Manager {
         let answer = match (failed, waiting) {
             (Some(shut), _) => Err(self.refuse_late(&shut, &late, undone, &done)),
             (None, Some(shut)) => {
-                let what = format!("{} is not open yet: {}", shut.plan.name(), shut.problem);
+                let what = format!("{} is not open yet: {}", shut.plan().name(), shut.problem());
                 let hint = "everything else was done, and it is opened as soon as that can be; \
                             `sidecore ls` shows it";
                 Err(ApiError::new(ErrorKind::Busy, all_of(what, undone), hint))
@@ -380,7 +376,7 @@ impl Manager {
     /// others.
     fn keep_waiting(&mut self, late: Vec<Late>) -> Vec<Late> {
         let is_waiting =
-            |late: &Late| self.rooms.shut.iter().any(|shut| late.is(shut) && shut.retry.is_some());
+            |late: &Late| self.rooms.shut.iter().any(|shut| late.is(shut) && shut.is_waiting());
         let (late, over): (Vec<Late>, Vec<Late>) = late.into_iter().partition(is_waiting);
         if !late.is_empty() {
             let (resizing, undone, done) = (Vec::new(), Vec::new(), ReloadView::default());
@@ -397,7 +393,7 @@ impl Manager {
         undone: Vec<String>,
         done: &ReloadView,
     ) -> ApiError {
-        let what = format!("{} ({}): {}", shut.plan.name(), shut.plan.origin(), shut.problem);
+        let what = format!("{} ({}): {}", shut.plan().name(), shut.plan().origin(), shut.problem());
         let restored = self.restore(late);
         let others = match done.changes.is_empty() {
             true => String::new(),

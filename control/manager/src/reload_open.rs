@@ -21,9 +21,11 @@ use crate::images::FileId;
 use crate::kind::DevicePlan;
 use crate::manager::Manager;
 use crate::network::reload::Hosts;
-use crate::openers::Lies;
+use crate::opening::not_open::NotOpen;
+use crate::opening::open::{Socket, is_same_image};
+use crate::opening::openers::Lies;
+use crate::opening::shut::Shut;
 use crate::rights::{self, Rights};
-use crate::shut::{NotOpen, Shut, Socket, is_same_image};
 use crate::sockets;
 
 /// What to do about what cannot be opened.
@@ -55,7 +57,7 @@ pub(crate) struct Late {
 impl Late {
     /// Whether it is that device.
     pub(crate) fn is(&self, shut: &Shut) -> bool {
-        self.plan.id() == shut.plan.id()
+        self.plan.id() == shut.plan().id()
     }
 }
 
@@ -127,8 +129,8 @@ impl Manager {
         going: &[Going],
         prepared: &mut Prepared,
     ) -> Result<(), ApiError> {
-        let failed = self.rooms.shut.iter().filter(|shut| shut.retry.is_none());
-        let failed: BTreeSet<String> = failed.map(|shut| shut.plan.id().to_string()).collect();
+        let failed = self.rooms.shut.iter().filter(|shut| !shut.is_waiting());
+        let failed: BTreeSet<String> = failed.map(|shut| shut.plan().id().to_string()).collect();
         let new: BTreeSet<&str> = changes.iter().filter_map(added_disk).collect();
         let added = |plan: &&DiskPlan| new.contains(plan.id.as_str()) || failed.contains(&plan.id);
         for plan in wanted.disks.iter().filter(added) {
@@ -367,11 +369,11 @@ impl Manager {
     pub(crate) fn restore(&mut self, late: &[Late]) -> Restored {
         let mut restored = Restored::default();
         for Late { plan, before, .. } in late {
-            let has_failed = |shut: &Shut| shut.plan.id() == plan.id() && shut.retry.is_none();
-            let Some(at) = self.rooms.shut.iter().position(has_failed) else { continue };
-            let Some(before) = before.clone() else { continue };
+            let has_failed =
+                self.rooms.shut.named(plan.id()).is_some_and(|shut| !shut.is_waiting());
+            let Some(before) = before.clone().filter(|_| has_failed) else { continue };
             // What stands among those that are not open is tried again, with the patience for that.
-            let failed = self.rooms.shut.remove(at);
+            let failed = self.rooms.shut.remove(plan.id());
             let opened = self.open_device(before.clone());
             let why = match opened.and_then(|device| self.serve_device(device)) {
                 Ok(number) => {
@@ -386,14 +388,14 @@ impl Manager {
             match why {
                 NotOpen::Wrong(_) => {
                     error!(device = plan.id(), "cannot be served as before either: {why}");
-                    self.rooms.shut.push(failed);
+                    failed.into_iter().for_each(|failed| self.rooms.shut.insert(failed));
                 }
                 // Who has its image may be about to let go of it.
                 NotOpen::Ended(_) | NotOpen::Late(_) | NotOpen::Ours(_) | NotOpen::Living(_) => {
                     warn!(device = plan.id(), "waits to be served as before: {why}");
                     restored.waiting.push(format!("{} ({why})", before.title()));
                     self.put_in_force(&before);
-                    self.rooms.shut.push(Shut::waiting_for(before, &why, self.rooms.turn.now()));
+                    self.rooms.shut.insert(Shut::waiting_for(before, &why, self.rooms.turn.now()));
                 }
             }
         }

@@ -18,11 +18,11 @@ use crate::guests::{self, Guests};
 use crate::moves::Moves;
 use crate::network::Network;
 use crate::network::taps::MadeTaps;
-use crate::openers::Openers;
+use crate::opening::openers::Openers;
+use crate::opening::shut::ShutDevices;
 use crate::poll::Poll;
 use crate::remote::Remote;
 use crate::service::Groups;
-use crate::shut::Shut;
 use crate::state::StateFile;
 use crate::turn::Turn;
 use crate::unsynced::Unsynced;
@@ -47,7 +47,7 @@ pub(crate) struct Rooms {
     /// The meters of the plan's groups.
     pub(crate) groups: Groups,
     /// Devices of the plan that are not open.
-    pub(crate) shut: Vec<Shut>,
+    pub(crate) shut: ShutDevices,
     /// Images of these that are being opened.
     pub(crate) openers: Openers,
     pub(crate) moves: Moves,

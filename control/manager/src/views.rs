@@ -15,8 +15,8 @@ use crate::balance::Balance;
 use crate::cores::Core;
 use crate::device::{Connection, Device};
 use crate::disk::DiskParts;
+use crate::opening::shut::Shut;
 use crate::queue::Queue;
-use crate::shut::Shut;
 use crate::stalls::Stall;
 
 /// How long the requests in flight may take to end before that is shown as a problem.
@@ -65,10 +65,10 @@ fn faults(disk: &backend::Disk) -> FaultsView {
 
 /// A disk that is not open.
 pub(crate) fn shut(shut: &Shut, plan: &DiskPlan) -> DiskView {
-    let state = if shut.retry.is_some() { DiskState::Waiting } else { DiskState::Failed };
-    let problem = match shut.retry {
-        Some(_) => shut.problem.clone(),
-        None => format!("{}; when that is right, `sidecore reload`", shut.problem),
+    let state = if shut.is_waiting() { DiskState::Waiting } else { DiskState::Failed };
+    let problem = match shut.is_waiting() {
+        true => shut.problem().to_string(),
+        false => format!("{}; when that is right, `sidecore reload`", shut.problem()),
     };
     DiskView { state, problem: Some(problem), ..of_plan(plan) }
 }

@@ -15,7 +15,7 @@ const CLOCK_READERS: [&str; 10] = [
     "control/manager/src/begin.rs",
     "control/manager/src/clock.rs",
     "control/manager/src/log_rate.rs",
-    "control/manager/src/openers.rs",
+    "control/manager/src/opening/openers.rs",
     "control/manager/src/remote/greeter.rs",
     "control/manager/src/turn.rs",
     "control/manager/src/upgrade/channel.rs",
@@ -174,7 +174,7 @@ mod tests {
     fn the_clock_is_read_in_the_shell_alone() {
         let reads = "use crate::clock::now;\n";
         assert!(clock(&source("moves.rs", reads)).is_some());
-        assert!(clock(&source("openers.rs", reads)).is_none());
+        assert!(clock(&source("opening/openers.rs", reads)).is_none());
         assert!(clock(&source("moves.rs", "use crate::clock::machine_ns;\n")).is_none());
         assert!(
             clock(&source("a.rs", "#[cfg(test)]\nmod tests {\n use crate::clock::now;\n}\n"))

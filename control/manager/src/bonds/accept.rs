@@ -8,7 +8,7 @@ use tracing::info;
 use crate::defects::found;
 use crate::device::Device;
 use crate::manager::Manager;
-use crate::shut::NotOpen;
+use crate::opening::not_open::NotOpen;
 
 /// What the path of a disk names now.
 enum Named {

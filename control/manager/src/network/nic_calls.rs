@@ -17,8 +17,8 @@ use crate::kind::{DevicePlan, Facts, Kind};
 use crate::manager::Manager;
 use crate::network::host_ports::{Guest, HostPorts};
 use crate::network::views;
+use crate::opening::not_open::{NotOpen, refused_with};
 use crate::rights::{Rights, refused_rights};
-use crate::shut::{NotOpen, refused_with};
 
 /// Between two announcements of a guest: VMMs leave 50 ms and more.
 const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(20);
@@ -40,8 +40,8 @@ impl Manager {
         {
             return device.kind.nic().map(|parts| self.nic_view(device, parts, queues));
         }
-        let shut = self.rooms.shut.iter().find(|shut| shut.plan.id() == id)?;
-        shut.plan.nic().map(|plan| views::shut_nic(shut, plan))
+        let shut = self.rooms.shut.named(id)?;
+        shut.plan().nic().map(|plan| views::shut_nic(shut, plan))
     }
 
     pub(crate) fn add_nic(&mut self, spec: &NicSpec) -> Answered {
@@ -232,9 +232,7 @@ impl Manager {
             nic.plan.clone_from(&plan);
             device.facts = Facts::from(&plan);
         }
-        if let Some(shut) = self.shut_device(&plan.id) {
-            shut.plan = DevicePlan::Nic(plan.clone());
-        }
+        self.rooms.shut.set_plan(&DevicePlan::Nic(plan.clone()));
         if let Some(mine) = self.rooms.plan.nics.iter_mut().find(|mine| mine.id == plan.id) {
             *mine = plan;
         }

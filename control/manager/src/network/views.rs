@@ -13,8 +13,8 @@ use crate::manager::Manager;
 use crate::network::nic::NicParts;
 use crate::network::uplinks::{State, Uplink};
 use crate::network::{Holder, Switch};
+use crate::opening::shut::Shut;
 use crate::queue::Queue;
-use crate::shut::Shut;
 use crate::views;
 
 impl Manager {
@@ -122,10 +122,10 @@ pub(crate) fn mac(mac: [u8; 6], vlan: u16, port: String, age_ns: u64) -> MacView
 
 /// A NIC that is not open.
 pub(crate) fn shut_nic(shut: &Shut, plan: &NicPlan) -> NicView {
-    let (state, problem) = match shut.retry {
-        Some(_) => (NicState::Waiting, shut.problem.clone()),
-        None => {
-            let text = format!("{}; when that is right, `sidecore reload`", shut.problem);
+    let (state, problem) = match shut.is_waiting() {
+        true => (NicState::Waiting, shut.problem().to_string()),
+        false => {
+            let text = format!("{}; when that is right, `sidecore reload`", shut.problem());
             (NicState::Failed, text)
         }
     };

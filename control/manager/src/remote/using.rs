@@ -26,7 +26,7 @@ use super::waits::Waits;
 use super::{Manager, RING_FRAMES, Stage, device_of, random};
 use crate::defects::{found, late};
 use crate::disk::{self, DiskParts};
-use crate::shut::NotOpen;
+use crate::opening::not_open::NotOpen;
 
 /// Outstanding parts of requests of one disk.
 const SLOTS: u16 = 128;
@@ -384,7 +384,7 @@ impl Manager {
         using.known.insert(name.clone(), known);
         if is_there {
             self.is_there_again(key, &name);
-            self.retry_shut();
+            self.rooms.shut.retry_all(self.rooms.turn.now());
         }
     }
 

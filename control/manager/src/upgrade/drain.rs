@@ -215,7 +215,7 @@ mod tests {
     use crate::disk::DiskParts;
     use crate::kind::{Facts, Kind};
     use crate::network::nic::NicParts;
-    use crate::openers::{Openers, Patience};
+    use crate::opening::openers::{Openers, Patience};
     use crate::queue::{Owner, Place};
 
     /// Three disks and a NIC, each with two queues that a sidecore has.

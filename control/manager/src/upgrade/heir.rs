@@ -32,7 +32,6 @@ use crate::lent::Lent;
 use crate::manager::Manager;
 use crate::poll::Token;
 use crate::queue::Known;
-use crate::shut::Retry;
 use crate::sockets;
 
 /// Between two words of a predecessor; the longest is its wait for slow disks.
@@ -299,9 +298,7 @@ impl Manager {
             }
         }
         self.rooms.devices.values_mut().for_each(Device::has_stayed);
-        for shut in self.rooms.shut.iter_mut().filter(|shut| shut.retry.is_some()) {
-            shut.retry = Some(Retry::from(self.rooms.turn.now()));
-        }
+        self.rooms.shut.retry_all(self.rooms.turn.now());
         let failed = self.estate.as_mut().map(|estate| std::mem::take(&mut estate.sync_failed));
         let failed = failed.unwrap_or_default();
         for number in

@@ -7,12 +7,11 @@ use config::plan::{DiskPlan, Source};
 use config::spec::Format;
 
 use crate::bonds::Vetting;
-use crate::disk::{DiskParts, source_of};
-use crate::images::{self, FileId, ImageNames};
-use crate::shut::NotOpen;
+use crate::images::{self, FileId, ImageNames, source_of};
+use crate::opening::not_open::{NotOpen, NotYet};
 
 /// What became of an image.
-pub(crate) enum Opening {
+pub(crate) enum Outcome {
     /// It is open, or was refused, and which file it is.
     Over(Result<Opened, OpenError>, Option<FileId>),
     /// Nothing lies at its name, and none was to be made.
@@ -31,15 +30,6 @@ pub(crate) struct Opened {
     pub(crate) was_empty: bool,
 }
 
-/// Why nobody knows what became of an image.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotYet {
-    /// Its file system has not answered.
-    Late,
-    /// Nobody has asked that: other file systems have all threads.
-    NoThread,
-}
-
 /// What lies at the name of an image that can be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lies {
@@ -56,7 +46,7 @@ impl Lies {
         if let Some(why) = images::given_up(plan) {
             return Err(NotOpen::Wrong(why));
         }
-        DiskParts::check(plan, vetting)?;
+        check_image(plan, vetting)?;
         Ok(match (images::file_of(plan), &plan.source) {
             (Some(file), _) => Lies::There(file),
             (None, Source::File { .. }) => Lies::Nowhere,
@@ -71,6 +61,28 @@ impl Lies {
             Lies::Nowhere | Lies::Nameless => None,
         }
     }
+}
+
+/// Whether an image could be opened once whoever has it has let go of it. Nothing is changed. A missing image that may
+/// be made is none of that.
+///
+/// # Errors
+/// Why it could not be opened and what to do.
+pub(crate) fn check_image(plan: &DiskPlan, vetting: &Vetting) -> Result<(), NotOpen> {
+    if matches!(plan.source, Source::Remote { .. }) {
+        return Ok(());
+    }
+    let may_be_made = plan.source.size_bytes().is_some() && !plan.readonly;
+    if may_be_made && images::missing(plan).is_some() {
+        return images::can_be_made(plan).map_err(NotOpen::wrong);
+    }
+    let (source, names) = (source_of(plan), ImageNames::of(plan));
+    let checked = vetting.vetted(plan, |vet| match plan.migratable {
+        // Whoever has it now may be about to make it longer.
+        true => Disk::look(&source, &names, vet).map(drop),
+        false => Disk::check(&source, &names, vet),
+    });
+    checked.map_err(|e| NotOpen::new(&e, plan))
 }
 
 /// What is to be opened: all that a plan says of it. What became of one order is no answer to another.
@@ -105,12 +117,12 @@ impl Order {
     }
 
     /// With `is_kept` a missing image is not made.
-    pub(super) fn run(&self, plan: &DiskPlan, is_kept: bool, vetting: &Vetting) -> Opening {
+    pub(super) fn run(&self, plan: &DiskPlan, is_kept: bool, vetting: &Vetting) -> Outcome {
         if is_kept && images::missing(plan).is_some() {
-            return Opening::Missing;
+            return Outcome::Missing;
         }
         if let Some(why) = images::given_up(plan) {
-            return Opening::GivenUp(why);
+            return Outcome::GivenUp(why);
         }
         let disk = vetting.vetted(plan, |vet| match Disk::open_by(&self.image, &self.names, vet) {
             Err(OpenError::Held { holder, .. })
@@ -125,6 +137,6 @@ impl Order {
             let disk = if self.purpose == Purpose::Follow { disk.away() } else { disk };
             Opened { disk, was_empty }
         });
-        Opening::Over(opened, images::file_of(plan))
+        Outcome::Over(opened, images::file_of(plan))
     }
 }

@@ -22,8 +22,8 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::bonds::{Bonds, Vetting};
 use crate::clock::now;
-use crate::disk::source_of;
-use crate::shut::NotOpen;
+use crate::images::source_of;
+use crate::opening::not_open::{NotOpen, NotYet};
 use closings::Closings;
 use media::Media;
 use order::Order;
@@ -32,7 +32,7 @@ mod closings;
 mod media;
 mod order;
 
-pub(crate) use order::{Lies, NotYet, Opened, Opening, Purpose};
+pub(crate) use order::{Lies, Opened, Outcome, Purpose, check_image};
 
 /// Threads at a time that ask one file system, or one device: it may be dead, and keep all of them.
 const EACH_MAX: usize = 4;
@@ -94,7 +94,7 @@ pub(crate) struct Openers {
 struct Job {
     order: Order,
     medium: Medium,
-    outcome: Receiver<Opening>,
+    outcome: Receiver<Outcome>,
     /// It has an outcome.
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<()>,
@@ -150,16 +150,16 @@ impl Openers {
         (purpose, is_kept): (Purpose, bool),
         vetting: Vetting,
         patience: Patience,
-    ) -> Opening {
+    ) -> Outcome {
         let order = Order::of(plan, purpose);
         if !matches!(plan.source, Source::File { .. }) {
             return order.run(plan, is_kept, &vetting);
         }
         let at = match self.job_of(order, plan, is_kept, vetting) {
             Ok(at) => at,
-            Err(not_yet) => return Opening::NotYet(not_yet),
+            Err(not_yet) => return Outcome::NotYet(not_yet),
         };
-        let late = Opening::NotYet(NotYet::Late);
+        let late = Outcome::NotYet(NotYet::Late);
         let Some(job) = self.jobs.get(at) else { return late };
         let wait = self.patience_for(&job.medium, patience);
         let began = now();

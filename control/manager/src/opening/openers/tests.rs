@@ -13,10 +13,10 @@ fn plan(folder: &std::path::Path, size: &str) -> DiskPlan {
 }
 
 /// Asks until it is known what became of it.
-fn ask(openers: &mut Openers, plan: &DiskPlan, is_kept: bool) -> Opening {
+fn ask(openers: &mut Openers, plan: &DiskPlan, is_kept: bool) -> Outcome {
     loop {
         match openers.open(plan, (Purpose::Have, is_kept), Vetting::none(), Patience::Again) {
-            Opening::NotYet(_) => std::thread::yield_now(),
+            Outcome::NotYet(_) => std::thread::yield_now(),
             over => return over,
         }
     }
@@ -27,14 +27,14 @@ fn an_image_that_is_late_is_taken_later_whatever_has_become_known_since() {
     let folder = tempfile::tempdir().expect("a folder");
     let plan = plan(folder.path(), "1M");
     let mut openers = Openers::default();
-    assert!(matches!(ask(&mut openers, &plan, true), Opening::Missing));
+    assert!(matches!(ask(&mut openers, &plan, true), Outcome::Missing));
     // Asked for as a new one, and again as one that is kept.
     let first = openers.open(&plan, (Purpose::Have, false), Vetting::none(), Patience::Again);
     let over = match first {
-        Opening::NotYet(_) => ask(&mut openers, &plan, true),
+        Outcome::NotYet(_) => ask(&mut openers, &plan, true),
         over => over,
     };
-    let Opening::Over(Ok(opened), Some(file)) = over else { panic!("it is not open") };
+    let Outcome::Over(Ok(opened), Some(file)) = over else { panic!("it is not open") };
     assert_eq!(opened.disk.file_id(), Some(file));
     assert!(openers.jobs.is_empty() && openers.leaving.is_empty());
 }
@@ -49,7 +49,7 @@ fn what_nobody_wants_any_more_is_closed_before_it_is_opened_otherwise() {
         if turn % 2 == 0 {
             openers.keep_only(|_| false);
         }
-        let Opening::Over(opened, _) = ask(&mut openers, &other, false) else {
+        let Outcome::Over(opened, _) = ask(&mut openers, &other, false) else {
             panic!("it is not open")
         };
         // Its lock is not that of the thread before.
@@ -131,7 +131,7 @@ fn an_image_is_closed_by_a_thread_of_its_own_before_it_is_opened_again() {
     let mut openers = Openers::new().expect("a descriptor");
     // Each has the lock of the one before, or fails.
     for number in 0..20 {
-        let Opening::Over(Ok(opened), _) = ask(&mut openers, &plan, false) else {
+        let Outcome::Over(Ok(opened), _) = ask(&mut openers, &plan, false) else {
             panic!("it is not open")
         };
         assert!(openers.let_go(&plan, opened.disk, Some(number)));
@@ -165,8 +165,8 @@ fn what_came_of_an_image_is_no_answer_to_one_who_says_what_it_is() {
     loop {
         let vetting = vetting(&said);
         match openers.open(&said, (Purpose::Have, false), vetting, Patience::Again) {
-            Opening::NotYet(_) => std::thread::yield_now(),
-            Opening::Over(opened, _) => return drop(opened.expect("it is raw")),
+            Outcome::NotYet(_) => std::thread::yield_now(),
+            Outcome::Over(opened, _) => return drop(opened.expect("it is raw")),
             _ => panic!("it is there"),
         }
     }

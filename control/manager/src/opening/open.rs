@@ -1,0 +1,291 @@
+//! Opening devices: disks and NICs, in the order of what can be refused without having changed anything.
+//!
+//! Not here: what an image is opened by (`openers`), and how long that is tried (`shut`). Called at the start, by a
+//! reload, and for operators.
+
+use std::fmt;
+use std::path::Path;
+use std::time::Instant;
+
+use config::plan::{DiskPlan, Origin, Source};
+use config::spec::Mode;
+use tracing::{info, warn};
+
+use super::not_open::NotOpen;
+use super::openers::Patience;
+use super::shut::Shut;
+use crate::device::Device;
+use crate::disk::DiskParts;
+use crate::images::{self, FileId};
+use crate::kind::{DevicePlan, Facts, Kind};
+use crate::lent::Closer;
+use crate::manager::Manager;
+use crate::network::nic::NicParts;
+use crate::poll::{DEVICES_END, Token};
+use crate::rights::Rights;
+use crate::sockets;
+use crate::upgrade::estate::DeviceEstate;
+
+/// Where the socket of a device comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Socket {
+    /// It is made when the device is opened.
+    Own,
+    /// The device gets that of another one, which goes.
+    OfAnother,
+}
+
+impl Manager {
+    /// Opens a device and its socket, outside of the plan and of the loop.
+    ///
+    /// # Errors
+    /// Why not; nothing was changed.
+    pub(crate) fn open_device(&mut self, plan: DevicePlan) -> Result<Device, NotOpen> {
+        self.open_device_with(plan, Socket::Own)
+    }
+
+    /// The same, with a socket of its own or without.
+    ///
+    /// # Errors
+    /// As [`Self::open_device`].
+    pub(crate) fn open_device_with(
+        &mut self,
+        plan: DevicePlan,
+        socket: Socket,
+    ) -> Result<Device, NotOpen> {
+        let number = self.rooms.devices.next_number();
+        if number >= DEVICES_END {
+            let all = "this daemon has made all the devices it can name; restart it";
+            return Err(NotOpen::Wrong(all.to_string()));
+        }
+        let inherited = self.estate.as_mut().and_then(|estate| estate.device_of(&plan));
+        let promise = match &inherited {
+            Some(_) => self.rooms.bounds.promise_again(&plan),
+            None => self.rooms.bounds.promise(&plan).map_err(NotOpen::wrong)?,
+        };
+        let runs = |device: &&mut DeviceEstate| {
+            device.connections.iter().any(|connection| connection.runs)
+        };
+        let has_guest = inherited.as_ref().is_some_and(runs);
+        let (listener, disk, is_up) = match inherited {
+            Some(device) => {
+                let is_up = device.words.nic.as_ref().map(|nic| nic.is_up);
+                (device.listener.take(), device.take_disk(), is_up)
+            }
+            None => (None, None, None),
+        };
+        let inherited = plan.disk().filter(|_| disk.is_some());
+        if let Some(why) = inherited.and_then(images::given_up) {
+            return Err(NotOpen::Wrong(why));
+        }
+        // Of one that another machine has nothing comes but what its link knows.
+        let is_remote = |plan: &DiskPlan| matches!(plan.source, Source::Remote { .. });
+        let disk = disk.filter(|_| !plan.disk().is_some_and(is_remote));
+        let mut device = match (plan, disk) {
+            (DevicePlan::Disk(plan), Some((handles, facts))) => {
+                let mut parts = DiskParts::inherit(plan, &facts, handles, &self.rooms.bonds)?;
+                self.recall_unsynced(&parts);
+                // Now, and not when its rings stand still.
+                if has_guest && let Some(image) = parts.bond.inherit() {
+                    self.keep_image(&parts.plan.id, &image);
+                }
+                Device::new(number, Facts::from(&parts.plan), Kind::Disk(parts))
+            }
+            (DevicePlan::Disk(plan), None) => self.open_disk(number, plan)?,
+            (DevicePlan::Nic(plan), _) => {
+                let parts = NicParts::new(plan, None);
+                is_up.into_iter().for_each(|is_up| parts.live.set_up(is_up));
+                Device::new(number, Facts::from(&parts.plan), Kind::Nic(parts))
+            }
+        };
+        device.listener = listener;
+        device.promise = Some(promise);
+        device.closer = Closer::counted_in(self.rooms.bounds.waiting());
+        device.is_exported = self.is_exported(&device.facts.id);
+        if let Err(why) = self.open_socket(&mut device, socket) {
+            self.close_image(device, None);
+            return Err(why);
+        }
+        self.rooms.devices.use_number();
+        Ok(device)
+    }
+
+    /// Has a device that was opened listen, if it is to have a socket of its own that it has not.
+    fn open_socket(&self, device: &mut Device, socket: Socket) -> Result<(), NotOpen> {
+        let listens = device.facts.mode == Mode::Listen && !device.kind.is_off();
+        let listens = listens && !device.is_exported && socket == Socket::Own;
+        let path = Path::new(&device.facts.socket);
+        let of_socket = |error: &dyn fmt::Display| {
+            NotOpen::Wrong(format!("its socket {}: {error}", path.display()))
+        };
+        // Also of an heir's, which is to be found wrong before it serves.
+        let rights = Rights::of(&device.facts.rights).map_err(|e| of_socket(&e))?;
+        if socket == Socket::OfAnother {
+            let given = rights.check_place(path).and_then(|()| rights.check_may_give(path));
+            given.map_err(|e| of_socket(&e))?;
+        }
+        // An heir makes no socket that its predecessor has not: it listens when it serves.
+        if listens && device.listener.is_none() && self.estate.is_none() {
+            let listener = sockets::open_listener(path, &rights).map_err(|e| of_socket(&e))?;
+            device.listener = Some(listener);
+        }
+        Ok(())
+    }
+
+    fn open_disk(&mut self, number: u32, plan: DiskPlan) -> Result<Device, NotOpen> {
+        if matches!(plan.source, Source::Remote { .. }) {
+            let facts = Facts::from(&plan);
+            let mut parts = self.open_remote(plan)?.bound(&self.rooms.bonds);
+            let is_lost = self.recall_unsynced(&parts);
+            if let Some(remote) = &mut parts.remote {
+                remote.is_lost = is_lost;
+            }
+            return Ok(Device::new(number, facts, Kind::Disk(parts)));
+        }
+        // A disk that was made once is not made again: whoever removed or unmounted its image is told.
+        let shut = self.rooms.shut.named(&plan.id);
+        let is_new = shut.is_some_and(Shut::is_new);
+        let is_kept =
+            plan.origin == Origin::Api && self.rooms.plan.disk(&plan.id).is_some() && !is_new;
+        let is_tried_again = shut.is_some();
+        let patience = if is_tried_again { Patience::Again } else { Patience::First };
+        let facts = Facts::from(&plan);
+        let opened =
+            DiskParts::open(plan, is_kept, &self.rooms.bonds, &mut self.rooms.openers, patience);
+        let parts = opened.map_err(|error| match error {
+            (NotOpen::Ours(text), Some(file)) => NotOpen::Ours(self.name_holder(text, file)),
+            (error, _) => error,
+        })?;
+        if let Some(ours) = self.shares_unlocked(&parts) {
+            self.rooms.openers.let_go(&parts.plan, parts.disk, None);
+            return Err(ours);
+        }
+        self.recall_unsynced(&parts);
+        if parts.was_empty
+            && let Some(path) = parts.plan.source.path()
+        {
+            warn!(disk = facts.id, "{path} was missing or empty; the disk is empty now");
+        }
+        Ok(Device::new(number, facts, Kind::Disk(parts)))
+    }
+
+    /// Serves a device that was opened; its plan is in the plan or about to be.
+    ///
+    /// # Errors
+    /// The control loop takes no more sockets, or the NIC has no port; the device is closed.
+    pub(crate) fn serve_device(&mut self, device: Device) -> Result<u32, NotOpen> {
+        let number = device.number;
+        if let Some(listener) = &device.listener
+            && let Err(error) = self.rooms.poll.add(listener, Token::Listener(number))
+        {
+            self.discard(device);
+            return Err(NotOpen::Wrong(format!("its socket: {error}")));
+        }
+        if let Some(failure) = device.kind.disk().and_then(|disk| disk.disk.sync_failure_fd())
+            && let Err(error) = self.rooms.poll.add(failure, Token::Unsynced(number))
+        {
+            self.discard(device);
+            return Err(NotOpen::Wrong(format!("it cannot be watched: {error}")));
+        }
+        self.rooms.watch.wake();
+        self.rooms.devices.insert(number, device);
+        self.meter(number);
+        if let Err(error) = self.plug_in(number) {
+            if let Some(device) = self.rooms.devices.remove(number) {
+                self.discard(device);
+            }
+            return Err(NotOpen::wrong(error));
+        }
+        if self.estate.is_none() {
+            // That its image was cut, which the next start would not see.
+            self.keep_begun(number);
+        }
+        self.plan_connect(number);
+        self.export_disk(number);
+        Ok(number)
+    }
+
+    /// Closes a device that could not be served. The socket of one that another daemon still serves stays
+    /// where it is.
+    fn discard(&mut self, mut device: Device) {
+        match self.estate {
+            Some(_) => drop(device.listener.take()),
+            None => device.close_socket(),
+        }
+        self.close_image(device, None);
+    }
+
+    /// Takes a device of the plan in at the start: open when that can be, otherwise shut. One image
+    /// that is missing must not take every tenant down when the daemon starts again after a crash.
+    pub(crate) fn take_in(&mut self, plan: DevicePlan) {
+        if let Some(estate) = &mut self.estate
+            && estate.device_of(&plan).is_none()
+        {
+            // Nothing is opened by name before the predecessor has let go.
+            let why = "waits until the daemon before this one has ended".to_string();
+            return self.rooms.shut.insert(Shut::waiting(plan, why, self.rooms.turn.now()));
+        }
+        let opened = self.open_device(plan.clone()).and_then(|device| self.serve_device(device));
+        if let Err(why) = opened {
+            self.rooms.shut.insert(match why {
+                NotOpen::Ended(_) | NotOpen::Late(_) | NotOpen::Living(_) => {
+                    Shut::waiting_for(plan, &why, self.rooms.turn.now())
+                }
+                NotOpen::Ours(_) | NotOpen::Wrong(_) => Shut::failed(plan, why.to_string()),
+            });
+        }
+    }
+
+    /// Tries again what is due.
+    pub(crate) fn open_shut(&mut self) {
+        let now = self.rooms.turn.now();
+        for plan in self.rooms.shut.due(now) {
+            self.open_again(plan, now);
+        }
+    }
+
+    fn open_again(&mut self, plan: DevicePlan, now: Instant) {
+        let id = plan.id().to_string();
+        let opened = self.open_device(plan).and_then(|device| self.serve_device(device));
+        let removing = self.rooms.devices.values().any(|device| device.removing)
+            || self.rooms.openers.is_closing()
+            || self.is_taking();
+        match opened {
+            Ok(_) => {
+                self.rooms.shut.remove(&id);
+                info!(device = id, "open now");
+            }
+            Err(why) if self.rooms.shut.still(&id, &why, removing, now) => {}
+            Err(_) => self.rooms.turn.defects.note("device that is not open"),
+        }
+    }
+
+    /// Which disk of ours holds what `path` names, in words; the file may have several names.
+    pub(crate) fn name_holder(&self, text: String, file: FileId) -> String {
+        let path_of = |device: &'_ Device| {
+            let parts = device.kind.disk().filter(|parts| parts.file == Some(file))?;
+            parts.plan.source.path().map(str::to_string)
+        };
+        let holder =
+            self.rooms.devices.values().find_map(|device| Some((device, path_of(device)?)));
+        match holder {
+            Some((device, path)) => {
+                let (id, leaving) = (
+                    &device.facts.id,
+                    if device.removing { ", which is being removed" } else { "" },
+                );
+                format!("{text}: it is disk {id:?} ({path}) of this daemon{leaving}")
+            }
+            None => text,
+        }
+    }
+}
+
+/// Whether two disks are made of one image, as far as names tell, or of one disk at an IOhost.
+pub(crate) fn is_same_image(a: &Source, b: &Source) -> bool {
+    if let (Source::Remote { link: a, name: c }, Source::Remote { link: b, name: d }) = (a, b) {
+        return a == b && c == d;
+    }
+    let (Some(a), Some(b)) = (a.path(), b.path()) else { return false };
+    a == b
+}
