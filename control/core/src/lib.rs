@@ -13,6 +13,7 @@
 //! | [`moves`] | moves that are under way, and who waits for them |
 //! | [`placement`] | which sidecore something goes to |
 //! | [`retry`] | whether a device that could not be opened is tried again, and when |
+//! | [`uplink`] | who has the descriptors of a port that leads to the host, and what becomes of it |
 #![forbid(unsafe_code)]
 
 pub mod connection;
@@ -23,6 +24,7 @@ pub mod placement;
 pub mod port;
 pub mod queue;
 pub mod retry;
+pub mod uplink;
 
 use std::fmt::Debug;
 
