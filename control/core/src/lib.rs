@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`device`] | whether a device stays, and how front-ends come to it |
 //! | [`connection`] | a front-end, and the message of it that waits |
+//! | [`mode`] | what is to become of the process |
 //! | [`queue`] | which sidecore has a queue, for whom, and where it is going |
 //! | [`port`] | where a NIC is plugged in, and where it is going with all of its queues |
 //! | [`moves`] | moves that are under way, and who waits for them |
@@ -19,6 +20,7 @@
 pub mod connection;
 pub mod device;
 mod held;
+pub mod mode;
 pub mod moves;
 pub mod placement;
 pub mod port;

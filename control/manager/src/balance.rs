@@ -201,7 +201,7 @@ impl Manager {
     pub(crate) fn balance(&mut self, now: Instant) {
         let is_due = self.rooms.balance.due_at(&self.rooms.cores).is_some_and(|due| due <= now);
         // Nobody is to be on the way when another process takes over.
-        if !is_due || self.is_stopping() || self.upgrade.is_some() {
+        if !is_due || !self.mode().may_move() {
             return;
         }
         let found = self.rooms.balance.measure(&self.rooms.cores, now);

@@ -139,6 +139,7 @@ fn begin(
     let inherited = estate.as_ref().map_or(0, Estate::descriptors);
     let bounds = Bounds::of_this_process(cores.all.len(), uplinks, inherited);
     let rooms = Rooms {
+        estate,
         turn: Turn::begin(now),
         guests: Guests::new(options.run_state.take(), plan.sidecores.cpus.clone()),
         poll,
@@ -177,7 +178,6 @@ fn begin(
         frozen: false,
         saved_seats: Vec::new(),
         fences_open: 0,
-        estate,
         probation: None,
         listening,
         calls,
@@ -271,15 +271,15 @@ fn inherit(plan: Plan, options: Options, heir: &Heir) -> (Manager, Server) {
     granted(heir, manager.adopt());
     // All that can fail does so before the predecessor is told to let go.
     let server = granted(heir, settle_down(entrance, &manager.rooms.options));
-    let mut estate = manager.estate.take().unwrap_or_default();
+    let mut estate = manager.rooms.estate.take().unwrap_or_default();
     granted(heir, heir.receive_rings(&mut estate));
-    manager.estate = Some(estate);
+    manager.rooms.estate = Some(estate);
     manager.place_rings();
     granted(heir, manager.inherit_uplinks());
     granted(heir, manager.inherit_links());
-    let mut estate = manager.estate.take().unwrap_or_default();
+    let mut estate = manager.rooms.estate.take().unwrap_or_default();
     granted(heir, heir.receive_leave(&mut estate));
-    manager.estate = Some(estate);
+    manager.rooms.estate = Some(estate);
     (manager, server)
 }
 
@@ -428,7 +428,7 @@ impl Manager {
             self.rooms.plan.nics.push(nic.clone());
             self.take_in(DevicePlan::Nic(nic));
         }
-        match self.estate {
+        match self.rooms.estate {
             // What it serves is open, and the rest is opened later.
             Some(_) => self.refuse_if_served_is_shut(),
             None => self.refuse_if_all_are_shut(),
@@ -437,7 +437,7 @@ impl Manager {
 
     /// A device that a predecessor serves must not end by being taken over.
     fn refuse_if_served_is_shut(&mut self) -> Result<(), StartError> {
-        let Some(estate) = &mut self.estate else { return Ok(()) };
+        let Some(estate) = &mut self.rooms.estate else { return Ok(()) };
         let is_served = |shut: &&Shut| estate.device_of(shut.plan()).is_some();
         match self.rooms.shut.iter().find(is_served) {
             Some(shut) => {

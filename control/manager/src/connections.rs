@@ -381,7 +381,7 @@ impl Manager {
 
     /// After a queue came back: goes on with what waited for it.
     pub(crate) fn queue_came_back(&mut self, number: u32, id: u32) {
-        if self.frozen {
+        if self.mode().is_frozen() {
             // What is held is for whoever has the queue next.
             return;
         }

@@ -154,6 +154,7 @@ impl Manager {
     pub(crate) fn follow(&mut self, number: u32) -> u16 {
         // A client that has not come back yet since another process took over has it nevertheless.
         let is_clients = self.is_clients(number);
+        let mode = self.mode();
         let device = self.rooms.devices.get_mut(number);
         let device = found!(self.rooms.turn.defects, device, "device whose rings may start");
         let rings = device.facts.rings;
@@ -162,7 +163,7 @@ impl Manager {
             // Its IOhost has none for this machine now: requests wait in their rings until it has one again.
             return 0;
         }
-        if self.frozen || self.upgrade.is_some() {
+        if mode.has_heir() {
             // It stays where another process is told, or is about to be told, that it is.
             let is_here = device.kind.disk().is_none_or(DiskParts::is_here);
             return if is_here { rings } else { 0 };
@@ -348,7 +349,7 @@ impl Manager {
         match device.kind.disk().and_then(|disk| disk.stand.as_ref()) {
             Some(Stand::Parting(_)) => true,
             // Another process may be about to take over: it is that one's to let go.
-            Some(Stand::Here) if is_last && self.upgrade.is_some() => true,
+            Some(Stand::Here) if is_last && self.mode().has_heir() => true,
             Some(Stand::Here) if is_last => self.let_go(number),
             _ => false,
         }

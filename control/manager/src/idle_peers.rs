@@ -219,7 +219,7 @@ impl Manager {
 
     /// Looks at all front-ends once a second, and says what each lacks.
     pub(crate) fn look_at_idle_peers(&mut self, now: Instant) {
-        if now < self.rooms.idle_peers_at || self.frozen {
+        if now < self.rooms.idle_peers_at || self.mode().is_frozen() {
             return;
         }
         self.rooms.idle_peers_at = now + LOOK_INTERVAL;

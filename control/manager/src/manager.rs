@@ -26,7 +26,6 @@ use crate::queue::{Back, Owner, Place, Queue};
 use crate::reload::Reloading;
 use crate::rooms::Rooms;
 use crate::sockets;
-use crate::upgrade::estate::Estate;
 use crate::upgrade::guard::Probation;
 use crate::upgrade::links::SavedSeat;
 use crate::upgrade::predecessor::{HandedOver, Upgrade};
@@ -71,8 +70,6 @@ pub(crate) struct Manager {
     pub(crate) saved_seats: Vec<SavedSeat>,
     /// Sidecores that were asked for what is on their roads, and have not answered.
     pub(crate) fences_open: usize,
-    /// What a predecessor serves, until this process does.
-    pub(crate) estate: Option<Estate>,
     /// This process has just taken over, and its predecessor watches it.
     pub(crate) probation: Option<Probation>,
     /// The API's listening sockets, for a successor.
@@ -222,7 +219,7 @@ impl Manager {
         let (key, base, left) = (served.key(), served.queue().base(), served.queue().left());
         let ServedSpec { memory, gate, .. } = served.into_spec();
         let made_wait = memory.health().loss() == Some(Loss::Call);
-        let returns = self.frozen;
+        let returns = self.mode().is_frozen();
         let device = self.rooms.devices.get_mut(key.device);
         let device = found!(self.rooms.turn.defects, device, "device of a queue that came back");
         if device.kind.nic().is_none() {
@@ -271,7 +268,7 @@ impl Manager {
 
     /// Brings every device that was touched to where its sessions and plan want it.
     pub(crate) fn settle(&mut self) {
-        while !self.frozen
+        while !self.mode().is_frozen()
             && let Some(number) = self.rooms.turn.next_touched()
         {
             // The one before may have waited for its image.

@@ -240,7 +240,7 @@ impl Manager {
     /// Where a NIC that is being taken over is at home, and whether an operator brought it there.
     fn home_before(&mut self, number: u32) -> Option<(usize, bool)> {
         let plan = self.rooms.devices.get(number)?.kind.plan();
-        let device = self.estate.as_mut()?.device_of(&plan)?;
+        let device = self.rooms.estate.as_mut()?.device_of(&plan)?;
         let nic = device.words.nic.as_ref().filter(|nic| nic.home < self.rooms.cores.all.len())?;
         let before = (nic.home, nic.by_hand);
         self.rooms.balance.wake(before.0);

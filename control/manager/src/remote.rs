@@ -21,7 +21,6 @@ use crate::defects::{found, late};
 use crate::log_rate::LogRate;
 use crate::manager::Manager;
 use crate::poll::Token;
-use crate::upgrade::predecessor::Upgrade;
 
 mod clients;
 mod error;
@@ -248,7 +247,7 @@ impl Manager {
         let greeter = Greeter::start(parties).map_err(LinkError::Thread)?;
         self.rooms.poll.add(&greeter, Token::Greeter).map_err(LinkError::Watch)?;
         self.rooms.remote.greeter = Some(greeter);
-        match self.estate.is_some() {
+        match self.rooms.estate.is_some() {
             // Another process has them until this one serves.
             true => self.know_as_before(),
             false => self.open_links(self.rooms.turn.now()),
@@ -362,8 +361,8 @@ impl Manager {
                 }
                 HostEvent::SessionBegan { .. } | HostEvent::SessionEnded { .. } => false,
             };
-            let is_soon = self.upgrade.as_ref().is_some_and(Upgrade::has_hello) && begins;
-            if self.frozen || is_soon || !self.rooms.remote.transit.later.is_empty() {
+            let is_soon = self.mode().heir_waits() && begins;
+            if self.mode().is_frozen() || is_soon || !self.rooms.remote.transit.later.is_empty() {
                 return self.rooms.remote.transit.later.push((core, key, said));
             }
         }

@@ -26,6 +26,7 @@ use crate::service::Groups;
 use crate::state::StateFile;
 use crate::turn::Turn;
 use crate::unsynced::Unsynced;
+use crate::upgrade::estate::Estate;
 use crate::watch::Watch;
 
 pub(crate) struct Rooms {
@@ -57,6 +58,8 @@ pub(crate) struct Rooms {
     pub(crate) bounds: Bounds,
     /// See [`crate::sockets::reserve`].
     pub(crate) reserve: Option<OwnedFd>,
+    /// What a predecessor serves, until this process does.
+    pub(crate) estate: Option<Estate>,
     /// When it was taken over, if it was.
     pub(crate) took_over_at: Option<Instant>,
     /// When front-ends are looked at next that have not come to a request.

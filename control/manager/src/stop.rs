@@ -46,8 +46,4 @@ impl Manager {
     pub(crate) fn close_all(&mut self) {
         self.rooms.devices.values_mut().for_each(Device::close_socket);
     }
-
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.stop_by.is_some()
-    }
 }

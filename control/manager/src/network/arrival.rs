@@ -132,9 +132,10 @@ impl Manager {
 
     /// Announces a NIC's address, if that is due.
     pub(crate) fn announce_arrival(&mut self, number: u32, now: Instant) {
+        let is_frozen = self.mode().is_frozen();
         let device = self.rooms.devices.get_mut(number);
         let device = found!(self.rooms.turn.defects, device, "device whose guest may be announced");
-        let may = device.surely_runs() && !self.frozen && device.is_started(None);
+        let may = device.surely_runs() && !is_frozen && device.is_started(None);
         if let Kind::Nic(NicParts { arrival, shape, .. }) = &mut device.kind
             && arrival.take(now)
             && may

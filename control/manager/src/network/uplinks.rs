@@ -250,7 +250,7 @@ impl Manager {
         match opened {
             Some(ports) => self.attach_uplink(number, ports),
             // Its predecessor still has it, or would find a second queue of its tap.
-            None if self.estate.is_some() => {}
+            None if self.rooms.estate.is_some() => {}
             None => self.open_uplink(number),
         }
     }
@@ -269,7 +269,7 @@ impl Manager {
     /// # Errors
     /// Which tap, and why.
     pub(crate) fn inherit_uplinks(&mut self) -> Result<(), HostOpenError> {
-        let Manager { rooms: Rooms { network, .. }, estate: Some(estate), .. } = self else {
+        let Rooms { network, estate: Some(estate), .. } = &mut self.rooms else {
             return Ok(());
         };
         for uplink in network.uplinks.values_mut() {
@@ -504,7 +504,7 @@ impl Manager {
             drop(ports);
             return self.wait_for_a_port(number);
         }
-        let stopping = self.is_stopping();
+        let mode = self.mode();
         let uplink = self.rooms.network.uplinks.get_mut(&number);
         let uplink = found!(self.rooms.turn.defects, uplink, "uplink that is back");
         let removing = uplink.removing;
@@ -512,8 +512,8 @@ impl Manager {
         if let Some(problem) = &problem {
             warn!(uplink = uplink.name(), "is not served: {problem}");
         }
-        if problem.is_none() && !removing && !stopping {
-            if self.frozen {
+        if problem.is_none() && !removing && !mode.is_stopping() {
+            if mode.is_frozen() {
                 uplink.state = State::Kept(ports);
                 return;
             }
@@ -522,7 +522,7 @@ impl Manager {
         let retry_at = self.rooms.turn.now() + RETRY_INTERVAL;
         uplink.state = State::Shut { problem: problem.unwrap_or_default(), retry_at };
         // At a stop everything stays as it is, so that what others made of it does.
-        match removing && !stopping {
+        match removing && !mode.is_stopping() {
             true => ports.take_away(&host, &self.rooms.taps),
             false => drop(ports),
         }

@@ -58,7 +58,7 @@ impl Manager {
             let all = "this daemon has made all the devices it can name; restart it";
             return Err(NotOpen::Wrong(all.to_string()));
         }
-        let inherited = self.estate.as_mut().and_then(|estate| estate.device_of(&plan));
+        let inherited = self.rooms.estate.as_mut().and_then(|estate| estate.device_of(&plan));
         let promise = match &inherited {
             Some(_) => self.rooms.bounds.promise_again(&plan),
             None => self.rooms.bounds.promise(&plan).map_err(NotOpen::wrong)?,
@@ -125,7 +125,7 @@ impl Manager {
             given.map_err(|e| of_socket(&e))?;
         }
         // An heir makes no socket that its predecessor has not: it listens when it serves.
-        if listens && device.listener.is_none() && self.estate.is_none() {
+        if listens && device.listener.is_none() && self.rooms.estate.is_none() {
             let listener = sockets::open_listener(path, &rights).map_err(|e| of_socket(&e))?;
             device.listener = Some(listener);
         }
@@ -196,7 +196,7 @@ impl Manager {
             }
             return Err(NotOpen::wrong(error));
         }
-        if self.estate.is_none() {
+        if self.rooms.estate.is_none() {
             // That its image was cut, which the next start would not see.
             self.keep_begun(number);
         }
@@ -208,7 +208,7 @@ impl Manager {
     /// Closes a device that could not be served. The socket of one that another daemon still serves stays
     /// where it is.
     fn discard(&mut self, mut device: Device) {
-        match self.estate {
+        match self.rooms.estate {
             Some(_) => drop(device.listener.take()),
             None => device.close_socket(),
         }
@@ -218,7 +218,7 @@ impl Manager {
     /// Takes a device of the plan in at the start: open when that can be, otherwise shut. One image
     /// that is missing must not take every tenant down when the daemon starts again after a crash.
     pub(crate) fn take_in(&mut self, plan: DevicePlan) {
-        if let Some(estate) = &mut self.estate
+        if let Some(estate) = &mut self.rooms.estate
             && estate.device_of(&plan).is_none()
         {
             // Nothing is opened by name before the predecessor has let go.

@@ -159,7 +159,7 @@ impl Manager {
             return late("seat of a link");
         };
         self.rooms.remote.transit.home.insert((key, seat), link);
-        if !self.frozen {
+        if !self.mode().is_frozen() {
             // It was late for an upgrade that was given up, and so are the queues that go by it.
             self.send_links_out();
             let goes_by = |device: &&Device| {
@@ -256,7 +256,8 @@ impl Manager {
 
     /// What a predecessor has heard of disks is known here, before they are opened.
     pub(super) fn know_as_before(&mut self) {
-        let estate = found!(self.rooms.turn.defects, &mut self.estate, "estate of a predecessor");
+        let estate =
+            found!(self.rooms.turn.defects, &mut self.rooms.estate, "estate of a predecessor");
         let known = std::mem::take(&mut estate.known);
         if let Some(run) = estate.run {
             self.rooms.remote.run = run;

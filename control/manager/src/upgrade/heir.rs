@@ -150,7 +150,7 @@ impl Manager {
     /// # Errors
     /// A device that a guest runs and that is not here.
     pub(crate) fn refuse_if_taken_from_guest(&mut self) -> Result<(), HeirError> {
-        let Some(estate) = &mut self.estate else { return Ok(()) };
+        let Some(estate) = &mut self.rooms.estate else { return Ok(()) };
         let plans = self.rooms.devices.values().map(|device| device.kind.plan());
         let here = plans.filter(|plan| estate.device_of(plan).is_some());
         let here: BTreeSet<String> = here.map(|plan| plan.id().to_string()).collect();
@@ -173,7 +173,7 @@ impl Manager {
         self.rooms.bounds.be_lenient(true);
         let devices = self.rooms.devices.values().map(|device| (device.number, device.kind.plan()));
         for (number, plan) in devices.collect::<Vec<_>>() {
-            let told = self.estate.as_mut().and_then(|estate| estate.device_of(&plan));
+            let told = self.rooms.estate.as_mut().and_then(|estate| estate.device_of(&plan));
             // It begins anew.
             let Some(told) = told else { continue };
             let Some(device) = self.rooms.devices.get_mut(number) else {
@@ -218,7 +218,7 @@ impl Manager {
         let replayed = replay(&mut connection, told.into_iter().map(lend));
         connection.front_end.is_replayed = false;
         if (device.facts.allow_unsealed_memory || connection.front_end.has_sealed.get())
-            && let (Err(_), Some(estate)) = (&replayed, &mut self.estate)
+            && let (Err(_), Some(estate)) = (&replayed, &mut self.rooms.estate)
         {
             // It may be cutting its memory off; that must not keep the others from being taken over.
             estate.doomed.push(connection);
@@ -252,7 +252,8 @@ impl Manager {
 
     /// Puts every ring where it stood, and what ports have counted.
     pub(crate) fn place_rings(&mut self) {
-        let estate = found!(self.rooms.turn.defects, &mut self.estate, "estate of a predecessor");
+        let estate =
+            found!(self.rooms.turn.defects, &mut self.rooms.estate, "estate of a predecessor");
         for device in self.rooms.devices.values() {
             let Some(nic) = device.kind.nic() else { continue };
             if let Some(told) = estate.device_of(&device.kind.plan()) {
@@ -266,7 +267,7 @@ impl Manager {
                 .devices
                 .number_of(&ring.device)
                 .and_then(|n| self.rooms.devices.get_mut(n));
-            let known = self.estate.as_mut().zip(adopted);
+            let known = self.rooms.estate.as_mut().zip(adopted);
             if let Some((estate, device)) = known
                 && estate.device_of(&device.kind.plan()).is_some()
             {
@@ -287,7 +288,7 @@ impl Manager {
         self.rooms.took_over_at = Some(left);
         self.rooms.state.note_holder(&self.rooms.plan.daemon.api);
         self.rooms.bounds.be_lenient(false);
-        let gone = self.estate.as_mut().map(|estate| {
+        let gone = self.rooms.estate.as_mut().map(|estate| {
             estate.doomed.clear();
             std::mem::take(&mut estate.gone)
         });
@@ -299,7 +300,8 @@ impl Manager {
         }
         self.rooms.devices.values_mut().for_each(Device::has_stayed);
         self.rooms.shut.retry_all(self.rooms.turn.now());
-        let failed = self.estate.as_mut().map(|estate| std::mem::take(&mut estate.sync_failed));
+        let failed =
+            self.rooms.estate.as_mut().map(|estate| std::mem::take(&mut estate.sync_failed));
         let failed = failed.unwrap_or_default();
         for number in
             failed.iter().filter_map(|id| self.rooms.devices.number_of(id)).collect::<Vec<_>>()
@@ -315,12 +317,12 @@ impl Manager {
         self.resize_as_planned();
         self.retry_uplinks(self.rooms.turn.now());
         self.rooms.cores.flush();
-        let moments = self.estate.as_mut().map(|estate| std::mem::take(&mut estate.moments));
+        let moments = self.rooms.estate.as_mut().map(|estate| std::mem::take(&mut estate.moments));
         let moments = Moments { left_ns: machine_ns(left), ..moments.unwrap_or_default() };
         let pause = self.measure_pause(&moments);
         // Who has ended meanwhile has no operator who would ask.
         let _ = heir.say(&FromHeir::Serving { pause });
-        let format = self.estate.as_ref().map_or(0, |estate| estate.format);
+        let format = self.rooms.estate.as_ref().map_or(0, |estate| estate.format);
         self.be_watched(heir, format >= WITH_GUARD);
         let early = |device: &Device| {
             let connections =
@@ -331,7 +333,8 @@ impl Manager {
         for (number, id) in early {
             self.serve_connection(number, id, false);
         }
-        let estate = found!(self.rooms.turn.defects, self.estate.take(), "estate of a predecessor");
+        let estate =
+            found!(self.rooms.turn.defects, self.rooms.estate.take(), "estate of a predecessor");
         if estate.devices.values().any(DeviceEstate::is_left) {
             // They are gone for good.
             self.settle_for_good();

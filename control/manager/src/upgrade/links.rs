@@ -89,7 +89,7 @@ impl Manager {
     /// What makes no sense.
     pub(crate) fn inherit_links(&mut self) -> Result<(), SeatError> {
         // None: this process begins by itself.
-        let Some(estate) = &mut self.estate else { return Ok(()) };
+        let Some(estate) = &mut self.rooms.estate else { return Ok(()) };
         let mut links: BTreeMap<String, Vec<SeatEstate>> = BTreeMap::new();
         for seat in std::mem::take(&mut estate.seats) {
             links.entry(seat.link.clone()).or_default().push(seat);

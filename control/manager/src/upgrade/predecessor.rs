@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use config::api::{ApiError, ErrorKind};
+use control::mode::Mode;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -107,9 +108,12 @@ impl Upgrade {
         }
     }
 
-    /// The heir is there, and is told all as soon as nothing is under way.
-    pub(crate) fn has_hello(&self) -> bool {
-        self.hello.is_some()
+    /// What is to become of this process.
+    fn mode(&self) -> Mode {
+        match self.hello {
+            Some(_) => Mode::HeirWaits,
+            None => Mode::HeirExpected,
+        }
     }
 
     /// Has the heir end; true when it has.
@@ -124,6 +128,17 @@ impl Upgrade {
 }
 
 impl Manager {
+    /// What is to become of this process: rooms are told it with what they settle.
+    pub(crate) fn mode(&self) -> Mode {
+        match &self.upgrade {
+            _ if self.frozen => Mode::Frozen,
+            _ if self.stop_by.is_some() => Mode::Stopping,
+            _ if self.rooms.estate.is_some() => Mode::Inheriting,
+            Some(upgrade) => upgrade.mode(),
+            None => Mode::Serving,
+        }
+    }
+
     /// Has an heir started.
     pub(crate) fn begin_upgrade(&mut self, reply: Reply) {
         match self.may_upgrade().and_then(|()| self.ask_launcher(0).map_err(|why| refused(&why))) {
@@ -143,7 +158,7 @@ impl Manager {
         if self.upgrade.is_some() {
             return Err(busy("an upgrade is under way already"));
         }
-        if self.is_stopping() {
+        if self.mode().is_stopping() {
             return Err(busy("the daemon is being stopped"));
         }
         self.check_file()?;

@@ -1,0 +1,77 @@
+//! What is to become of a process, as far as whoever serves its guests has to know.
+//!
+//! Control's rooms are told it with what they are to settle. Not here: the course of an upgrade.
+//!
+//! | | devices are settled | images come and go | loads move queues | a queue that comes back goes on |
+//! |---|---|---|---|---|
+//! | inheriting | when it serves | yes | yes | yes |
+//! | serving | yes | yes | yes | yes |
+//! | an heir is expected, or waits | yes | no | no | yes |
+//! | frozen | no | no | no | no: whoever has it next goes on |
+//! | stopping | yes | yes | no | no: it stays back |
+
+/// What is to become of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// It begins with what another process serves until now.
+    Inheriting,
+    /// Nothing but to serve.
+    Serving,
+    /// An heir was asked for, and has not said a word.
+    HeirExpected,
+    /// An heir is there, and is told all as soon as nothing is under way.
+    HeirWaits,
+    /// Another process is being told what there is, or has it: it stays so.
+    Frozen,
+    /// It ends, and nobody is to be served any more.
+    Stopping,
+}
+
+impl Mode {
+    /// Another process is being told what there is, or has it.
+    pub fn is_frozen(self) -> bool {
+        self == Mode::Frozen
+    }
+
+    /// It ends, and nobody comes after it.
+    pub fn is_stopping(self) -> bool {
+        self == Mode::Stopping
+    }
+
+    /// Another process has what there is until this one serves.
+    pub fn is_inheriting(self) -> bool {
+        self == Mode::Inheriting
+    }
+
+    /// An heir is to find where it is what there is now: no image is let go, none is taken.
+    pub fn has_heir(self) -> bool {
+        matches!(self, Mode::HeirExpected | Mode::HeirWaits | Mode::Frozen)
+    }
+
+    /// What cannot be handed over must not begin.
+    pub fn heir_waits(self) -> bool {
+        matches!(self, Mode::HeirWaits | Mode::Frozen)
+    }
+
+    /// Queues may go from one sidecore to another.
+    pub fn may_move(self) -> bool {
+        !self.has_heir() && !self.is_stopping()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Mode::{self, Frozen, HeirExpected, HeirWaits, Inheriting, Serving, Stopping};
+
+    #[test]
+    fn what_each_mode_allows() {
+        let all = [Inheriting, Serving, HeirExpected, HeirWaits, Frozen, Stopping];
+        let which = |ask: fn(Mode) -> bool| all.map(ask);
+        assert_eq!(which(Mode::is_inheriting), [true, false, false, false, false, false]);
+        assert_eq!(which(Mode::has_heir), [false, false, true, true, true, false]);
+        assert_eq!(which(Mode::heir_waits), [false, false, false, true, true, false]);
+        assert_eq!(which(Mode::is_frozen), [false, false, false, false, true, false]);
+        assert_eq!(which(Mode::is_stopping), [false, false, false, false, false, true]);
+        assert_eq!(which(Mode::may_move), [true, true, false, false, false, false]);
+    }
+}
