@@ -7,6 +7,7 @@
 //! | module | |
 //! |---|---|
 //! | [`device`] | whether a device stays, and how front-ends come to it |
+//! | [`call`] | operators' calls that wait |
 //! | [`connection`] | a front-end, and the message of it that waits |
 //! | [`mode`] | what is to become of the process |
 //! | [`queue`] | which sidecore has a queue, for whom, and where it is going |
@@ -17,6 +18,7 @@
 //! | [`uplink`] | who has the descriptors of a port that leads to the host, and what becomes of it |
 #![forbid(unsafe_code)]
 
+pub mod call;
 pub mod connection;
 pub mod device;
 mod held;
