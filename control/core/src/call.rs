@@ -83,13 +83,10 @@ impl<A, V: Clone, R> Calls<A, V, R> {
         self.take(|call| call.until <= now)
     }
 
-    /// The next addition of whose image it is known what became of it, or whose time is up.
-    pub fn opened(&mut self, now: Nanos, is_known: impl Fn(&A) -> bool) -> Option<(A, R)> {
-        let is_over = |call: &Call<A, V, R>| match &call.wait {
-            Wait::Opening(added) => call.until <= now || is_known(added),
-            _ => false,
-        };
-        match self.take(is_over)? {
+    /// The next addition of whose image it is known what became of it.
+    pub fn opened(&mut self, is_known: impl Fn(&A) -> bool) -> Option<(A, R)> {
+        let is_over = |wait: &Wait<A, V>| matches!(wait, Wait::Opening(added) if is_known(added));
+        match self.take(|call| is_over(&call.wait))? {
             (Wait::Opening(added), reply) => Some((added, reply)),
             _ => None,
         }
@@ -150,16 +147,14 @@ mod tests {
         calls.wait(wait.clone(), UNTIL, 'r');
         let back = |reply: char| (reply == 'r').then(|| wait.clone());
         let over = match event {
-            Event::Opened => {
-                calls.opened(Nanos(9), |it| *it == "a").map(|(it, _)| Wait::Opening(it))
-            }
+            Event::Opened => calls.opened(|it| *it == "a").map(|(it, _)| Wait::Opening(it)),
             Event::Sized => calls.sized(3).and_then(back),
             Event::Gone => calls.gone(3, None).pop().map(|(it, _)| it),
             Event::GoneButNotClosed => calls.gone(3, Some(&"seen")).pop().map(|(it, _)| it),
             Event::Closed => calls.closed(3).map(|(view, _)| Wait::Closing(3, view)),
             Event::Due => calls.due(UNTIL).map(|(it, _)| it),
             Event::Other => {
-                assert!(calls.opened(Nanos(9), |it| *it == "b").is_none());
+                assert!(calls.opened(|it| *it == "b").is_none());
                 assert!(calls.sized(4).is_none() && calls.closed(4).is_none());
                 assert!(calls.gone(4, None).is_empty() && calls.gone(4, Some(&"it")).is_empty());
                 calls.due(Nanos(9)).map(|(it, _)| it)

@@ -3,7 +3,6 @@
 //!
 //! Not here: the loop (`manager`), and what is taken over, and how (`upgrade`).
 
-use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -20,6 +19,7 @@ use crate::api::{self, Entrance, Server};
 use crate::balance::{Balance, nodes_of};
 use crate::bonds::Bonds;
 use crate::bounds::Bounds;
+use crate::calls::waiting::Waiting;
 use crate::clock::now;
 use crate::cores::{self, Cores};
 use crate::devices::Devices;
@@ -157,6 +157,7 @@ fn begin(
         groups: Groups::default(),
         shut: ShutDevices::default(),
         openers,
+        waiting: Waiting::default(),
         moves: Moves::default(),
         addresses: AddressSpace::default(),
         bounds,
@@ -170,9 +171,6 @@ fn begin(
         rooms,
         queries: Vec::new(),
         next_query: 0,
-        waiting: Vec::new(),
-        adding: Vec::new(),
-        closing: BTreeMap::new(),
         reloading: None,
         upgrade: None,
         frozen: false,

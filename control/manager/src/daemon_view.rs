@@ -1,4 +1,4 @@
-//! What operators see of the daemon itself. Called by `answers`.
+//! What operators see of the daemon itself. Called by `calls`.
 
 use config::api::{Answer, ConfinementView, DaemonView};
 use confine::Landlock;

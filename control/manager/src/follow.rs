@@ -6,7 +6,7 @@
 //! go is a sync on a thread of its own, then the last close; until it is over, the message that stopped
 //! the last ring is not answered. Not here: the locks themselves (`backend`), and disks that are locked
 //! for as long as they are in the plan (`shut`). Called by `manager`, before it starts rings and when they are
-//! back; by `connections`, before it answers that a ring has stopped; by `disk_calls`.
+//! back; by `connections`, before it answers that a ring has stopped; by `calls`.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

@@ -13,7 +13,7 @@
 //! | `idle_peers` | front-ends that never come to a request |
 //! | `stopped` | queues that a sidecore has stopped |
 //! | `stalls`, `failures` | disks whose requests wait; whose guests are given errors |
-//! | `answers`, `disk_calls` | operators' calls |
+//! | `calls` | what operators ask for |
 //! | `reload`, `reload_open`, `network::reload` | the file read again: the order of it, what is opened before anything is changed, switches and NICs |
 //! | `effects` | what a change does to guests, and whether it is done |
 //! | `daemon_view` | the daemon itself, for operators |
@@ -44,12 +44,12 @@
 #![forbid(unsafe_code)]
 
 mod address_space;
-mod answers;
 pub mod api;
 mod balance;
 mod begin;
 mod bonds;
 mod bounds;
+mod calls;
 pub mod check;
 mod clock;
 mod connections;
@@ -59,13 +59,11 @@ mod defects;
 mod device;
 mod devices;
 mod disk;
-mod disk_calls;
 mod effects;
 mod failures;
 mod follow;
 mod frame_socket;
 mod front_end;
-mod group_calls;
 mod guests;
 mod idle_peers;
 mod image;

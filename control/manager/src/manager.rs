@@ -1,22 +1,20 @@
 //! The control loop: one event at a time, then settle.
 //!
 //! After every turn the devices that were touched are compared with what could run, and the
-//! difference is sent to the sidecores. Not here: messages (`connections`), operators (`answers`).
+//! difference is sent to the sidecores. Not here: messages (`connections`), operators (`calls`).
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use config::api::{Answer, ApiError, ErrorKind};
+use config::api::{ApiError, ErrorKind};
 use config::spec::Mode;
 use guest_memory::Loss;
 use sidecore::{Command, Event, ServedSpec};
 use tracing::warn;
 
-use crate::api::{Calls, Listening, Reply};
+use crate::api::{Calls, Listening};
 use crate::defects::{found, late};
 use crate::device::Device;
-use crate::disk_calls::Adding;
 use crate::kind::Kind;
 use crate::network::switch_calls::MacQuery;
 use crate::network::uplinks::Uplink;
@@ -41,25 +39,12 @@ const STOPPED: &str = "it is being stopped";
 /// How soon a full inbox is tried again.
 pub(crate) const INBOX_INTERVAL: Duration = Duration::from_millis(1);
 
-/// An operator's call that waits for queues to come back.
-pub(crate) struct Waiting {
-    pub(crate) device: u32,
-    pub(crate) reply: Option<Reply>,
-    /// Then it is answered in any case.
-    pub(crate) answer_by: Instant,
-}
-
 /// The loop, and what is under way.
 pub(crate) struct Manager {
     pub(crate) rooms: Rooms,
     /// Operators who wait for tables of addresses.
     pub(crate) queries: Vec<MacQuery>,
     pub(crate) next_query: u64,
-    pub(crate) waiting: Vec<Waiting>,
-    /// Disks that operators add, and whose images are being opened.
-    pub(crate) adding: Vec<Adding>,
-    /// What is shown of devices that were removed, and whose images are being closed.
-    pub(crate) closing: BTreeMap<u32, Answer>,
     /// A reload that waits until what it removes is gone.
     pub(crate) reloading: Option<Reloading>,
     /// Another process is to take over.
@@ -150,7 +135,7 @@ impl Manager {
         let retries = self.rooms.devices.values().filter_map(Device::due_at);
         let shut = self.rooms.shut.due_at();
         let reload = self.reloading.as_ref().and_then(Reloading::due_at);
-        let answers = self.waiting.iter().map(|waiting| waiting.answer_by);
+        let answers = self.rooms.waiting.due_at();
         let due = retries.chain(answers).chain(shut).chain(reload).chain(self.stop_by);
         let uplinks = self.rooms.network.uplinks.values().filter_map(Uplink::due_at);
         let uplinks = uplinks.filter(|_| self.stop_by.is_none());
@@ -160,8 +145,7 @@ impl Manager {
         let due =
             due.chain(self.rooms.balance.due_at(&self.rooms.cores)).chain(self.idle_peers_due_at());
         let due = due.chain(self.rooms.watch.due_at()).chain(self.failures_due_at());
-        let due =
-            due.chain(self.adding.iter().map(Adding::due_at)).chain(self.rooms.state.lock_due_at());
+        let due = due.chain(self.rooms.state.lock_due_at());
         let due = due
             .chain(self.upgrade.as_ref().map(|upgrade| upgrade.due_at(self.rooms.turn.now())))
             .chain(self.settles_at());
@@ -384,8 +368,7 @@ impl Manager {
         self.rooms.state.lock_when_due(&self.rooms.plan.daemon.api, now);
         self.rooms.cores.knock(now);
         self.balance(now);
-        self.answer_overdue(now);
-        self.go_on_adding(now);
+        self.go_on_with_calls(now);
         self.answer_queries(now);
         self.follow_due(now);
         self.watch_images(now);
@@ -450,8 +433,7 @@ impl Manager {
         }
         // And whoever comes later, or waits: a call that nobody is to answer any more is answered so.
         self.calls.close();
-        self.waiting.clear();
-        self.adding.clear();
+        self.rooms.waiting.clear();
         self.rooms.moves.answer_nobody();
         self.queries.clear();
         self.reloading = None;
@@ -471,11 +453,11 @@ impl Manager {
     /// Lets go what was being opened and nobody waits for any more: a thread that is not asked would keep the locks of
     /// its image from whoever needs them.
     fn drop_unwanted(&mut self) {
-        let Rooms { shut, devices, openers, .. } = &mut self.rooms;
+        let Rooms { shut, devices, openers, waiting, .. } = &mut self.rooms;
         openers.keep_only(|id| {
             shut.named(id).is_some_and(Shut::is_waiting)
                 || devices.asks_for_image(id)
-                || self.adding.iter().any(|adding| adding.id == id)
+                || waiting.adds(id)
         });
     }
 

@@ -4,7 +4,7 @@
 //! time, from the operator's word to the answer. While a sidecore has been told to hand a queue over it
 //! is not known who has it, for about a millisecond; what is to be said of the queue is kept until the
 //! answer, and said to whoever has it then. NICs, which move as a whole: `network::travel`; operators wait for
-//! both here. Called by `answers` (operators), `balance` (loads) and `manager` (events, and all that is
+//! both here. Called by `calls` (operators), `balance` (loads) and `manager` (events, and all that is
 //! said of an attached queue).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,8 +16,8 @@ use config::spec::DiskMove;
 use sidecore::{Command, MoveId, QueueKey, Stay, handover};
 use tracing::{debug, info};
 
-use crate::answers::Answered;
 use crate::api::Reply;
+use crate::calls::Answered;
 use crate::defects::{found, late};
 use crate::manager::Manager;
 use crate::queue::{Move, Moved, Queue};

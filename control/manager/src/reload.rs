@@ -251,7 +251,7 @@ impl Manager {
     /// Gives a disk the size of its plan when its queues are back, which is waited for as for an operator.
     pub(crate) fn resize_to_plan(&mut self, number: u32, size: Size) {
         match self.begin_resize(number, size) {
-            Ok(number) => self.wait_for(number, None),
+            Ok(number) => self.rooms.waiting.resize(number, None, &mut self.rooms.turn),
             Err(error) => {
                 warn!("a disk is not resized: {}; {}", error.error, error.hint);
                 self.is_not_resized(number, size.0, &error.error);

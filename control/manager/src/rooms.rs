@@ -12,6 +12,7 @@ use crate::balance::Balance;
 use crate::begin::Options;
 use crate::bonds::Bonds;
 use crate::bounds::Bounds;
+use crate::calls::waiting::Waiting;
 use crate::cores::Cores;
 use crate::devices::Devices;
 use crate::guests::{self, Guests};
@@ -51,6 +52,8 @@ pub(crate) struct Rooms {
     pub(crate) shut: ShutDevices,
     /// Images of these that are being opened.
     pub(crate) openers: Openers,
+    /// Operators' calls that wait for images and queues.
+    pub(crate) waiting: Waiting,
     pub(crate) moves: Moves,
     /// Of which front-ends take their part.
     pub(crate) addresses: AddressSpace,

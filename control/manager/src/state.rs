@@ -15,8 +15,6 @@ use names::{Kept, Locking};
 use rustix::io::Errno;
 use tracing::{error, warn};
 
-use crate::manager::Manager;
-
 /// Longest state that is read, bytes.
 const STATE_BYTES_MAX: u64 = 16 << 20;
 const NAME: &str = "disks.json";
@@ -329,15 +327,18 @@ pub(crate) fn plan_kept(state: &StateFile, plan: &mut Plan) -> Result<Planned, S
     Ok(planned)
 }
 
-impl Manager {
-    /// What was made through the API, to be kept.
-    pub(crate) fn keep(&self) -> std::io::Result<()> {
-        let Plan { disks, switches, nics, groups, .. } = &self.rooms.plan;
+impl StateFile {
+    /// Keeps what was made through the API.
+    ///
+    /// # Errors
+    /// What the file system said; what was kept before still is.
+    pub(crate) fn keep(&self, plan: &Plan) -> io::Result<()> {
+        let Plan { disks, switches, nics, groups, .. } = plan;
         let disks = disks.iter().filter(|disk| disk.origin == Origin::Api);
         let switches = switches.iter().filter(|switch| switch.origin == Origin::Api);
         let nics = nics.iter().filter(|nic| nic.origin == Origin::Api);
         let groups = groups.iter().filter(|group| group.origin == Origin::Api);
-        self.rooms.state.write(&Devices {
+        self.write(&Devices {
             disks: disks.map(|disk| disk.spec.clone()).collect(),
             switches: switches.map(|switch| switch.spec.clone()).collect(),
             nics: nics.map(|nic| nic.spec.clone()).collect(),

@@ -27,7 +27,7 @@ impl Manager {
         (self.rooms.options.stopping)();
         self.give_up_upgrade(&UpgradeError::Stopping);
         self.rooms.shut.clear();
-        self.adding.clear();
+        self.rooms.waiting.forget_added();
         self.give_up_uplinks();
         self.stop_by = Some(self.rooms.turn.now() + STOP_TIME_MAX);
         let devices: Vec<u32> = self.rooms.devices.keys().copied().collect();

@@ -10,7 +10,7 @@ use control::port::At;
 use sidecore::Command;
 use tracing::{info, warn};
 
-use crate::answers::{Answered, UNDONE, UNTIL_RESTART, not_kept};
+use crate::calls::{Answered, UNDONE, UNTIL_RESTART, check_origin, not_kept};
 use crate::defects::found;
 use crate::device::Device;
 use crate::kind::{DevicePlan, Facts, Kind};
@@ -54,7 +54,7 @@ impl Manager {
         let device = self.open_nic_on(plan.clone(), opened).map_err(refused)?;
         let number = self.serve_device(device).map_err(refused)?;
         self.rooms.plan.nics.push(plan);
-        if let Err(error) = self.keep() {
+        if let Err(error) = self.rooms.state.keep(&self.rooms.plan) {
             self.begin_removal(number, None);
             self.settle();
             return Err(not_kept(&error, UNDONE));
@@ -106,7 +106,7 @@ impl Manager {
             self.rooms.plan.nic(id).cloned().ok_or_else(|| self.rooms.plan.no_such_nic(id))?;
         Rights::of(&after.rights).map_err(refused_rights)?;
         self.set_nic_plan(after.clone());
-        if let Err(error) = self.keep() {
+        if let Err(error) = self.rooms.state.keep(&self.rooms.plan) {
             self.set_nic_plan(before);
             return Err(not_kept(&error, UNDONE));
         }
@@ -115,7 +115,10 @@ impl Manager {
             && let Some(Err(error)) = self.rooms.devices.number_of(id).map(|it| self.put_rights(it))
         {
             self.set_nic_plan(before);
-            self.keep().map_err(|error| not_kept(&error, UNTIL_RESTART))?;
+            self.rooms
+                .state
+                .keep(&self.rooms.plan)
+                .map_err(|error| not_kept(&error, UNTIL_RESTART))?;
             return Err(refused_rights(error));
         }
         self.apply_nic(&before, &after);
@@ -166,7 +169,10 @@ impl Manager {
         }
         info!(nic = id, %link, "link");
         if is_of_api {
-            self.keep().map_err(|error| not_kept(&error, UNTIL_RESTART))?;
+            self.rooms
+                .state
+                .keep(&self.rooms.plan)
+                .map_err(|error| not_kept(&error, UNTIL_RESTART))?;
         }
         self.show_nic(id, true)
     }
@@ -217,7 +223,7 @@ impl Manager {
 
     pub(crate) fn check_nic_made_by_api(&self, id: &str) -> Result<(), ApiError> {
         let plan = self.rooms.plan.nic(id).ok_or_else(|| self.rooms.plan.no_such_nic(id))?;
-        self.check_origin(&format!("nic {id:?}"), &plan.origin)
+        check_origin(&format!("nic {id:?}"), &plan.origin)
     }
 
     /// Puts another plan in the place of the NIC's of that name.

@@ -11,8 +11,8 @@ use config::plan::{SwitchPlan, UplinkPlan};
 use sidecore::{BridgeId, Command, MacTable};
 use tracing::{info, warn};
 
-use crate::answers::{Answered, UNDONE, not_kept};
 use crate::api::Reply;
+use crate::calls::{Answered, UNDONE, check_origin, not_kept};
 use crate::defects::late;
 use crate::manager::Manager;
 use crate::network::host_ports::HostPorts;
@@ -121,7 +121,7 @@ impl Manager {
         let opened = opened.into_iter().map(Some).collect();
         self.serve_switch(plan.clone(), opened).map_err(|error| refused(&error))?;
         self.rooms.plan.switches.push(plan);
-        if let Err(error) = self.keep() {
+        if let Err(error) = self.rooms.state.keep(&self.rooms.plan) {
             self.begin_switch_removal(&id, None);
             return Err(not_kept(&error, UNDONE));
         }
@@ -151,13 +151,13 @@ impl Manager {
     pub(crate) fn remove_switch(&mut self, id: &str, reply: Reply) {
         let plan = self.rooms.plan.switch(id).ok_or_else(|| ApiError::no_such_switch(id));
         let may = plan
-            .and_then(|plan| self.check_origin(&format!("switch {id:?}"), &plan.origin))
+            .and_then(|plan| check_origin(&format!("switch {id:?}"), &plan.origin))
             .and_then(|()| self.rooms.plan.check_switch_is_free(id));
         if let Err(error) = may {
             return reply.answer(Err(error));
         }
         self.begin_switch_removal(id, Some(reply));
-        if let Err(error) = self.keep() {
+        if let Err(error) = self.rooms.state.keep(&self.rooms.plan) {
             warn!(switch = id, %error, "it is removed, but that could not be kept");
         }
     }

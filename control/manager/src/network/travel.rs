@@ -2,7 +2,7 @@
 //!
 //! How a NIC travels is the sidecores' affair ([`sidecore::relocation`]): all of them have a part in it,
 //! and one answers, in a millisecond or so. Until then it is not known who has its queues; what is to be
-//! said of them is kept, as for disks (`moves`, where operators who wait are, too). Called by `answers`
+//! said of them is kept, as for disks (`moves`, where operators who wait are, too). Called by `calls`
 //! (operators), `balance` (loads), `moves` (the answer), and by all that concerns where a NIC is.
 
 use config::Target;
@@ -12,8 +12,8 @@ use control::port::Arrived;
 use sidecore::{Command, MoveId, Stay, relocation};
 use tracing::{debug, info};
 
-use crate::answers::Answered;
 use crate::api::Reply;
+use crate::calls::Answered;
 use crate::defects::found;
 use crate::device::Device;
 use crate::manager::Manager;

@@ -162,7 +162,7 @@ impl Manager {
             return Err(busy("the daemon is being stopped"));
         }
         self.check_file()?;
-        self.keep().map_err(|error| refused(&UpgradeError::Keep(error)))
+        self.rooms.state.keep(&self.rooms.plan).map_err(|error| refused(&UpgradeError::Keep(error)))
     }
 
     /// Asks the first launcher from `first` on that can be asked. Each has a channel of its own: one that is late

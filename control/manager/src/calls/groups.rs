@@ -8,7 +8,7 @@ use config::spec::{GroupChange, GroupSpec};
 use switch::DropReason;
 use tracing::info;
 
-use crate::answers::{Answered, UNDONE, not_kept};
+use crate::calls::{Answered, UNDONE, check_origin, not_kept};
 use crate::device::Device;
 use crate::kind::Kind;
 use crate::manager::Manager;
@@ -38,7 +38,7 @@ impl Manager {
         let plan = self.rooms.plan.group_from_api(spec)?;
         let (id, limit) = (plan.id.clone(), plan.limit);
         self.rooms.plan.groups.push(plan);
-        if let Err(error) = self.keep() {
+        if let Err(error) = self.rooms.state.keep(&self.rooms.plan) {
             self.rooms.plan.groups.pop();
             return Err(not_kept(&error, UNDONE));
         }
@@ -52,7 +52,7 @@ impl Manager {
         let limit = after.limit;
         let before = self.rooms.plan.groups.iter_mut().find(|group| group.id == id);
         let before = before.map(|group| std::mem::replace(group, after));
-        if let Err(error) = self.keep() {
+        if let Err(error) = self.rooms.state.keep(&self.rooms.plan) {
             let mine = self.rooms.plan.groups.iter_mut().find(|group| group.id == id);
             if let (Some(mine), Some(before)) = (mine, before) {
                 *mine = before;
@@ -70,7 +70,7 @@ impl Manager {
         let view = self.show_group(id)?;
         let at = self.rooms.plan.groups.iter().position(|group| group.id == id);
         let gone = at.map(|at| (at, self.rooms.plan.groups.remove(at)));
-        if let Err(error) = self.keep() {
+        if let Err(error) = self.rooms.state.keep(&self.rooms.plan) {
             if let Some((at, group)) = gone {
                 self.rooms.plan.groups.insert(at, group);
             }
@@ -83,7 +83,7 @@ impl Manager {
 
     fn check_group_made_by_api(&self, id: &str) -> Result<(), ApiError> {
         let plan = self.rooms.plan.group(id).ok_or_else(|| ApiError::no_such_group(id))?;
-        self.check_origin(&format!("group {id:?}"), &plan.origin)
+        check_origin(&format!("group {id:?}"), &plan.origin)
     }
 
     fn group_view(&self, group: &GroupPlan) -> GroupView {

@@ -1,9 +1,9 @@
 //! What operators ask of disks: add, change, resize.
 //!
-//! Not here: what is asked of any device (`answers`), and `clear` (`unsynced`).
+//! Not here: what is asked of any device (`answer`), and `clear` (`unsynced`).
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use config::api::{ApiError, ErrorKind};
 use config::plan::{DiskPlan, Origin, ServicePlan};
@@ -11,8 +11,8 @@ use config::spec::{DiskChange, DiskResize};
 use config::{DiskSpec, Size};
 use tracing::{info, warn};
 
-use crate::answers::{Answered, UNDONE, UNTIL_RESTART, not_kept};
 use crate::api::Reply;
+use crate::calls::{Answered, UNDONE, UNTIL_RESTART, not_kept};
 use crate::defects::found;
 use crate::disk::DiskParts;
 use crate::images::{source_of, waits_of};
@@ -26,22 +26,6 @@ use crate::rights::{Rights, check_at, refused_rights};
 /// Characters of a name in the log, which may be any text; one that a disk can have is as short.
 const ID_SHOWN_MAX: usize = 64;
 
-/// A disk that an operator adds, and whose image is being opened.
-pub(crate) struct Adding {
-    pub(crate) id: String,
-    spec: DiskSpec,
-    reply: Reply,
-    /// Then it is added in any case, and waits for its image.
-    until: Instant,
-}
-
-impl Adding {
-    /// When it is gone on with at the latest.
-    pub(crate) fn due_at(&self) -> Instant {
-        self.until
-    }
-}
-
 impl Manager {
     /// Adds a disk when its image is open, so that nobody else waits for that.
     pub(crate) fn add_when_open(&mut self, spec: DiskSpec, reply: Reply) {
@@ -49,10 +33,7 @@ impl Manager {
             return self.not_added(&spec, reply, refused);
         }
         match self.begin_to_add(&spec) {
-            Some((id, wait)) => {
-                let until = self.rooms.turn.tick() + wait;
-                self.adding.push(Adding { id, spec, reply, until });
-            }
+            Some(wait) => self.rooms.waiting.add(spec, reply, wait, &mut self.rooms.turn),
             None => self.add_now(&spec, reply),
         }
     }
@@ -72,29 +53,16 @@ impl Manager {
         reply.answer(Err(refused));
     }
 
-    /// Has the image opened of a disk that can be added otherwise, as far as is known now: its name, and how long it
-    /// is waited for.
-    fn begin_to_add(&mut self, spec: &DiskSpec) -> Option<(String, Duration)> {
+    /// Has the image opened of a disk that can be added otherwise, as far as is known now: how long it is waited for.
+    fn begin_to_add(&mut self, spec: &DiskSpec) -> Option<Duration> {
         let plan = self.rooms.plan.disk_from_api(spec).ok()?;
         // An image may be made by that.
         drop(self.rooms.bounds.promise(&DevicePlan::Disk(plan.clone())).ok()?);
-        let wait = DiskParts::begin(&plan, false, &self.rooms.bonds, &mut self.rooms.openers)?;
-        Some((plan.id, wait))
-    }
-
-    /// Adds disks of whose images it is known what became of them, or which have waited long enough.
-    pub(crate) fn go_on_adding(&mut self, now: Instant) {
-        loop {
-            let has_answered = |adding: &Adding| self.rooms.openers.has_answered(&adding.id);
-            let is_due = |adding: &Adding| adding.until <= now || has_answered(adding);
-            let Some(at) = self.adding.iter().position(is_due) else { return };
-            let Adding { spec, reply, .. } = self.adding.remove(at);
-            self.add_now(&spec, reply);
-        }
+        DiskParts::begin(&plan, false, &self.rooms.bonds, &mut self.rooms.openers)
     }
 
     /// Adds a disk now, and says in the log when it does not.
-    fn add_now(&mut self, spec: &DiskSpec, reply: Reply) {
+    pub(super) fn add_now(&mut self, spec: &DiskSpec, reply: Reply) {
         match self.add(spec) {
             Err(refused) => self.not_added(spec, reply, refused),
             added => reply.answer(added),
@@ -120,7 +88,7 @@ impl Manager {
             Err(error) => return Err(refused(error)),
         }
         self.rooms.plan.disks.push(plan);
-        if let Err(error) = self.keep() {
+        if let Err(error) = self.rooms.state.keep(&self.rooms.plan) {
             match self.rooms.devices.number_of(&id) {
                 Some(number) => self.begin_removal(number, None),
                 None => self.drop_shut(&id),
@@ -141,7 +109,7 @@ impl Manager {
         Rights::of(&after.rights).map_err(refused_rights)?;
         let has_others = before.rights != after.rights;
         self.set_plan(after);
-        if let Err(error) = self.keep() {
+        if let Err(error) = self.rooms.state.keep(&self.rooms.plan) {
             self.set_plan(before);
             return Err(not_kept(&error, UNDONE));
         }
@@ -149,7 +117,10 @@ impl Manager {
             && let Some(Err(error)) = self.rooms.devices.number_of(id).map(|it| self.put_rights(it))
         {
             self.set_plan(before);
-            self.keep().map_err(|error| not_kept(&error, UNTIL_RESTART))?;
+            self.rooms
+                .state
+                .keep(&self.rooms.plan)
+                .map_err(|error| not_kept(&error, UNTIL_RESTART))?;
             return Err(refused_rights(error));
         }
         if let Some(number) = self.rooms.devices.number_of(id) {
@@ -166,7 +137,7 @@ impl Manager {
         });
         match begun {
             Ok(number) => {
-                self.wait_for(number, Some(reply));
+                self.rooms.waiting.resize(number, Some(reply), &mut self.rooms.turn);
                 self.rooms.turn.touch(number);
             }
             Err(error) => reply.answer(Err(error)),
@@ -261,7 +232,10 @@ impl Manager {
         self.set_plan(plan);
         info!(disk = id, size, "resized");
         if origin == Origin::Api {
-            self.keep().map_err(|error| not_kept(&error, UNTIL_RESTART))?;
+            self.rooms
+                .state
+                .keep(&self.rooms.plan)
+                .map_err(|error| not_kept(&error, UNTIL_RESTART))?;
         }
         self.show(&id, true)
     }

@@ -1,23 +1,21 @@
 //! What operators ask for: each call answered at once, or when the queues it concerns are back.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use config::api::{Answer, ApiError, Call, DiskList, ErrorKind, SidecoreList, VersionView};
-use config::plan::{DiskPlan, Origin};
+use config::plan::DiskPlan;
 use tracing::{info, warn};
 
 use crate::api::{Reply, Request};
+use crate::calls::waiting::Next;
+use crate::calls::{Answered, UNDONE, check_origin, not_kept};
 use crate::defects::{found, late};
 use crate::device::Device;
 use crate::kind::Kind;
-use crate::manager::{Manager, Waiting};
+use crate::manager::Manager;
+use crate::rooms::Rooms;
 use crate::views;
-
-/// How long a call waits for queues that do not come back; less than the API's own patience.
-const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
-
-pub(crate) type Answered = Result<Answer, ApiError>;
 
 impl Manager {
     /// Answers an operator.
@@ -167,7 +165,7 @@ impl Manager {
     fn keep_without(&mut self, id: &str) -> Result<(), ApiError> {
         let before = (self.rooms.plan.disks.clone(), self.rooms.plan.nics.clone());
         self.forget_plan(id);
-        self.keep().map_err(|error| {
+        self.rooms.state.keep(&self.rooms.plan).map_err(|error| {
             (self.rooms.plan.disks, self.rooms.plan.nics) = before;
             not_kept(&error, UNDONE)
         })
@@ -204,7 +202,7 @@ impl Manager {
         for connection in connections {
             self.close_connection(number, connection, "the device is removed");
         }
-        self.wait_for(number, reply);
+        self.rooms.waiting.remove(number, reply, &mut self.rooms.turn);
         self.rooms.turn.touch(number);
     }
 
@@ -229,7 +227,7 @@ impl Manager {
                 warn!("a resize was refused: {}", error.error);
                 self.is_not_resized(number, size, &error.error);
             }
-            self.answer_waiting(number, answer);
+            self.rooms.waiting.resized(number, answer);
         }
         self.rooms.turn.touch(number);
     }
@@ -246,19 +244,13 @@ impl Manager {
             "device that is gone"
         );
         self.rooms.guests.forget(&mut device, self.rooms.turn.now());
-        let (id, view) = (&device.facts.id, self.shown(&device));
-        if device.kind.is_resizing() {
-            self.answer_waiting(number, Err(ApiError::no_such_disk(id)));
-        }
+        let (id, view) = (device.facts.id.clone(), self.shown(&device));
         info!(device = id, "removed");
-        self.forget_unsynced(id);
+        self.forget_unsynced(&id);
         let is_closing = self.close_image(device, Some(number));
         // Its socket is free.
         self.rooms.shut.retry_all(self.rooms.turn.now());
-        match is_closing {
-            true => drop(self.closing.insert(number, view)),
-            false => self.answer_waiting(number, Ok(view)),
-        }
+        self.rooms.waiting.gone(number, &id, view, is_closing);
     }
 
     /// Closes the image of a device that is gone, or was never served, which may take as long as its file system
@@ -273,56 +265,42 @@ impl Manager {
     /// With the image of a device that was removed its locks have gone.
     pub(crate) fn image_is_closed(&mut self, number: u32) {
         self.rooms.shut.retry_all(self.rooms.turn.now());
-        if let Some(view) = self.closing.remove(&number) {
-            self.answer_waiting(number, Ok(view));
-        }
+        self.rooms.waiting.closed(number);
     }
 
-    pub(crate) fn wait_for(&mut self, device: u32, reply: Option<Reply>) {
-        // A call may have waited for an image in this turn.
-        let answer_by = self.rooms.turn.tick() + ANSWER_TIME_MAX;
-        self.waiting.push(Waiting { device, reply, answer_by });
-    }
-
-    /// Answers calls that wait for too long for a disk that does not answer. A removal goes on by
-    /// itself; a resize is given up.
-    pub(crate) fn answer_overdue(&mut self, now: Instant) {
-        while let Some(at) = self.waiting.iter().position(|waiting| waiting.answer_by <= now) {
-            let Waiting { device, reply, .. } = self.waiting.remove(at);
-            let Some(device) = self.rooms.devices.get(device) else {
-                // Removed, and its file system does not let it be closed.
-                let view = self.closing.remove(&device);
-                reply.into_iter().zip(view).for_each(|(reply, view)| reply.answer(Ok(view)));
-                continue;
-            };
-            let (id, requests) = (device.facts.id.clone(), device.unanswered_requests());
-            let (number, removing) = (device.number, device.removing);
-            let answer = if removing {
-                Ok(self.shown(device))
-            } else {
-                let waits = format!("waits for {}", views::unanswered(requests));
-                let size =
-                    self.rooms.devices.disk_mut(number).and_then(|disk| disk.resizing.take());
-                let why = format!("it {waits}");
-                size.into_iter().for_each(|size| self.is_not_resized(number, size, &why));
-                // Those of its queues that are back go on.
-                self.rooms.turn.touch(number);
-                let hint = "its size is as it was; try again when it answers";
-                Err(ApiError::new(ErrorKind::Busy, format!("disk {id:?} {waits}"), hint))
-            };
-            warn!(device = id, "an operator waits for {}", views::unanswered(requests));
-            if let Some(reply) = reply {
-                reply.answer(answer);
+    /// Goes on with calls that wait no longer: of whose disks' images it is known what became of them, or whose time is
+    /// up.
+    pub(crate) fn go_on_with_calls(&mut self, now: Instant) {
+        loop {
+            let Rooms { waiting, openers, .. } = &mut self.rooms;
+            match waiting.next(now, |id| openers.has_answered(id)) {
+                Some(Next::Add(spec, reply)) => self.add_now(&spec, reply),
+                Some(Next::Overdue(device, reply)) => self.answer_overdue(device, reply),
+                None => return,
             }
         }
     }
 
-    /// Answers who has waited longest for this device, if somebody does.
-    pub(crate) fn answer_waiting(&mut self, number: u32, answer: Answered) {
-        let at = self.waiting.iter().position(|waiting| waiting.device == number);
-        if let Some(reply) = at.and_then(|at| self.waiting.remove(at).reply) {
-            reply.answer(answer);
-        }
+    /// Answers a call that waits for too long for a disk that does not answer. A removal goes on by itself; a resize is
+    /// given up.
+    fn answer_overdue(&mut self, number: u32, reply: Option<Reply>) {
+        let device = self.rooms.devices.get(number);
+        let device = found!(self.rooms.turn.defects, device, "device that is waited for");
+        let (id, requests) = (device.facts.id.clone(), device.unanswered_requests());
+        let answer = if device.removing {
+            Ok(self.shown(device))
+        } else {
+            let waits = format!("waits for {}", views::unanswered(requests));
+            let size = self.rooms.devices.disk_mut(number).and_then(|disk| disk.resizing.take());
+            let why = format!("it {waits}");
+            size.into_iter().for_each(|size| self.is_not_resized(number, size, &why));
+            // Those of its queues that are back go on.
+            self.rooms.turn.touch(number);
+            let hint = "its size is as it was; try again when it answers";
+            Err(ApiError::new(ErrorKind::Busy, format!("disk {id:?} {waits}"), hint))
+        };
+        warn!(device = id, "an operator waits for {}", views::unanswered(requests));
+        reply.into_iter().for_each(|reply| reply.answer(answer.clone()));
     }
 
     /// Has the device's queues start anew, with what its plan says now.
@@ -334,29 +312,6 @@ impl Manager {
 
     pub(crate) fn check_made_by_api(&self, id: &str) -> Result<(), ApiError> {
         let plan = self.rooms.plan.disk(id).ok_or_else(|| self.rooms.plan.no_such_disk(id))?;
-        self.check_origin(&format!("disk {id:?}"), &plan.origin)
+        check_origin(&format!("disk {id:?}"), &plan.origin)
     }
-
-    /// Refuses to change what the file declares; `what` is its kind and name.
-    pub(crate) fn check_origin(&self, what: &str, origin: &Origin) -> Result<(), ApiError> {
-        match origin {
-            Origin::File { file, line } => Err(ApiError::new(
-                ErrorKind::Conflict,
-                format!("{what} is declared in {file}, line {line}"),
-                "change it there, then run `sidecore reload`",
-            )),
-            Origin::Api => Ok(()),
-        }
-    }
-}
-
-/// What to do when a change was taken back.
-pub(crate) const UNDONE: &str =
-    "nothing was changed; make room in the state directory, and make it writable";
-/// What to do when a change could not be taken back.
-pub(crate) const UNTIL_RESTART: &str = "it holds until the daemon is started again; make room in the state \
-                             directory, and make it writable, then make any change of a disk, which keeps all of them";
-
-pub(crate) fn not_kept(error: &std::io::Error, hint: &str) -> ApiError {
-    ApiError::new(ErrorKind::Internal, format!("the change cannot be kept: {error}"), hint)
 }

@@ -1,0 +1,42 @@
+//! What operators ask for: each call is answered at once, or when what it waits for is over.
+//!
+//! | module | |
+//! |---|---|
+//! | `answer` | who answers which call |
+//! | `waiting` | calls that wait |
+//! | `disks`, `groups` | what is asked of them |
+//!
+//! Calls of NICs and switches are `network`'s.
+
+use config::api::{Answer, ApiError, ErrorKind};
+use config::plan::Origin;
+
+pub(crate) mod answer;
+pub(crate) mod disks;
+pub(crate) mod groups;
+pub(crate) mod waiting;
+
+pub(crate) type Answered = Result<Answer, ApiError>;
+
+/// What to do when a change was taken back.
+pub(crate) const UNDONE: &str =
+    "nothing was changed; make room in the state directory, and make it writable";
+/// What to do when a change could not be taken back.
+pub(crate) const UNTIL_RESTART: &str = "it holds until the daemon is started again; make room in the state \
+                             directory, and make it writable, then make any change of a disk, which keeps all of them";
+
+pub(crate) fn not_kept(error: &std::io::Error, hint: &str) -> ApiError {
+    ApiError::new(ErrorKind::Internal, format!("the change cannot be kept: {error}"), hint)
+}
+
+/// Refuses to change what the file declares; `what` is its kind and name.
+pub(crate) fn check_origin(what: &str, origin: &Origin) -> Result<(), ApiError> {
+    match origin {
+        Origin::File { file, line } => Err(ApiError::new(
+            ErrorKind::Conflict,
+            format!("{what} is declared in {file}, line {line}"),
+            "change it there, then run `sidecore reload`",
+        )),
+        Origin::Api => Ok(()),
+    }
+}
