@@ -9,6 +9,7 @@
 //! | [`device`] | whether a device stays, and how front-ends come to it |
 //! | [`call`] | operators' calls that wait |
 //! | [`connection`] | a front-end, and the message of it that waits |
+//! | [`drain`] | how queues and ports come back from sidecores, and go out again |
 //! | [`mode`] | what is to become of the process |
 //! | [`queue`] | which sidecore has a queue, for whom, and where it is going |
 //! | [`port`] | where a NIC is plugged in, and where it is going with all of its queues |
@@ -21,6 +22,7 @@
 pub mod call;
 pub mod connection;
 pub mod device;
+pub mod drain;
 mod held;
 pub mod mode;
 pub mod moves;
