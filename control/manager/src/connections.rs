@@ -3,9 +3,10 @@
 //! A message that needs queues back is held until they are; nothing else waits for it.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
+use control::connection::Cause;
+use sidecore::nanos_of;
 use tracing::{info, warn};
 use vhost_user::{Frame, Refused, Reject, Scope};
 
@@ -15,10 +16,9 @@ use crate::device::{CONNECTIONS_MAX, Connection, Device, Held};
 use crate::frame_socket::Incoming;
 use crate::front_end::FrontEndError;
 use crate::lent::Lent;
-use crate::manager::{Manager, RETRY_INTERVAL};
-use crate::poll::{Poll, Token};
+use crate::manager::Manager;
+use crate::poll::Token;
 use crate::queue::{Owner, Queue};
-use crate::rights::Rights;
 use crate::sockets;
 use crate::views;
 
@@ -29,18 +29,17 @@ const ACCEPT_INTERVAL: Duration = Duration::from_millis(100);
 /// How long nobody is accepted while connections before wait to be closed, and no descriptor is free.
 const CLOSING_INTERVAL: Duration = Duration::from_millis(10);
 const SLOW_TO_CLOSE: &str = "it sent more descriptors that take long to close than are kept";
-/// From the first byte of a message to its last.
-const MESSAGE_TIME_MAX: Duration = Duration::from_secs(5);
 
 impl Manager {
     /// Takes the connections that wait at a device's socket.
     pub(crate) fn accept(&mut self, number: u32) {
         for _ in 0..CONNECTIONS_MAX {
-            let Some(device) = self.rooms.devices.get(number) else { return late("device") };
-            let Some(listener) = &device.listener else { return late("socket") };
+            let Some(device) = self.rooms.devices.get_mut(number) else { return late("device") };
+            let Some(listener) = device.listener() else { return late("socket") };
             // Each one that gives way to the next holds a descriptor until it is closed.
-            if device.closer.is_full() || self.is_short_while_closing(device) {
-                return self.pause_accepting(number, CLOSING_INTERVAL);
+            if device.closer.is_full() || device.is_short_while_closing(&self.rooms.bounds) {
+                let until = self.rooms.turn.now() + CLOSING_INTERVAL;
+                return device.pause(&self.rooms.poll, until);
             }
             match sockets::accept(listener) {
                 Ok(Some(socket)) => self.add_connection(number, socket),
@@ -63,7 +62,7 @@ impl Manager {
         if self.rooms.reserve.take().is_none() {
             return false;
         }
-        let accepted = device.listener.as_ref().map(sockets::accept);
+        let accepted = device.listener().map(sockets::accept);
         self.rooms.reserve = sockets::reserve();
         let Some(Ok(Some(socket))) = accepted else { return false };
         device.closer.close(socket);
@@ -73,11 +72,6 @@ impl Manager {
         }
         self.rooms.reserve = self.rooms.reserve.take().or_else(sockets::reserve);
         true
-    }
-
-    /// Whether descriptors of a device wait to be closed while none is promised to nobody.
-    pub(crate) fn is_short_while_closing(&self, device: &Device) -> bool {
-        device.closer.is_behind() && self.rooms.bounds.is_used_up()
     }
 
     /// No descriptor is left, most likely: the listener would only say so again and again, so it is
@@ -90,17 +84,7 @@ impl Manager {
             warn!(device = device.facts.id, %error, "a connection could not be accepted");
         }
         device.problem = Some(format!("a connection could not be accepted: {error}"));
-        self.pause_accepting(number, ACCEPT_INTERVAL);
-    }
-
-    /// Leaves the listener alone for so long; whoever connects waits.
-    fn pause_accepting(&mut self, number: u32, interval: Duration) {
-        let device = self.rooms.devices.get_mut(number);
-        let device = found!(self.rooms.turn.defects, device, "device that accepts later");
-        device.retry_at = Some(self.rooms.turn.now() + interval);
-        if let Some(listener) = &device.listener {
-            self.rooms.poll.want(listener, Token::Listener(number), false, false);
-        }
+        device.pause(&self.rooms.poll, self.rooms.turn.now() + ACCEPT_INTERVAL);
     }
 
     /// Nobody may be connected: when the queues are back the front-end goes, and finds no socket. It
@@ -111,36 +95,9 @@ impl Manager {
         if device.detach_all(&mut self.rooms.turn, &mut self.rooms.cores) {
             return;
         }
-        device.close_socket();
-        device.retry_at = None;
+        device.turn_off();
         for connection in device.connections.keys().copied().collect::<Vec<_>>() {
             self.close_connection(number, connection, "its connection is down");
-        }
-    }
-
-    /// Listens at a device's socket, which it had not yet or not any more.
-    ///
-    /// # Errors
-    /// Why not.
-    fn listen(device: &mut Device, poll: &Poll) -> std::io::Result<()> {
-        let rights = Rights::of(&device.facts.rights)?;
-        let listener = sockets::open_listener(Path::new(&device.facts.socket), &rights)?;
-        poll.add(&listener, Token::Listener(device.number))?;
-        device.listener = Some(listener);
-        Ok(())
-    }
-
-    /// Accepts again after [`Self::pause_accepting`], or after [`Self::keep_off`].
-    pub(crate) fn listen_again(&mut self, number: u32) {
-        let device = self.rooms.devices.get_mut(number);
-        let device = found!(self.rooms.turn.defects, device, "device that is to listen");
-        if let Some(listener) = &device.listener {
-            return self.rooms.poll.want(listener, Token::Listener(number), true, false);
-        }
-        if let Err(error) = Self::listen(device, &self.rooms.poll) {
-            let socket = &device.facts.socket;
-            device.problem = Some(format!("its socket {socket}: {error}"));
-            device.retry_at = Some(self.rooms.turn.now() + RETRY_INTERVAL);
         }
     }
 
@@ -171,16 +128,14 @@ impl Manager {
         let device = found!(self.rooms.turn.defects, device, "device whose front-end is given up");
         let requests = device.unanswered_requests();
         let time_s = device.facts.drain_timeout_s;
-        let is_parting = device.kind.disk().is_some_and(|disk| disk.parting_since().is_some());
-        let what = match is_parting {
-            _ if device.starts_first(id).is_some() => "a ring to start that is to stop".to_string(),
-            true => "the disk to make stable what was written".to_string(),
-            false => views::unanswered(requests),
+        let connection = device.connections.get(&id);
+        let what = match connection.and_then(|it| it.life.waits()).map(|(_, cause)| cause) {
+            Some(Cause::Start) => "a ring to start that is to stop".to_string(),
+            Some(Cause::Parting) => "the disk to make stable what was written".to_string(),
+            Some(Cause::Queues) | None => views::unanswered(requests),
         };
         let why = format!("{time_s} s waited for {what}");
-        if let Some(connection) = device.connections.get(&id) {
-            connection.front_end.abandon();
-        }
+        connection.into_iter().for_each(|connection| connection.front_end.abandon());
         warn!(device = device.facts.id, "{why}; its front-end's connection is closed");
         self.close_connection(number, id, &why);
     }
@@ -196,7 +151,7 @@ impl Manager {
             return device.closer.close(socket);
         }
         let now = self.rooms.turn.now();
-        if let Some(until) = device.closed_until.filter(|until| now < *until) {
+        if let Some(until) = device.shut_until(now) {
             device.closer.close(socket);
             let left_s = until.duration_since(now).as_secs() + 1;
             if device.may_log(self.rooms.turn.now()) {
@@ -216,7 +171,7 @@ impl Manager {
             let silent =
                 device.connections.iter().filter(|(_, connection)| connection.gives_way(now));
             let Some(silent) =
-                silent.min_by_key(|(_, connection)| connection.heard_at).map(|(id, _)| *id)
+                silent.min_by_key(|(_, connection)| connection.life.heard_at()).map(|(id, _)| *id)
             else {
                 device.closer.close(socket);
                 if device.may_log(self.rooms.turn.now()) {
@@ -275,7 +230,7 @@ impl Manager {
             if let Err(error) = connection.frames.flush() {
                 return self.close_connection(number, id, &error.to_string());
             }
-            if connection.held.is_some() {
+            if !connection.life.is_read() {
                 if gone {
                     self.close_connection(number, id, "it closed the connection");
                 }
@@ -289,7 +244,11 @@ impl Manager {
             connection.extra_of_message = None;
             let kept = connection.front_end.kept.regions();
             if of_frame > 0
-                && self.rooms.devices.get(number).is_some_and(|d| self.is_short_while_closing(d))
+                && self
+                    .rooms
+                    .devices
+                    .get(number)
+                    .is_some_and(|d| d.is_short_while_closing(&self.rooms.bounds))
             {
                 return self.close_connection(number, id, SLOW_TO_CLOSE);
             }
@@ -320,18 +279,15 @@ impl Manager {
             self.rooms.devices.get_mut(number).and_then(|device| device.connections.get_mut(&id));
         // By what was last done of it.
         let Some(connection) = connection else { return late("front-end") };
-        let (read, write) = (connection.held.is_none(), connection.frames.is_backed_up());
+        let (read, write) = (connection.life.is_read(), connection.frames.is_backed_up());
         self.rooms.poll.want(
             connection.frames.socket(),
             Token::Connection(number, id),
             read,
             write,
         );
-        let stalls_at = self.rooms.turn.now() + MESSAGE_TIME_MAX;
-        match connection.frames.is_within() {
-            true => connection.stalls_at = connection.stalls_at.or(Some(stalls_at)),
-            false => connection.stalls_at = None,
-        }
+        let is_within = connection.frames.is_within();
+        connection.life.note_rest(is_within, nanos_of(self.rooms.turn.now()));
     }
 
     fn take_frame(&mut self, number: u32, id: u32, frame: Frame<Lent>) {
@@ -343,9 +299,10 @@ impl Manager {
             Err(reject) => return self.reject(number, id, reject.into()),
         };
         let scope = connection.session.scope(&message);
-        connection.heard_at = now;
-        let (fds, need_reply) = (frame.fds, frame.need_reply);
-        connection.held = Some(Held { since: connection.heard_at, message, fds, need_reply });
+        let held = Held { message, fds: frame.fds, need_reply: frame.need_reply };
+        if !connection.life.hear(held, nanos_of(now)) {
+            return self.rooms.turn.defects.note("front-end whose last message is done");
+        }
         self.release(number, id, scope);
     }
 
@@ -355,27 +312,33 @@ impl Manager {
         let device =
             found!(self.rooms.turn.defects, device, "device whose front-end waits for queues");
         let attached = device.attached_in(id, scope);
-        if attached.is_empty() {
-            if device.starts_first(id).is_some() {
-                // `settle` starts it, and asks for it then.
-                self.rooms.turn.touch(number);
-            } else if let Some(index) = device.stops_unserved(id) {
-                let why = format!(
-                    "ring {index} could not be served, and only its in-flight record says where it stands"
-                );
-                self.close_connection(number, id, &why);
-            } else if !self.parts_first(number, id) {
-                self.apply_held(number, id);
+        let starts = device.starts_first(id).is_some();
+        let unserved = device.stops_unserved(id);
+        let connection = device.connections.get_mut(&id);
+        let connection = found!(self.rooms.turn.defects, connection, "front-end that waits");
+        if !attached.is_empty() {
+            connection.life.wait(Cause::Queues);
+            let is_finish = connection.life.held().is_some_and(|held| held.stops().is_some());
+            for queue in attached {
+                match is_finish {
+                    true => device.finish(queue, &mut self.rooms.turn, &mut self.rooms.cores),
+                    false => device.detach(queue, &mut self.rooms.turn, &mut self.rooms.cores),
+                }
             }
-            return;
-        }
-        let held = device.connections.get(&id).and_then(|connection| connection.held.as_ref());
-        let is_finish = held.is_some_and(|held| held.stops().is_some());
-        for queue in attached {
-            match is_finish {
-                true => device.finish(queue, &mut self.rooms.turn, &mut self.rooms.cores),
-                false => device.detach(queue, &mut self.rooms.turn, &mut self.rooms.cores),
-            }
+        } else if starts {
+            connection.life.wait(Cause::Start);
+            // `settle` starts it, and asks for it then.
+            self.rooms.turn.touch(number);
+        } else if let Some(index) = unserved {
+            let why = format!(
+                "ring {index} could not be served, and only its in-flight record says where it stands"
+            );
+            self.close_connection(number, id, &why);
+        } else if self.parts_first(number, id) {
+            let connection = self.connection(number, id);
+            connection.into_iter().for_each(|it| it.life.wait(Cause::Parting));
+        } else {
+            self.apply_held(number, id);
         }
     }
 
@@ -386,7 +349,7 @@ impl Manager {
             return;
         }
         let Some(connection) = self.connection(number, id) else { return late("front-end") };
-        if let Some(held) = &connection.held {
+        if let Some(held) = connection.life.held() {
             let scope = connection.session.scope(&held.message);
             self.release(number, id, scope);
             self.watch_connection(number, id);
@@ -401,7 +364,7 @@ impl Manager {
         let Some(id) = device.runner.filter(|id| device.starts_first(*id).is_none()) else {
             return;
         };
-        let held = device.connections.get(&id).and_then(|connection| connection.held.as_ref());
+        let held = device.connections.get(&id).and_then(|connection| connection.life.held());
         if held.is_some_and(|held| held.stops().is_some()) {
             self.queue_came_back(number, id);
         }
@@ -410,8 +373,10 @@ impl Manager {
     /// Goes on with every message that was held while nothing was to change.
     pub(crate) fn release_held_connections(&mut self) {
         let held = |device: &Device| {
-            let held =
-                device.connections.iter().filter(|(_, connection)| connection.held.is_some());
+            let held = device
+                .connections
+                .iter()
+                .filter(|(_, connection)| connection.life.held().is_some());
             held.map(|(id, _)| (device.number, *id)).collect::<Vec<_>>()
         };
         let held: Vec<(u32, u32)> = self.rooms.devices.values().flat_map(held).collect();
@@ -427,14 +392,15 @@ impl Manager {
             device.connections.get_mut(&id),
             "front-end that spoke"
         );
-        let held = found!(self.rooms.turn.defects, connection.held.take(), "message to apply");
-        let Held { message, fds, need_reply, .. } = held;
+        let held = found!(self.rooms.turn.defects, connection.life.take(), "message to apply");
+        let Held { message, fds, need_reply } = held;
         connection.front_end.may_run = may_run;
         let call = match &message {
             vhost_user::Message::SetVringCall(ring) => Some(ring.queue),
             _ => None,
         };
         let applied = connection.session.apply(message, fds, need_reply, &mut connection.front_end);
+        connection.life.applied(connection.session.has_owner());
         let announced = connection.front_end.announced.take();
         if may_run && connection.session.has_memory() {
             device.runner = Some(id);
@@ -508,7 +474,7 @@ impl Manager {
         let device = self.rooms.devices.get_mut(number);
         let device = found!(self.rooms.turn.defects, device, "device whose front-end goes");
         // Its rings were stopped one by one before.
-        let is_over = device.runner == Some(id) && !device.removing && !device.is_started(None);
+        let is_over = device.runner == Some(id) && !device.is_going() && !device.is_started(None);
         if device.connections.remove(&id).is_none() {
             return;
         }

@@ -9,8 +9,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use config::spec::Mode;
+use control::connection::{Cause, Life, Overdue};
+pub(crate) use control::device::Due;
+use control::device::{Door, Existence};
 use guest_memory::Seal;
-use sidecore::{Command, QueueKey};
+use sidecore::{Command, QueueKey, instant_of, nanos_of};
 use vhost_user::{Message, Scope, Session};
 
 use crate::address_space::AddressSpace;
@@ -26,24 +29,22 @@ use crate::idle_peers::Beginning;
 use crate::kind::{Facts, Kind};
 use crate::lent::{Closer, Lent};
 use crate::log_rate::LogRate;
+use crate::poll::{Poll, Token};
 use crate::queue::{Asked, Left, Owner, Queue};
+use crate::rights::Rights;
 use crate::service::{Flow, Metered};
 use crate::sockets;
 use crate::start::{self, RingError};
 use crate::turn::Turn;
 use crate::whereabouts::Whereabouts;
 
+/// Between two attempts to connect to a front-end, or to make a socket.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Front-ends of one device at a time: one that runs it, others that only ask.
 pub(crate) const CONNECTIONS_MAX: usize = 4;
-/// How long a front-end may be silent before it has said that it is one (`SET_OWNER`), and before it
-/// gives way to another when it has brought no memory. A QEMU whose guest stands in its firmware's
-/// menu is silent for as long, so it is not ended for that alone.
-pub(crate) const SILENCE_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// A message that waits until queues are back.
+/// A message that is not done yet.
 pub(crate) struct Held {
-    /// When it came.
-    pub(crate) since: Instant,
     pub(crate) message: Message,
     pub(crate) fds: Vec<Lent>,
     pub(crate) need_reply: bool,
@@ -66,11 +67,7 @@ pub(crate) struct Connection {
     pub(crate) frames: FrameSocket,
     pub(crate) session: Session<Lent>,
     pub(crate) front_end: FrontEnd,
-    pub(crate) held: Option<Held>,
-    /// When it connected or spoke last.
-    pub(crate) heard_at: Instant,
-    /// When a message that has begun must have ended.
-    pub(crate) stalls_at: Option<Instant>,
+    pub(crate) life: Life<Held>,
     /// What it has of the daemon beside its device's promise: it is not the first.
     pub(crate) extra: Option<Claim>,
     /// The same for a message with many descriptors.
@@ -88,7 +85,8 @@ pub(crate) struct Device {
     pub(crate) promise: Option<Claim>,
     /// What its queues are counted on.
     pub(crate) metered: Metered,
-    pub(crate) listener: Option<OwnedFd>,
+    door: Door<OwnedFd>,
+    existence: Existence,
     pub(crate) connections: BTreeMap<u32, Connection>,
     /// The connection that brought memory: its queues run.
     pub(crate) runner: Option<u32>,
@@ -98,18 +96,6 @@ pub(crate) struct Device {
     pub(crate) ungiven: Option<String>,
     /// Why no front-end could be connected to (mode `connect`): it may not have started yet.
     pub(crate) unanswered: Option<String>,
-    /// When to connect again (mode `connect`) or to accept again (mode `listen`).
-    pub(crate) retry_at: Option<Instant>,
-    /// Not to be connected before: a front-end that hangs up is not called in a loop.
-    pub(crate) connect_after: Option<Instant>,
-    /// A link serves it to other machines: it has no socket here.
-    pub(crate) is_exported: bool,
-    /// It goes when its queues are back.
-    pub(crate) removing: bool,
-    /// Queues are wanted back so that they start anew with other settings.
-    pub(crate) restarting: bool,
-    /// No front-end is taken before: one of them made a sidecore wait.
-    pub(crate) closed_until: Option<Instant>,
     pub(crate) log: LogRate,
     pub(crate) closer: Closer,
     /// On which node its guest's memory is.
@@ -121,23 +107,20 @@ pub(crate) struct Device {
 impl Connection {
     /// When it is ended if nothing happens: in the middle of a message, or before it said anything.
     fn due_at(&self) -> Option<Instant> {
-        let silent = (!self.session.has_owner()).then(|| self.heard_at + SILENCE_TIME_MAX);
-        self.stalls_at.into_iter().chain(silent).min()
+        self.life.due().map(instant_of)
     }
 
     /// Why it is ended now.
     pub(crate) fn overdue(&self, now: Instant) -> Option<&'static str> {
-        self.due_at().filter(|at| *at <= now)?;
-        Some(match self.stalls_at {
-            Some(at) if at <= now => "it fell silent in the middle of a message",
-            _ => "it said nothing of a front-end for 10 s",
+        Some(match self.life.overdue(nanos_of(now))? {
+            Overdue::Stalled => "it fell silent in the middle of a message",
+            Overdue::Silent => "it said nothing of a front-end for 10 s",
         })
     }
 
     /// Whether it may be ended for another that wants its place.
     pub(crate) fn gives_way(&self, now: Instant) -> bool {
-        let is_silent = self.heard_at + SILENCE_TIME_MAX <= now || !self.session.has_owner();
-        is_silent && !self.session.has_memory()
+        self.life.is_silent(nanos_of(now)) && !self.session.has_memory()
     }
 }
 
@@ -151,19 +134,14 @@ impl Device {
             kind,
             promise: None,
             metered: Metered::default(),
-            listener: None,
+            door: Door::default(),
+            existence: Existence::default(),
             connections: BTreeMap::new(),
             runner: None,
             queues,
             problem: None,
             ungiven: None,
             unanswered: None,
-            retry_at: None,
-            connect_after: None,
-            is_exported: false,
-            removing: false,
-            restarting: false,
-            closed_until: None,
             log: LogRate::default(),
             closer: Closer::default(),
             whereabouts: Whereabouts::default(),
@@ -184,9 +162,7 @@ impl Device {
             frames: FrameSocket::new(socket, &self.closer),
             session: Session::new(personality.facts(self.facts.rings)),
             front_end: FrontEnd::new(personality, seal, (addresses, bounds), &self.closer),
-            held: None,
-            heard_at: now,
-            stalls_at: None,
+            life: Life::begin(nanos_of(now)),
             extra: None,
             extra_of_message: None,
             beginning: Beginning::new(self.counted()),
@@ -199,7 +175,8 @@ impl Device {
         let connections =
             connections.chain(self.connections.keys().filter_map(|id| self.gives_up_at(*id)));
         let announced = self.kind.nic().and_then(|nic| nic.arrival.due_at());
-        let others = self.retry_at.into_iter().chain(self.log.due_at()).chain(announced);
+        let door = self.door.due().map(instant_of);
+        let others = door.into_iter().chain(self.log.due_at()).chain(announced);
         connections.chain(others).chain(self.asks_at()).chain(self.follow.scans_at()).min()
     }
 
@@ -212,15 +189,18 @@ impl Device {
     /// do not come back, because their disk does not answer.
     pub(crate) fn gives_up_at(&self, id: u32) -> Option<Instant> {
         let connection = self.connections.get(&id)?;
-        let held = connection.held.as_ref()?;
+        let held = connection.life.held()?;
+        let (came, cause) = connection.life.waits()?;
+        let came = instant_of(came);
         let scope = connection.session.scope(&held.message);
         let leaving = |index: &u16| self.queues.get(usize::from(*index))?.leaving_since();
-        let parting = self.kind.disk().and_then(DiskParts::parting_since);
-        let starting = self.starts_first(id).map(|_| held.since);
-        let of_queues = self.attached_in(id, scope);
-        let since = of_queues.iter().filter_map(leaving).chain(parting).chain(starting).min()?;
+        let since = match cause {
+            Cause::Queues => self.attached_in(id, scope).iter().filter_map(leaving).min()?,
+            Cause::Parting => self.kind.disk().and_then(DiskParts::parting_since)?,
+            Cause::Start => self.starts_first(id).map(|_| came)?,
+        };
         // One wait may follow upon another.
-        let since = since.min(held.since);
+        let since = since.min(came);
         Some(since + Duration::from_secs(self.facts.drain_timeout_s.into()))
     }
 
@@ -228,7 +208,7 @@ impl Device {
     /// was not served yet, and an earlier process has left a record that knows better.
     pub(crate) fn stops_unserved(&self, id: u32) -> Option<u16> {
         let connection = self.connections.get(&id).filter(|_| self.runner == Some(id))?;
-        let index = connection.held.as_ref()?.stops()?;
+        let index = connection.life.held()?.stops()?;
         let queue = self.queues.get(usize::from(index)).filter(|queue| !queue.is_attached());
         let facts = queue.and(connection.session.ready(index))?;
         let features = connection.session.features();
@@ -286,18 +266,17 @@ impl Device {
 
     /// Whether something must happen before queues may start.
     pub(crate) fn is_held_back(&self) -> bool {
-        self.removing || self.kind.is_resizing() || self.restarting
+        self.existence != Existence::Open || self.kind.is_resizing()
     }
 
     /// Whether it has no socket though it should: its cable was put in again.
     pub(crate) fn wants_to_listen(&self) -> bool {
-        let is_closed = self.listener.is_none() && self.retry_at.is_none();
-        self.facts.mode == Mode::Listen && is_closed && !self.is_exported
+        self.facts.mode == Mode::Listen && self.door.is_closed()
     }
 
     /// Whether its queues are where a link is, and stay there.
     pub(crate) fn is_fixed(&self) -> bool {
-        self.is_exported || self.kind.disk().is_some_and(|disk| disk.remote.is_some())
+        self.door.is_exported() || self.kind.disk().is_some_and(|disk| disk.remote.is_some())
     }
 
     /// Says something of a queue to the sidecore that has it, now or when that is known.
@@ -348,6 +327,11 @@ impl Device {
         self.tell(index, command, turn, cores);
     }
 
+    /// Whether descriptors of it wait to be closed while none is promised to nobody.
+    pub(crate) fn is_short_while_closing(&self, bounds: &Bounds) -> bool {
+        self.closer.is_behind() && bounds.is_used_up()
+    }
+
     /// The name of queue `index`.
     pub(crate) fn key(&self, index: u16) -> QueueKey {
         QueueKey { device: self.number, queue: index }
@@ -376,7 +360,8 @@ impl Device {
             counters: queue.counters(),
             left: queue.left(),
         };
-        let may_start = connection.held.is_none() || self.starts_first(number) == Some(index);
+        let may_start =
+            connection.life.held().is_none() || self.starts_first(number) == Some(index);
         let Some(facts) = connection.session.ready(index).filter(|_| may_start) else {
             return Ok(None);
         };
@@ -423,7 +408,9 @@ impl Device {
             }
         }
         // Those of its rings that were set up before this one was told of.
-        self.restarting |= is_refused && !self.attached().is_empty();
+        if is_refused && !self.attached().is_empty() {
+            self.existence.restart();
+        }
         self.bind(number, admission, made.is_ok());
         made.map(|served| Some((number, served)))
     }
@@ -445,9 +432,143 @@ impl Device {
         }
     }
 
+    /// Whether it goes when its queues are back.
+    pub(crate) fn is_going(&self) -> bool {
+        self.existence == Existence::Going
+    }
+
+    /// It is removed.
+    pub(crate) fn go(&mut self) {
+        self.existence.go();
+    }
+
+    /// Its queues are to start anew, with what its plan says now.
+    pub(crate) fn restart(&mut self) {
+        self.existence.restart();
+    }
+
+    /// All of its queues are back. Whether it is gone by that.
+    pub(crate) fn are_back(&mut self) -> bool {
+        self.existence.back()
+    }
+}
+
+/// Its socket.
+impl Device {
+    /// A link serves it to other machines: it has no socket here.
+    pub(crate) fn export(&mut self) {
+        self.door = Door::exported();
+    }
+
+    /// Whether a link serves it to other machines.
+    pub(crate) fn is_exported(&self) -> bool {
+        self.door.is_exported()
+    }
+
+    /// What it listens at.
+    pub(crate) fn listener(&self) -> Option<&OwnedFd> {
+        self.door.listener()
+    }
+
+    /// It listens there from now on. What it has no use for stays as it is.
+    pub(crate) fn listen_at(&mut self, listener: OwnedFd) {
+        drop(self.door.open(listener));
+    }
+
+    /// It listens there no more, and another one does.
+    pub(crate) fn take_listener(&mut self) -> Option<OwnedFd> {
+        self.door.close()
+    }
+
+    /// Listens again at once, after [`Self::pause`] or [`Self::turn_off`]; or tries that later.
+    pub(crate) fn listen_again(&mut self, poll: &Poll, now: Instant) {
+        if let Some(listener) = self.door.resume() {
+            return poll.want(listener, Token::Listener(self.number), true, false);
+        }
+        if let Err(error) = self.listen(poll) {
+            self.problem = Some(format!("its socket {}: {error}", self.facts.socket));
+            self.door.retry(Due::Listen, nanos_of(now + RETRY_INTERVAL));
+        }
+    }
+
+    /// Listens at its socket, which it had not yet or not any more.
+    ///
+    /// # Errors
+    /// Why not.
+    fn listen(&mut self, poll: &Poll) -> std::io::Result<()> {
+        let rights = Rights::of(&self.facts.rights)?;
+        let listener = sockets::open_listener(Path::new(&self.facts.socket), &rights)?;
+        poll.add(&listener, Token::Listener(self.number))?;
+        self.listen_at(listener);
+        Ok(())
+    }
+
+    /// Accepts nobody until then; whoever connects waits.
+    pub(crate) fn pause(&mut self, poll: &Poll, until: Instant) {
+        if let Some(listener) = self.door.pause(nanos_of(until)) {
+            poll.want(listener, Token::Listener(self.number), false, false);
+        }
+    }
+
+    /// Has a front-end called (mode `connect`), if nobody is there any more.
+    pub(crate) fn plan_connect(&mut self, now: Instant) {
+        let is_alone = self.connections.is_empty() && !self.is_going() && !self.kind.is_off();
+        if self.facts.mode == Mode::Connect && is_alone {
+            self.door.connect(nanos_of(now));
+        }
+    }
+
+    /// Calls its front-end. Nothing: nobody answers yet, and it is tried again.
+    pub(crate) fn call(&mut self, now: Instant) -> Option<OwnedFd> {
+        let again = nanos_of(now + RETRY_INTERVAL);
+        match sockets::open_connection(Path::new(&self.facts.socket)) {
+            Ok(socket) => {
+                self.door.called(again);
+                Some(socket)
+            }
+            Err(error) => {
+                self.door.retry(Due::Connect, again);
+                let socket = &self.facts.socket;
+                self.unanswered = Some(format!("nobody answers at {socket} yet: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Its front-end has come, from another process: none is called.
+    pub(crate) fn call_nobody(&mut self) {
+        self.door.stay();
+    }
+
+    /// Takes no front-end until then.
+    pub(crate) fn shut_out(&mut self, until: Instant) {
+        self.door.shut_out(nanos_of(until));
+    }
+
+    /// Until when it takes no front-end, if that is so.
+    pub(crate) fn shut_until(&self, now: Instant) -> Option<Instant> {
+        self.door.shut_until(nanos_of(now)).map(instant_of)
+    }
+
+    /// What is to be done about its socket now; once.
+    pub(crate) fn take_due(&mut self, now: Instant) -> Option<Due> {
+        self.door.take_due(nanos_of(now))
+    }
+
     /// Removes the socket that it listens on.
     pub(crate) fn close_socket(&mut self) {
-        if let Some(listener) = self.listener.take() {
+        let listener = self.door.close();
+        self.remove_socket(listener);
+    }
+
+    /// The same, since its cable is out.
+    pub(crate) fn turn_off(&mut self) {
+        let listener = self.door.turn_off();
+        self.remove_socket(listener);
+    }
+
+    fn remove_socket(&self, listener: Option<OwnedFd>) {
+        if let Some(listener) = listener {
             // Whoever waits to be accepted may have sent anything already.
             self.closer.close(listener);
             sockets::remove(Path::new(&self.facts.socket));

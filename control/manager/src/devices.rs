@@ -97,7 +97,7 @@ impl Devices {
 
     /// The device of that name, unless it is being removed.
     pub(crate) fn number_of(&self, id: &str) -> Option<u32> {
-        let named = |device: &&Device| device.facts.id == id && !device.removing;
+        let named = |device: &&Device| device.facts.id == id && !device.is_going();
         self.values().find(named).map(|device| device.number)
     }
 

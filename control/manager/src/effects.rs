@@ -28,7 +28,7 @@ impl Device {
     /// Whether a VMM has it: it may be about to start its guest, too.
     fn is_driven(&self) -> bool {
         let is_owned = self.connections.values().any(|connection| connection.session.has_owner());
-        !self.removing && (self.runner.is_some() || is_owned)
+        !self.is_going() && (self.runner.is_some() || is_owned)
     }
 }
 

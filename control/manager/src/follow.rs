@@ -140,7 +140,8 @@ impl Device {
     /// Whether a ring could start but for the locks of its disk.
     pub(crate) fn wants_to_start(&self) -> bool {
         let Some(id) = self.runner else { return false };
-        let connection = self.connections.get(&id).filter(|connection| connection.held.is_none());
+        let connection =
+            self.connections.get(&id).filter(|connection| connection.life.held().is_none());
         let mut rings = 0..self.facts.rings;
         connection
             .is_some_and(|connection| rings.any(|index| connection.session.ready(index).is_some()))
@@ -341,7 +342,7 @@ impl Manager {
         let Some(device) = self.rooms.devices.get(number).filter(|d| d.runner == Some(id)) else {
             return false;
         };
-        let held = device.connections.get(&id).and_then(|connection| connection.held.as_ref());
+        let held = device.connections.get(&id).and_then(|connection| connection.life.held());
         let Some(Message::GetVringBase(state)) = held.map(|held| &held.message) else {
             return false;
         };

@@ -3,18 +3,17 @@
 //! After every turn the devices that were touched are compared with what could run, and the
 //! difference is sent to the sidecores. Not here: messages (`connections`), operators (`calls`).
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use config::api::{ApiError, ErrorKind};
-use config::spec::Mode;
+
 use guest_memory::Loss;
 use sidecore::{Command, Event, ServedSpec};
 use tracing::warn;
 
 use crate::api::{Calls, Listening};
 use crate::defects::{found, late};
-use crate::device::Device;
+use crate::device::{Device, Due};
 use crate::kind::Kind;
 use crate::network::switch_calls::MacQuery;
 use crate::network::uplinks::Uplink;
@@ -23,13 +22,11 @@ use crate::poll::Token;
 use crate::queue::{Back, Owner, Place, Queue};
 use crate::reload::Reloading;
 use crate::rooms::Rooms;
-use crate::sockets;
 use crate::upgrade::guard::Probation;
 use crate::upgrade::links::SavedSeat;
 use crate::upgrade::predecessor::{HandedOver, Upgrade};
 
 /// Between two attempts to connect to a front-end, or to make a socket.
-pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Events of one sidecore that are heard before others are: a peer can cause many.
 const EVENTS_PER_TURN: u32 = 256;
 /// Calls of the API that are answered before others are heard: each may look at thousands of disks.
@@ -275,7 +272,7 @@ impl Manager {
             return self.keep_off(number);
         }
         if device.wants_to_listen() {
-            self.listen_again(number);
+            device.listen_again(&self.rooms.poll, self.rooms.turn.now());
         }
         let now = self.rooms.turn.now();
         self.note_arrival(number, now);
@@ -346,13 +343,7 @@ impl Manager {
     pub(crate) fn plan_connect(&mut self, number: u32) {
         let device = self.rooms.devices.get_mut(number);
         let device = found!(self.rooms.turn.defects, device, "device that may have to connect");
-        let alone = device.connections.is_empty() && !device.removing && !device.kind.is_off();
-        let alone = alone && !device.is_exported;
-        if device.facts.mode == Mode::Connect && alone && self.stop_by.is_none() {
-            let after = device.connect_after.max(device.closed_until);
-            device.retry_at =
-                Some(after.map_or(self.rooms.turn.now(), |after| after.max(self.rooms.turn.now())));
-        }
+        device.plan_connect(self.rooms.turn.now());
     }
 
     /// What is due without an event: connecting, accepting again, front-ends that fell silent in
@@ -386,12 +377,10 @@ impl Manager {
                 self.rooms.turn.defects.note("device that something was due for");
                 continue;
             };
-            if device.retry_at.take_if(|at| *at <= now).is_none() {
-                continue;
-            }
-            match device.facts.mode {
-                Mode::Listen => self.listen_again(number),
-                Mode::Connect => self.connect(number, now),
+            match device.take_due(now) {
+                Some(Due::Accept | Due::Listen) => device.listen_again(&self.rooms.poll, now),
+                Some(Due::Connect) => self.connect(number, now),
+                None => {}
             }
         }
     }
@@ -402,19 +391,10 @@ impl Manager {
         if !device.connections.is_empty() {
             return;
         }
-        match sockets::open_connection(Path::new(&device.facts.socket)) {
-            Ok(socket) => {
-                device.connect_after = Some(now + RETRY_INTERVAL);
-                self.add_connection(number, socket);
-                // If it was not taken in.
-                self.plan_connect(number);
-            }
-            Err(error) => {
-                device.retry_at = Some(now + RETRY_INTERVAL);
-                let socket = &device.facts.socket;
-                let problem = format!("nobody answers at {socket} yet: {error}");
-                device.unanswered = Some(problem);
-            }
+        if let Some(socket) = device.call(now) {
+            self.add_connection(number, socket);
+            // If it was not taken in.
+            self.plan_connect(number);
         }
     }
 

@@ -337,7 +337,7 @@ impl Manager {
         let late = |shut: &&Shut| reloading.late.iter().any(|late| late.is(shut));
         let waiting = self.rooms.shut.iter().filter(late).find(|shut| shut.is_waiting());
         let is_resizing = |number: &u32| {
-            let device = self.rooms.devices.get(*number).filter(|device| !device.removing);
+            let device = self.rooms.devices.get(*number).filter(|device| !device.is_going());
             device.is_some_and(|device| device.kind.is_resizing())
         };
         // A resize is given up in time by whoever waits for its queues (`answer_overdue`).

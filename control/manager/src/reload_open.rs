@@ -315,7 +315,7 @@ impl Manager {
 
     fn holders(&self) -> Holders {
         let mut holders = Holders::new();
-        for device in self.rooms.devices.values().filter(|device| !device.removing) {
+        for device in self.rooms.devices.values().filter(|device| !device.is_going()) {
             let file = device.kind.disk().and_then(|parts| parts.file);
             file.into_iter().for_each(|file| holders.entry(file).or_default().push(device.number));
         }
@@ -347,18 +347,18 @@ impl Manager {
         for device in &mut prepared.opened {
             let facts = &device.facts;
             let listens =
-                facts.mode == Mode::Listen && !device.kind.is_off() && !device.is_exported;
-            if !listens || device.listener.is_some() {
+                facts.mode == Mode::Listen && !device.kind.is_off() && !device.is_exported();
+            if !listens || device.listener().is_some() {
                 continue;
             }
-            let has_it = |old: &&mut Device| old.facts.socket == facts.socket && !old.removing;
+            let has_it = |old: &&mut Device| old.facts.socket == facts.socket && !old.is_going();
             let Some(old) = self.rooms.devices.values_mut().find(has_it) else { continue };
             let has_others = old.facts.rights != facts.rights;
-            let Some(listener) = old.listener.take() else { continue };
+            let Some(listener) = old.take_listener() else { continue };
             self.rooms.poll.remove(&listener);
             let given = if has_others { rights::hand_on(&listener, facts) } else { Ok(()) };
             match given {
-                Ok(()) => device.listener = Some(listener),
+                Ok(()) => device.listen_at(listener),
                 // It is tried once more when the device listens, and is shown then.
                 Err(error) => warn!(device = facts.id, "its socket {}: {error}", facts.socket),
             }

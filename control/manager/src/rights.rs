@@ -359,7 +359,7 @@ impl Manager {
             self.rooms.turn.defects.note("device whose socket is to be given");
             return Ok(());
         };
-        if device.listener.is_none() {
+        if device.listener().is_none() {
             // It has them when it listens.
             return Ok(());
         }
@@ -429,7 +429,7 @@ impl Manager {
                         .devices
                         .number_of(id)
                         .and_then(|number| self.rooms.devices.get(number));
-                    let listens = device.is_some_and(|device| device.listener.is_some());
+                    let listens = device.is_some_and(|device| device.listener().is_some());
                     check_at(rights, Some(socket))
                         .and_then(|()| may_give(rights, listens.then_some(socket)))
                         .map_err(|error| refuse(format!("{kind} {id:?} ({origin})"), error))?;
@@ -455,7 +455,7 @@ impl Manager {
         let set = |device: &Device| {
             let is_it = |change: &Change| matches!(change, Change::SetRights { id, .. } if *id == device.facts.id);
             let is_due = device.ungiven.is_some() || changes.iter().any(is_it);
-            (is_due && !device.removing).then_some(device.number)
+            (is_due && !device.is_going()).then_some(device.number)
         };
         let due: Vec<u32> = self.rooms.devices.values().filter_map(set).collect();
         let put = due.into_iter().filter_map(|number| self.put_rights_or_show(number).err());

@@ -171,7 +171,7 @@ impl Manager {
         };
         let devices = self.rooms.devices.values().filter(|device| {
             let facts = &device.facts;
-            !device.removing && is_changed(&facts.id, facts.service.group.as_deref())
+            !device.is_going() && is_changed(&facts.id, facts.service.group.as_deref())
         });
         let numbers: Vec<u32> = devices.map(|device| device.number).collect();
         numbers.into_iter().for_each(|number| self.set_service(number));
@@ -180,7 +180,7 @@ impl Manager {
     /// The same for all members of a group.
     pub(crate) fn set_services_of(&mut self, group: &str) {
         let is_in = |device: &&Device| {
-            device.facts.service.group.as_deref() == Some(group) && !device.removing
+            device.facts.service.group.as_deref() == Some(group) && !device.is_going()
         };
         let members = self.rooms.devices.values().filter(is_in);
         let numbers: Vec<u32> = members.map(|device| device.number).collect();

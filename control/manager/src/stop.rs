@@ -36,7 +36,7 @@ impl Manager {
             let device = found!(self.rooms.turn.defects, device, "device to stop");
             device.close_socket();
             // Its queues must not start again, and its front-end sees the end at once.
-            device.removing = true;
+            device.go();
             if !device.detach_all(&mut self.rooms.turn, &mut self.rooms.cores) {
                 self.release_remote(number);
             }

@@ -50,7 +50,7 @@ impl Manager {
         let device = self.rooms.devices.get_mut(number);
         let device = found!(self.rooms.turn.defects, device, "device whose front-end is shut out");
         let until = self.rooms.turn.now() + SHUT_OUT_TIME;
-        (device.closed_until, device.connect_after) = (Some(until), Some(until));
+        device.shut_out(until);
         device.problem = Some(format!(
             "its front-end made a call descriptor block, which holds up others; no front-end is \
              taken for {} s",

@@ -34,7 +34,7 @@ pub(crate) fn disk(device: &Device, parts: &DiskParts, (queues, now): (bool, Ins
         removed: parts.remote.as_ref().and_then(|remote| remote.removed),
         access: AccessView {
             // One that a link serves has none.
-            socket: if device.is_exported { String::new() } else { of_plan.access.socket },
+            socket: if device.is_exported() { String::new() } else { of_plan.access.socket },
             ..of_plan.access
         },
         size_bytes: parts.disk.size_bytes(),
@@ -225,10 +225,10 @@ fn waits_for(device: &Device, now: Instant) -> Option<String> {
 /// Since when it waits for a disk that does not answer, if that is longer than usual.
 fn leaving(device: &Device, now: Instant) -> Option<String> {
     let time = now.saturating_duration_since(device.leaving_since()?);
-    if time < PATIENCE && !device.removing {
+    if time < PATIENCE && !device.is_going() {
         return None;
     }
-    let goes = if device.removing { "; it is removed as soon as they end" } else { "" };
+    let goes = if device.is_going() { "; it is removed as soon as they end" } else { "" };
     let (requests, time_s) = (device.unanswered_requests(), time.as_secs());
     Some(format!("waits for {} for {time_s} s{goes}", unanswered(requests)))
 }

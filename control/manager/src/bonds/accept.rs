@@ -110,7 +110,7 @@ impl Manager {
     /// a reload opens them anew, which takes nothing from a guest.
     pub(crate) fn opened_anew(&mut self, wanted: &Plan) -> Vec<Change> {
         let waits = |device: &&Device| {
-            let disk = device.kind.disk().filter(|_| !device.removing);
+            let disk = device.kind.disk().filter(|_| !device.is_going());
             disk.is_some_and(|disk| disk.bond.refused().is_some())
         };
         let anew =
@@ -120,7 +120,8 @@ impl Manager {
 
     /// Whether nobody has a disk whose path names another image than is open.
     pub(crate) fn is_left(&self, device: &Device) -> bool {
-        let disk = device.kind.disk().filter(|_| !device.removing && device.connections.is_empty());
+        let disk =
+            device.kind.disk().filter(|_| !device.is_going() && device.connections.is_empty());
         let is_astray = disk.is_some_and(|disk| disk.astray == Some(Astray::Replaced));
         is_astray && !self.is_clients(device.number)
     }

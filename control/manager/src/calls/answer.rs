@@ -196,7 +196,7 @@ impl Manager {
     pub(crate) fn remove_device(&mut self, number: u32, reply: Option<Reply>) {
         // While the daemon stops it may go before a client has let go of it.
         let Some(device) = self.rooms.devices.get_mut(number) else { return late("device") };
-        device.removing = true;
+        device.go();
         device.close_socket();
         let connections = device.connections.keys().copied().collect::<Vec<_>>();
         for connection in connections {
@@ -210,8 +210,7 @@ impl Manager {
     pub(crate) fn all_are_back(&mut self, number: u32) {
         let device = self.rooms.devices.get_mut(number);
         let device = found!(self.rooms.turn.defects, device, "device whose queues are all back");
-        device.restarting = false;
-        if device.removing {
+        if device.are_back() {
             return self.is_gone(number);
         }
         if let Kind::Nic(nic) = &mut device.kind
@@ -287,7 +286,7 @@ impl Manager {
         let device = self.rooms.devices.get(number);
         let device = found!(self.rooms.turn.defects, device, "device that is waited for");
         let (id, requests) = (device.facts.id.clone(), device.unanswered_requests());
-        let answer = if device.removing {
+        let answer = if device.is_going() {
             Ok(self.shown(device))
         } else {
             let waits = format!("waits for {}", views::unanswered(requests));
@@ -306,7 +305,7 @@ impl Manager {
     /// Has the device's queues start anew, with what its plan says now.
     pub(crate) fn restart(&mut self, number: u32) {
         let device = self.rooms.devices.get_mut(number);
-        found!(self.rooms.turn.defects, device, "device to restart").restarting = true;
+        found!(self.rooms.turn.defects, device, "device to restart").restart();
         self.rooms.turn.touch(number);
     }
 

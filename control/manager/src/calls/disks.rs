@@ -271,7 +271,7 @@ impl Manager {
         let disk =
             found!(self.rooms.turn.defects, device.kind.disk(), "disk with another capacity");
         disk.live.set_capacity(disk.disk.size_bytes());
-        if device.is_exported {
+        if device.is_exported() {
             self.rooms.turn.touch(number);
             return self.tell_clients(number);
         }

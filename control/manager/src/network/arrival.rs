@@ -86,7 +86,7 @@ impl Device {
             return None;
         }
         let connection = self.runner.and_then(|id| self.connections.get(&id));
-        let session = &connection.filter(|connection| connection.held.is_none())?.session;
+        let session = &connection.filter(|connection| connection.life.held().is_none())?.session;
         (0..self.facts.rings).find_map(|index| session.ready(index))?;
         let front_end = &connection?.front_end;
         let features = session.features();

@@ -136,7 +136,7 @@ impl Manager {
             let plug = device.kind.nic().and_then(NicParts::plug);
             plug.is_some_and(|plug| plug.place.bridge == bridge)
         };
-        let nics = self.rooms.devices.values().filter(|device| on_it(device) && !device.removing);
+        let nics = self.rooms.devices.values().filter(|device| on_it(device) && !device.is_going());
         for number in nics.map(|device| device.number).collect::<Vec<_>>() {
             if let Some(nic) = self.rooms.devices.nic_mut(number) {
                 nic.moving = true;

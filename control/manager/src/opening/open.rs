@@ -98,10 +98,12 @@ impl Manager {
                 Device::new(number, Facts::from(&parts.plan), Kind::Nic(parts))
             }
         };
-        device.listener = listener;
+        if self.is_exported(&device.facts.id) {
+            device.export();
+        }
+        listener.into_iter().for_each(|listener| device.listen_at(listener));
         device.promise = Some(promise);
         device.closer = Closer::counted_in(self.rooms.bounds.waiting());
-        device.is_exported = self.is_exported(&device.facts.id);
         if let Err(why) = self.open_socket(&mut device, socket) {
             self.close_image(device, None);
             return Err(why);
@@ -113,7 +115,7 @@ impl Manager {
     /// Has a device that was opened listen, if it is to have a socket of its own that it has not.
     fn open_socket(&self, device: &mut Device, socket: Socket) -> Result<(), NotOpen> {
         let listens = device.facts.mode == Mode::Listen && !device.kind.is_off();
-        let listens = listens && !device.is_exported && socket == Socket::Own;
+        let listens = listens && !device.is_exported() && socket == Socket::Own;
         let path = Path::new(&device.facts.socket);
         let of_socket = |error: &dyn fmt::Display| {
             NotOpen::Wrong(format!("its socket {}: {error}", path.display()))
@@ -125,9 +127,9 @@ impl Manager {
             given.map_err(|e| of_socket(&e))?;
         }
         // An heir makes no socket that its predecessor has not: it listens when it serves.
-        if listens && device.listener.is_none() && self.rooms.estate.is_none() {
+        if listens && device.listener().is_none() && self.rooms.estate.is_none() {
             let listener = sockets::open_listener(path, &rights).map_err(|e| of_socket(&e))?;
-            device.listener = Some(listener);
+            device.listen_at(listener);
         }
         Ok(())
     }
@@ -175,7 +177,7 @@ impl Manager {
     /// The control loop takes no more sockets, or the NIC has no port; the device is closed.
     pub(crate) fn serve_device(&mut self, device: Device) -> Result<u32, NotOpen> {
         let number = device.number;
-        if let Some(listener) = &device.listener
+        if let Some(listener) = device.listener()
             && let Err(error) = self.rooms.poll.add(listener, Token::Listener(number))
         {
             self.discard(device);
@@ -209,7 +211,7 @@ impl Manager {
     /// where it is.
     fn discard(&mut self, mut device: Device) {
         match self.rooms.estate {
-            Some(_) => drop(device.listener.take()),
+            Some(_) => drop(device.take_listener()),
             None => device.close_socket(),
         }
         self.close_image(device, None);
@@ -247,7 +249,7 @@ impl Manager {
     fn open_again(&mut self, plan: DevicePlan, now: Instant) {
         let id = plan.id().to_string();
         let opened = self.open_device(plan).and_then(|device| self.serve_device(device));
-        let removing = self.rooms.devices.values().any(|device| device.removing)
+        let removing = self.rooms.devices.values().any(|device| device.is_going())
             || self.rooms.openers.is_closing()
             || self.is_taking();
         match opened {
@@ -272,7 +274,7 @@ impl Manager {
             Some((device, path)) => {
                 let (id, leaving) = (
                     &device.facts.id,
-                    if device.removing { ", which is being removed" } else { "" },
+                    if device.is_going() { ", which is being removed" } else { "" },
                 );
                 format!("{text}: it is disk {id:?} ({path}) of this daemon{leaving}")
             }

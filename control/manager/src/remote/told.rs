@@ -94,7 +94,7 @@ impl Manager {
             self.rooms.devices.get(device),
             "device that has lost data"
         );
-        if !device.is_exported {
+        if !device.is_exported() {
             return;
         }
         let id = device.facts.id.clone();

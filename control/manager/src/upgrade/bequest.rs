@@ -92,7 +92,7 @@ pub(crate) fn made_of(plan: &DevicePlan) -> BTreeMap<String, String> {
 impl Manager {
     /// Tells of everything but where rings stand.
     pub(super) fn send_estate(&self, channel: &Channel) -> io::Result<()> {
-        for device in self.rooms.devices.values().filter(|device| !device.removing) {
+        for device in self.rooms.devices.values().filter(|device| !device.is_going()) {
             self.send_device(channel, device)?;
             for (id, connection) in &device.connections {
                 send_connection(channel, connection, device.runner == Some(*id))?;
@@ -104,7 +104,7 @@ impl Manager {
 
     fn send_device(&self, channel: &Channel, device: &Device) -> io::Result<()> {
         let mut handles: Vec<(Handle, BorrowedFd<'_>)> = Vec::new();
-        handles.extend(device.listener.iter().map(|fd| (Handle::Listener, fd.as_fd())));
+        handles.extend(device.listener().into_iter().map(|fd| (Handle::Listener, fd.as_fd())));
         let disk = device.kind.disk();
         handles.extend(disk.into_iter().flat_map(|disk| handles_of(&disk.disk)));
         let (handles, fds): (Vec<Handle>, Vec<BorrowedFd<'_>>) = handles.into_iter().unzip();
@@ -113,7 +113,7 @@ impl Manager {
             made_of: made_of(&device.kind.plan()),
             socket: device.facts.socket.clone(),
             handles,
-            closed_for_ms: device.closed_until.map_or(0, |until| {
+            closed_for_ms: device.shut_until(self.rooms.turn.now()).map_or(0, |until| {
                 until.saturating_duration_since(self.rooms.turn.now()).as_millis() as u64
             }),
             disk: disk.map(disk_words),
@@ -129,7 +129,7 @@ impl Manager {
         format: u32,
         drained: Instant,
     ) -> io::Result<()> {
-        let devices = self.rooms.devices.values().filter(|device| !device.removing);
+        let devices = self.rooms.devices.values().filter(|device| !device.is_going());
         let rings: Vec<RingWords> = devices.flat_map(ring_words).collect();
         for some in in_packets(rings)? {
             channel.send(&FromPredecessor::Rings { rings: some }, &[], SEND_TIME_MAX)?;
@@ -239,7 +239,7 @@ fn send_connection(channel: &Channel, connection: &Connection, runs: bool) -> io
     for (message, fds) in connection.session.retell(lent) {
         send(FromPredecessor::Told { message: message.emit(false) }, &borrowed(&fds))?;
     }
-    if let Some(Held { message, fds, need_reply, .. }) = &connection.held {
+    if let Some(Held { message, fds, need_reply }) = connection.life.held() {
         let fds: Vec<&Lent> = fds.iter().collect();
         send(FromPredecessor::Unread { bytes: message.emit(*need_reply) }, &borrowed(&fds))?;
     }

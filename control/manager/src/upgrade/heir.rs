@@ -229,8 +229,6 @@ impl Manager {
             std::mem::forget(connection);
             return Err(why);
         }
-        // Whoever it connected to is here.
-        device.retry_at = None;
         let (unread, unsent) = (unread.into_iter().map(lend), unsent.into_iter().map(lend));
         connection.frames.go_on(unread, unsent.collect());
         if let Some(channel) = &mut connection.front_end.channel {
@@ -246,6 +244,8 @@ impl Manager {
         if runs {
             device.runner = Some(id);
         }
+        // Whoever it connected to is here.
+        device.call_nobody();
         device.connections.insert(id, connection);
         Ok(())
     }
@@ -407,7 +407,7 @@ impl Device {
         let closed_for = Duration::from_millis(words.closed_for_ms.min(60_000));
         if !closed_for.is_zero() {
             let until = now + closed_for;
-            (self.closed_until, self.connect_after) = (Some(until), Some(until));
+            self.shut_out(until);
         }
         match (&mut self.kind, &words.disk, &words.nic) {
             (Kind::Disk(parts), Some(disk), None) => {
