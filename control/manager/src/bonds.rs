@@ -16,7 +16,6 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use crate::image::Image;
-use crate::manager::Manager;
 use crate::state;
 
 mod accept;
@@ -323,35 +322,6 @@ pub(crate) fn unkept(why: &str) -> String {
         "cannot be kept: after a restart of the daemon it would be served from another image, too: {why}; make \
          room in `state_dir`"
     )
-}
-
-impl Manager {
-    /// Keeps which image the guest of a device is on, which is about to be served, if that is another one.
-    pub(crate) fn keep_begun(&mut self, number: u32) {
-        if let Some(parts) = self.rooms.devices.disk_mut(number)
-            && let Some(image) = parts.bond.take_unkept()
-        {
-            let id = parts.plan.id.clone();
-            self.keep_image(&id, &image);
-        }
-    }
-
-    /// Keeps which image the guest of a disk is on.
-    pub(crate) fn keep_image(&mut self, id: &str, image: &Image) {
-        let plan = self.rooms.plan.disk(id).filter(|_| !self.is_exported(id));
-        let socket = plan.map(|plan| plan.socket.as_str());
-        let kept =
-            self.rooms.bonds.keep(id, socket, image, |id| self.rooms.plan.disk(id).is_some());
-        let why = kept.err().map(|error| error.to_string());
-        let number = self.rooms.devices.number_of(id);
-        let is_news = match number.and_then(|number| self.rooms.devices.disk_mut(number)) {
-            Some(parts) => parts.bond.kept(image, why.clone()),
-            None => why.is_some(),
-        };
-        if let Some(why) = why.filter(|_| is_news) {
-            warn!(disk = id, "that its guest is on {image} {}", unkept(&why));
-        }
-    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::spec::Mode;
@@ -29,6 +30,7 @@ use crate::idle_peers::Beginning;
 use crate::kind::{Facts, Kind};
 use crate::lent::{Closer, Lent};
 use crate::log_rate::LogRate;
+use crate::opening::openers::Openers;
 use crate::poll::{Poll, Token};
 use crate::queue::{Asked, Left, Owner, Queue};
 use crate::rights::Rights;
@@ -573,5 +575,20 @@ impl Device {
             self.closer.close(listener);
             sockets::remove(Path::new(&self.facts.socket));
         }
+    }
+
+    /// Closes the image of a device that is gone, or was never served, which may take as long as its file system
+    /// wants: whether that goes on elsewhere. A number is told of when it is over.
+    pub(crate) fn close_image(mut self, openers: &mut Openers, number: Option<u32>) -> bool {
+        let Some(disk) = self.kind.disk_mut() else { return false };
+        let (plan, held) = (disk.plan.clone(), Arc::clone(&disk.disk));
+        drop(self);
+        openers.let_go(&plan, held, number)
+    }
+
+    /// Whether a VMM has it: it may be about to start its guest, too.
+    pub(crate) fn is_driven(&self) -> bool {
+        let is_owned = self.connections.values().any(|connection| connection.session.has_owner());
+        !self.is_going() && (self.runner.is_some() || is_owned)
     }
 }

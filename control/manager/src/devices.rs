@@ -4,15 +4,21 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::{Iter, IterMut, Keys, Values, ValuesMut};
 use std::time::Instant;
 
+use config::Plan;
 use sidecore::nanos_of;
+use tracing::warn;
 
 use sidecore::Command;
 
+use crate::bonds::{Bonds, unkept};
 use crate::cores::Cores;
 use crate::defects::found;
 use crate::device::Device;
 use crate::disk::DiskParts;
+use crate::image::Image;
+use crate::images::FileId;
 use crate::network::nic::NicParts;
+use crate::opening::not_open::NotOpen;
 use crate::queue::Queue;
 use crate::turn::Turn;
 
@@ -115,6 +121,68 @@ impl Devices {
         let device = self.number_of(id).and_then(|number| self.get(number));
         let disk = device.and_then(|device| device.kind.disk());
         disk.is_some_and(|disk| disk.asks_at().is_some())
+    }
+
+    /// Which disk of ours holds what `path` names, in words; the file may have several names.
+    pub(crate) fn name_holder(&self, text: String, file: FileId) -> String {
+        let path_of = |device: &'_ Device| {
+            let parts = device.kind.disk().filter(|parts| parts.file == Some(file))?;
+            parts.plan.source.path().map(str::to_string)
+        };
+        let holder = self.values().find_map(|device| Some((device, path_of(device)?)));
+        match holder {
+            Some((device, path)) => {
+                let (id, leaving) = (
+                    &device.facts.id,
+                    if device.is_going() { ", which is being removed" } else { "" },
+                );
+                format!("{text}: it is disk {id:?} ({path}) of this daemon{leaving}")
+            }
+            None => text,
+        }
+    }
+
+    /// The disk of this daemon whose image was opened for another one too, under whatever name, when one of both has no
+    /// lock to show for it now.
+    pub(crate) fn shares_unlocked(&self, parts: &DiskParts) -> Option<NotOpen> {
+        let plan = &parts.plan;
+        let path = plan.source.path()?;
+        let file = parts.file?;
+        let is_it = |device: &&Device| {
+            let Some(disk) = device.kind.disk() else { return false };
+            let theirs = &disk.plan;
+            let may_be_unlocked = plan.migratable || theirs.migratable;
+            let both_read = plan.readonly && theirs.readonly;
+            let is_same = disk.file == Some(file);
+            may_be_unlocked && !both_read && theirs.id != plan.id && is_same
+        };
+        self.values().find(is_it)?;
+        Some(NotOpen::Ours(self.name_holder(format!("{path} is in use"), file)))
+    }
+
+    /// Keeps which image the guest of a device is on, which is about to be served, if that is another one.
+    pub(crate) fn keep_begun(&mut self, number: u32, bonds: &mut Bonds, plan: &Plan) {
+        if let Some(parts) = self.disk_mut(number)
+            && let Some(image) = parts.bond.take_unkept()
+        {
+            let id = parts.plan.id.clone();
+            self.keep_image(&id, &image, bonds, plan);
+        }
+    }
+
+    /// Keeps which image the guest of a disk is on.
+    pub(crate) fn keep_image(&mut self, id: &str, image: &Image, bonds: &mut Bonds, plan: &Plan) {
+        let disk = plan.disk(id).filter(|_| plan.link_of(id).is_none());
+        let socket = disk.map(|disk| disk.socket.as_str());
+        let kept = bonds.keep(id, socket, image, |id| plan.disk(id).is_some());
+        let why = kept.err().map(|error| error.to_string());
+        let is_news = match self.number_of(id).and_then(|number| self.disk_mut(number)) {
+            Some(parts) => parts.bond.kept(image, why.clone()),
+            None => why.is_some(),
+        };
+        if let Some(why) = why.filter(|_| is_news) {
+            warn!(disk = id, "that its guest is on {image} {}", unkept(&why));
+        }
     }
 
     pub(crate) fn values(&self) -> Values<'_, u32, Device> {

@@ -24,14 +24,6 @@ const NAMED_MAX: usize = 8;
 /// What takes a device from a guest all the same.
 const INSIST: &str = "`--force` (`force=true` in the API)";
 
-impl Device {
-    /// Whether a VMM has it: it may be about to start its guest, too.
-    fn is_driven(&self) -> bool {
-        let is_owned = self.connections.values().any(|connection| connection.session.has_owner());
-        !self.is_going() && (self.runner.is_some() || is_owned)
-    }
-}
-
 /// A disk that would be longer than the whole file system of its image.
 pub(crate) struct Beyond {
     id: String,
@@ -66,7 +58,7 @@ impl Manager {
         let number = self.rooms.devices.number_of(id);
         let device = number.and_then(|number| self.rooms.devices.get(number));
         device.is_some_and(Device::is_driven)
-            || number.is_some_and(|number| self.is_clients(number))
+            || number.is_some_and(|number| self.rooms.remote.is_clients(number))
     }
 
     /// Whether the guest of a disk waits for its image, so that it loses nothing when the disk is opened anew.

@@ -129,7 +129,7 @@ impl Manager {
         };
         let unkept = self.rooms.devices.values().filter(is_unkept).map(|device| device.number);
         for number in unkept.collect::<Vec<u32>>() {
-            self.keep_begun(number);
+            self.rooms.devices.keep_begun(number, &mut self.rooms.bonds, &self.rooms.plan);
         }
         for device in self.rooms.devices.values_mut() {
             let Some(disk) = device.kind.disk_mut() else { continue };

@@ -154,7 +154,7 @@ impl Manager {
     /// the locks when one wants to start, and lets them go when none is there any more.
     pub(crate) fn follow(&mut self, number: u32) -> u16 {
         // A client that has not come back yet since another process took over has it nevertheless.
-        let is_clients = self.is_clients(number);
+        let is_clients = self.rooms.remote.is_clients(number);
         let mode = self.mode();
         let device = self.rooms.devices.get_mut(number);
         let device = found!(self.rooms.turn.defects, device, "device whose rings may start");
@@ -249,7 +249,7 @@ impl Manager {
         self.rooms.watch.wake();
         let parts = self.rooms.devices.disk(number);
         let parts = found!(self.rooms.turn.defects, parts, "disk whose locks have come");
-        self.recall_unsynced(parts);
+        self.rooms.unsynced.recall(parts);
         if grew {
             self.tell_capacity(number);
         }
@@ -267,7 +267,7 @@ impl Manager {
             // What its rings were served from is not what they would be served from now.
             device.queues.iter_mut().for_each(Queue::forget_guest);
         }
-        self.keep_begun(number);
+        self.rooms.devices.keep_begun(number, &mut self.rooms.bonds, &self.rooms.plan);
     }
 
     /// A front-end of a disk has gone in order, and the image with it: on what its guest is when it comes
@@ -362,23 +362,5 @@ impl Manager {
         let due: Vec<u32> =
             self.rooms.devices.values().filter(due).map(|device| device.number).collect();
         self.rooms.turn.touch_all(due);
-    }
-
-    /// The disk of this daemon whose image was opened for another one too, under whatever name, when one of both has no
-    /// lock to show for it now.
-    pub(crate) fn shares_unlocked(&self, parts: &DiskParts) -> Option<NotOpen> {
-        let plan = &parts.plan;
-        let path = plan.source.path()?;
-        let file = parts.file?;
-        let is_it = |device: &&Device| {
-            let Some(disk) = device.kind.disk() else { return false };
-            let theirs = &disk.plan;
-            let may_be_unlocked = plan.migratable || theirs.migratable;
-            let both_read = plan.readonly && theirs.readonly;
-            let is_same = disk.file == Some(file);
-            may_be_unlocked && !both_read && theirs.id != plan.id && is_same
-        };
-        self.rooms.devices.values().find(is_it)?;
-        Some(NotOpen::Ours(self.name_holder(format!("{path} is in use"), file)))
     }
 }

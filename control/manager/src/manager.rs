@@ -306,7 +306,7 @@ impl Manager {
                     // With its link.
                     Kind::Disk(disk) => disk.remote.as_ref().map(|remote| Some(remote.core)),
                 };
-                self.keep_begun(number);
+                self.rooms.devices.keep_begun(number, &mut self.rooms.bonds, &self.rooms.plan);
                 let was_at =
                     self.rooms.devices.queue_mut(number, index).and_then(Queue::take_again);
                 let was_at = was_at.filter(|(core, _)| *core < self.rooms.cores.all.len());
@@ -334,7 +334,7 @@ impl Manager {
                 if device.is_held_back() {
                     self.rooms.turn.touch(number);
                 }
-                self.keep_begun(number);
+                self.rooms.devices.keep_begun(number, &mut self.rooms.bonds, &self.rooms.plan);
             }
         }
     }

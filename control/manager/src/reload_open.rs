@@ -99,7 +99,7 @@ impl Manager {
             }
             self.give_back(prepared.hosts);
             for device in prepared.opened {
-                self.close_image(device, None);
+                device.close_image(&mut self.rooms.openers, None);
             }
             return Err(refused);
         }
@@ -194,7 +194,10 @@ impl Manager {
         };
         let is_one_file = |old: &Going| old.file.is_some() && old.file == file;
         if let Some(old) = going.iter().find(|old| is_one_file(old) || has_name_of(old)) {
-            if !takes_socket && disk.mode == Mode::Listen && !self.is_exported(&disk.id) {
+            if !takes_socket
+                && disk.mode == Mode::Listen
+                && !self.rooms.plan.link_of(&disk.id).is_some()
+            {
                 let rights = Rights::of(&disk.rights).map_err(io::Error::from);
                 let made = rights
                     .and_then(|rights| sockets::check_listener(Path::new(&disk.socket), &rights));
@@ -306,7 +309,7 @@ impl Manager {
             DevicePlan::Nic(nic) => (&nic.socket, nic.mode),
         };
         let is_passed_on = going.iter().any(|old| old.socket == *socket);
-        if mode != Mode::Listen || is_passed_on || self.is_exported(plan.id()) {
+        if mode != Mode::Listen || is_passed_on || self.rooms.plan.link_of(plan.id()).is_some() {
             return Ok(());
         }
         sockets::check_name(Path::new(socket))
@@ -337,7 +340,9 @@ impl Manager {
             !both_read && !goes(&device.facts.id)
         };
         match holders.get(&file).into_iter().flatten().find(stays) {
-            Some(_) => Err(NotOpen::Ours(self.name_holder(format!("{path} is in use"), file))),
+            Some(_) => Err(NotOpen::Ours(
+                self.rooms.devices.name_holder(format!("{path} is in use"), file),
+            )),
             None => Ok(()),
         }
     }

@@ -44,7 +44,7 @@ use greeter::{Greeter, Party, Task, Word, random};
 use handing::Transit;
 pub use keys::read as read_key;
 use nics::LinkedNic;
-use serving::Serving;
+use serving::{Export, Serving};
 use standings::Standings;
 pub(crate) use using::RemoteParts;
 use using::Using;
@@ -148,6 +148,26 @@ impl OneLink {
 }
 
 impl Remote {
+    /// Whether a client has a disk, or it is kept for one.
+    pub(crate) fn is_clients(&self, device: u32) -> bool {
+        let is_it =
+            |one: &Export| one.device == device && one.had.as_ref().is_some_and(|had| had.is_here);
+        self.links.iter().any(|link| match &link.end {
+            End::Iohost(serving) => serving.exports.iter().any(is_it),
+            End::Client(_) => false,
+        })
+    }
+
+    /// Whether a disk is on its way back from a client that may have it no more.
+    pub(crate) fn is_taking(&self) -> bool {
+        let is_it =
+            |one: &Export| one.is_removed && one.had.as_ref().is_some_and(|had| had.is_here);
+        self.links.iter().any(|link| match &link.end {
+            End::Iohost(serving) => serving.exports.iter().any(is_it),
+            End::Client(_) => false,
+        })
+    }
+
     /// Without links.
     pub(crate) fn new(state_dir: &str) -> Remote {
         let generations = Generations::in_folder(state_dir, "generations");

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use config::Change;
 use config::plan::LimitPlan;
+use config::{Change, Plan};
 use schedule::{Gate, Limited, Meter, Meters, Rate};
 use sidecore::{Command, QueueKey, Service};
 
@@ -114,27 +114,26 @@ impl Metered {
     }
 }
 
-impl Manager {
+impl Groups {
     /// Has a device counted on what its plan says. For its queues that are attached, see
-    /// [`Self::set_service`].
-    pub(crate) fn meter(&mut self, number: u32) {
-        let device = self.rooms.devices.get_mut(number);
-        let device = found!(self.rooms.turn.defects, device, "device to meter");
-        let of_plan = |id: &str| self.rooms.plan.groups.iter().find(|group| group.id == id);
-        let group = device.facts.service.group.as_deref().and_then(of_plan);
+    /// [`Manager::set_service`].
+    pub(crate) fn meter(&mut self, device: &mut Device, plan: &Plan) {
+        let group = device.facts.service.group.as_deref().and_then(|id| plan.group(id));
         let group = group.map(|group| {
-            let made = self.rooms.groups.0.entry(group.id.clone()).or_default();
+            let made = self.0.entry(group.id.clone()).or_default();
             made.follow(group.limit)
         });
         device.metered.own.follow(device.facts.service.limit);
         device.metered.group = group.unwrap_or_default();
     }
+}
 
+impl Manager {
     /// Has the queues of a device served as its plan says from now on, without detaching them.
     pub(crate) fn set_service(&mut self, number: u32) {
-        self.meter(number);
-        let device = self.rooms.devices.get(number);
+        let device = self.rooms.devices.get_mut(number);
         let device = found!(self.rooms.turn.defects, device, "device to serve otherwise");
+        self.rooms.groups.meter(device, &self.rooms.plan);
         let (share, policy) = (device.facts.service.share, policy_of(device.facts.service.policy));
         let (target_ns, moderate_ns) =
             (device.facts.service.target_ns(), device.facts.service.moderate_ns());

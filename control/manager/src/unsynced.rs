@@ -8,6 +8,7 @@
 use std::io;
 use std::path::Path;
 
+use config::Plan;
 use config::api::{Answer, ApiError, ErrorKind};
 use names::Kept;
 use tracing::{error, info, warn};
@@ -56,13 +57,11 @@ impl Unsynced {
     pub(crate) fn forget(&self, id: &str) -> io::Result<()> {
         self.marks.remove(id)
     }
-}
 
-impl Manager {
     /// A disk that has a mark is opened as failed. Whether it has one.
-    pub(crate) fn recall_unsynced(&self, parts: &DiskParts) -> bool {
+    pub(crate) fn recall(&self, parts: &DiskParts) -> bool {
         let id = &parts.plan.id;
-        let is_marked = parts.marked_as().is_some_and(|image| self.rooms.unsynced.has(id, &image));
+        let is_marked = parts.marked_as().is_some_and(|image| self.has(id, &image));
         if is_marked {
             warn!(disk = id, "it could not make data stable before; no flush succeeds");
             parts.disk.assume_sync_failed();
@@ -70,6 +69,18 @@ impl Manager {
         is_marked
     }
 
+    /// A disk is gone for good, and with it what was said of it. One that is only made anew, because
+    /// its part of the file was changed, keeps its mark.
+    pub(crate) fn forget_gone(&self, id: &str, plan: &Plan) {
+        if plan.disk(id).is_none()
+            && let Err(error) = self.forget(id)
+        {
+            warn!(disk = id, %error, "its mark of lost data could not be removed");
+        }
+    }
+}
+
+impl Manager {
     /// A device has just lost data: that is marked.
     pub(crate) fn note_unsynced(&mut self, number: u32) {
         let Some(DiskParts { disk, .. }) = self.rooms.devices.disk(number) else {
@@ -100,16 +111,6 @@ impl Manager {
         );
         if let Err(error) = self.rooms.unsynced.note(id, &image) {
             error!(disk = id, %error, "that could not be kept: a restart of the daemon forgets it");
-        }
-    }
-
-    /// A disk is gone for good, and with it what was said of it. One that is only made anew, because
-    /// its part of the file was changed, keeps its mark.
-    pub(crate) fn forget_unsynced(&mut self, id: &str) {
-        if self.rooms.plan.disk(id).is_none()
-            && let Err(error) = self.rooms.unsynced.forget(id)
-        {
-            warn!(disk = id, %error, "its mark of lost data could not be removed");
         }
     }
 

@@ -43,7 +43,7 @@ impl Manager {
             self.rooms.devices.disk_mut(number).ok_or_else(|| ApiError::no_such_disk(id))?;
         parts.was_empty = false;
         if let Some(image) = parts.bond.accept() {
-            self.keep_image(id, &image);
+            self.rooms.devices.keep_image(id, &image, &mut self.rooms.bonds, &self.rooms.plan);
             info!(disk = id, "accepted: its guest goes on with {image}");
         }
         self.accept_remote(number);
@@ -123,7 +123,7 @@ impl Manager {
         let disk =
             device.kind.disk().filter(|_| !device.is_going() && device.connections.is_empty());
         let is_astray = disk.is_some_and(|disk| disk.astray == Some(Astray::Replaced));
-        is_astray && !self.is_clients(device.number)
+        is_astray && !self.rooms.remote.is_clients(device.number)
     }
 
     /// What opens those of `numbers` anew whose paths name another image.

@@ -1,6 +1,5 @@
 //! What operators ask for: each call answered at once, or when the queues it concerns are back.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use config::api::{Answer, ApiError, Call, DiskList, ErrorKind, SidecoreList, VersionView};
@@ -175,7 +174,7 @@ impl Manager {
     pub(crate) fn drop_shut(&mut self, id: &str) {
         self.rooms.shut.remove(id);
         self.forget_plan(id);
-        self.forget_unsynced(id);
+        self.rooms.unsynced.forget_gone(id, &self.rooms.plan);
     }
 
     /// Nothing is planned of that name any more.
@@ -245,20 +244,11 @@ impl Manager {
         self.rooms.guests.forget(&mut device, self.rooms.turn.now());
         let (id, view) = (device.facts.id.clone(), self.shown(&device));
         info!(device = id, "removed");
-        self.forget_unsynced(&id);
-        let is_closing = self.close_image(device, Some(number));
+        self.rooms.unsynced.forget_gone(&id, &self.rooms.plan);
+        let is_closing = device.close_image(&mut self.rooms.openers, Some(number));
         // Its socket is free.
         self.rooms.shut.retry_all(self.rooms.turn.now());
         self.rooms.waiting.gone(number, &id, view, is_closing);
-    }
-
-    /// Closes the image of a device that is gone, or was never served, which may take as long as its file system
-    /// wants: whether that goes on elsewhere. A number is told of when it is over.
-    pub(crate) fn close_image(&mut self, mut device: Device, number: Option<u32>) -> bool {
-        let Some(disk) = device.kind.disk_mut() else { return false };
-        let (plan, held) = (disk.plan.clone(), Arc::clone(&disk.disk));
-        drop(device);
-        self.rooms.openers.let_go(&plan, held, number)
     }
 
     /// With the image of a device that was removed its locks have gone.

@@ -225,7 +225,9 @@ impl Manager {
         }
         disk.astray = None;
         let image = disk.bond.resized(size);
-        image.into_iter().for_each(|image| self.keep_image(&id, &image));
+        image.into_iter().for_each(|image| {
+            self.rooms.devices.keep_image(&id, &image, &mut self.rooms.bonds, &self.rooms.plan)
+        });
         self.judge_again(number);
         self.tell_capacity(number);
         let origin = plan.origin.clone();

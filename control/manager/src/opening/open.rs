@@ -16,7 +16,7 @@ use super::openers::Patience;
 use super::shut::Shut;
 use crate::device::Device;
 use crate::disk::DiskParts;
-use crate::images::{self, FileId};
+use crate::images;
 use crate::kind::{DevicePlan, Facts, Kind};
 use crate::lent::Closer;
 use crate::manager::Manager;
@@ -84,10 +84,15 @@ impl Manager {
         let mut device = match (plan, disk) {
             (DevicePlan::Disk(plan), Some((handles, facts))) => {
                 let mut parts = DiskParts::inherit(plan, &facts, handles, &self.rooms.bonds)?;
-                self.recall_unsynced(&parts);
+                self.rooms.unsynced.recall(&parts);
                 // Now, and not when its rings stand still.
                 if has_guest && let Some(image) = parts.bond.inherit() {
-                    self.keep_image(&parts.plan.id, &image);
+                    self.rooms.devices.keep_image(
+                        &parts.plan.id,
+                        &image,
+                        &mut self.rooms.bonds,
+                        &self.rooms.plan,
+                    );
                 }
                 Device::new(number, Facts::from(&parts.plan), Kind::Disk(parts))
             }
@@ -98,14 +103,14 @@ impl Manager {
                 Device::new(number, Facts::from(&parts.plan), Kind::Nic(parts))
             }
         };
-        if self.is_exported(&device.facts.id) {
+        if self.rooms.plan.link_of(&device.facts.id).is_some() {
             device.export();
         }
         listener.into_iter().for_each(|listener| device.listen_at(listener));
         device.promise = Some(promise);
         device.closer = Closer::counted_in(self.rooms.bounds.waiting());
         if let Err(why) = self.open_socket(&mut device, socket) {
-            self.close_image(device, None);
+            device.close_image(&mut self.rooms.openers, None);
             return Err(why);
         }
         self.rooms.devices.use_number();
@@ -138,7 +143,7 @@ impl Manager {
         if matches!(plan.source, Source::Remote { .. }) {
             let facts = Facts::from(&plan);
             let mut parts = self.open_remote(plan)?.bound(&self.rooms.bonds);
-            let is_lost = self.recall_unsynced(&parts);
+            let is_lost = self.rooms.unsynced.recall(&parts);
             if let Some(remote) = &mut parts.remote {
                 remote.is_lost = is_lost;
             }
@@ -155,14 +160,16 @@ impl Manager {
         let opened =
             DiskParts::open(plan, is_kept, &self.rooms.bonds, &mut self.rooms.openers, patience);
         let parts = opened.map_err(|error| match error {
-            (NotOpen::Ours(text), Some(file)) => NotOpen::Ours(self.name_holder(text, file)),
+            (NotOpen::Ours(text), Some(file)) => {
+                NotOpen::Ours(self.rooms.devices.name_holder(text, file))
+            }
             (error, _) => error,
         })?;
-        if let Some(ours) = self.shares_unlocked(&parts) {
+        if let Some(ours) = self.rooms.devices.shares_unlocked(&parts) {
             self.rooms.openers.let_go(&parts.plan, parts.disk, None);
             return Err(ours);
         }
-        self.recall_unsynced(&parts);
+        self.rooms.unsynced.recall(&parts);
         if parts.was_empty
             && let Some(path) = parts.plan.source.path()
         {
@@ -175,7 +182,7 @@ impl Manager {
     ///
     /// # Errors
     /// The control loop takes no more sockets, or the NIC has no port; the device is closed.
-    pub(crate) fn serve_device(&mut self, device: Device) -> Result<u32, NotOpen> {
+    pub(crate) fn serve_device(&mut self, mut device: Device) -> Result<u32, NotOpen> {
         let number = device.number;
         if let Some(listener) = device.listener()
             && let Err(error) = self.rooms.poll.add(listener, Token::Listener(number))
@@ -190,8 +197,8 @@ impl Manager {
             return Err(NotOpen::Wrong(format!("it cannot be watched: {error}")));
         }
         self.rooms.watch.wake();
+        self.rooms.groups.meter(&mut device, &self.rooms.plan);
         self.rooms.devices.insert(number, device);
-        self.meter(number);
         if let Err(error) = self.plug_in(number) {
             if let Some(device) = self.rooms.devices.remove(number) {
                 self.discard(device);
@@ -200,7 +207,7 @@ impl Manager {
         }
         if self.rooms.estate.is_none() {
             // That its image was cut, which the next start would not see.
-            self.keep_begun(number);
+            self.rooms.devices.keep_begun(number, &mut self.rooms.bonds, &self.rooms.plan);
         }
         self.plan_connect(number);
         self.export_disk(number);
@@ -214,7 +221,7 @@ impl Manager {
             Some(_) => drop(device.take_listener()),
             None => device.close_socket(),
         }
-        self.close_image(device, None);
+        device.close_image(&mut self.rooms.openers, None);
     }
 
     /// Takes a device of the plan in at the start: open when that can be, otherwise shut. One image
@@ -251,7 +258,7 @@ impl Manager {
         let opened = self.open_device(plan).and_then(|device| self.serve_device(device));
         let removing = self.rooms.devices.values().any(|device| device.is_going())
             || self.rooms.openers.is_closing()
-            || self.is_taking();
+            || self.rooms.remote.is_taking();
         match opened {
             Ok(_) => {
                 self.rooms.shut.remove(&id);
@@ -259,26 +266,6 @@ impl Manager {
             }
             Err(why) if self.rooms.shut.still(&id, &why, removing, now) => {}
             Err(_) => self.rooms.turn.defects.note("device that is not open"),
-        }
-    }
-
-    /// Which disk of ours holds what `path` names, in words; the file may have several names.
-    pub(crate) fn name_holder(&self, text: String, file: FileId) -> String {
-        let path_of = |device: &'_ Device| {
-            let parts = device.kind.disk().filter(|parts| parts.file == Some(file))?;
-            parts.plan.source.path().map(str::to_string)
-        };
-        let holder =
-            self.rooms.devices.values().find_map(|device| Some((device, path_of(device)?)));
-        match holder {
-            Some((device, path)) => {
-                let (id, leaving) = (
-                    &device.facts.id,
-                    if device.is_going() { ", which is being removed" } else { "" },
-                );
-                format!("{text}: it is disk {id:?} ({path}) of this daemon{leaving}")
-            }
-            None => text,
         }
     }
 }

@@ -7,9 +7,8 @@ use backend::link::LinkKey;
 use remote::handshake::PublicKey;
 use sidecore::ToHost;
 
+use super::Manager;
 use super::greeter::Task;
-use super::serving::Export;
-use super::{End, Manager};
 use crate::defects::found;
 
 impl Manager {
@@ -18,26 +17,6 @@ impl Manager {
     pub(crate) fn take_from_clients(&mut self, device: u32) -> bool {
         let export = self.export_of(device);
         export.is_some_and(|(key, export)| self.remove_export(key, export))
-    }
-
-    /// Whether a client has a disk, or it is kept for one.
-    pub(crate) fn is_clients(&self, device: u32) -> bool {
-        let is_it =
-            |one: &Export| one.device == device && one.had.as_ref().is_some_and(|had| had.is_here);
-        self.rooms.remote.links.iter().any(|link| match &link.end {
-            End::Iohost(serving) => serving.exports.iter().any(is_it),
-            End::Client(_) => false,
-        })
-    }
-
-    /// Whether a disk is on its way back from a client that may have it no more.
-    pub(crate) fn is_taking(&self) -> bool {
-        let is_it =
-            |one: &Export| one.is_removed && one.had.as_ref().is_some_and(|had| had.is_here);
-        self.rooms.remote.links.iter().any(|link| match &link.end {
-            End::Iohost(serving) => serving.exports.iter().any(is_it),
-            End::Client(_) => false,
-        })
     }
 
     /// No client may have it any more. Whether one has it.

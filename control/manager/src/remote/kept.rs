@@ -55,7 +55,7 @@ impl Manager {
     pub(super) fn is_on(&mut self, device: u32, id: &str, image: u64) {
         let parts = self.rooms.devices.disk_mut(device).filter(|parts| parts.plan.id == id);
         if let Some(image) = parts.and_then(|parts| parts.bond.tell(image)) {
-            self.keep_image(id, &image);
+            self.rooms.devices.keep_image(id, &image, &mut self.rooms.bonds, &self.rooms.plan);
         }
     }
 

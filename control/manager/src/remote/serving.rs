@@ -170,11 +170,6 @@ pub(super) fn clients_of(plan: &LinkPlan, disk: &str) -> Vec<PublicKey> {
 }
 
 impl Manager {
-    /// Whether a disk is a link's: it has no socket then.
-    pub(crate) fn is_exported(&self, id: &str) -> bool {
-        self.rooms.plan.link_of(id).is_some()
-    }
-
     /// Tells a link that has just come of all disks that are open.
     pub(super) fn export_disks(&mut self, key: LinkKey) {
         let link =

@@ -113,7 +113,7 @@ impl Manager {
         let parts = found!(self.rooms.turn.defects, parts, "disk that clients may have");
         let id = parts.plan.id.clone();
         if let Some(image) = parts.bond.export() {
-            self.keep_image(&id, &image);
+            self.rooms.devices.keep_image(&id, &image, &mut self.rooms.bonds, &self.rooms.plan);
         }
     }
 }
