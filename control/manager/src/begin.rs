@@ -11,6 +11,7 @@ use config::api::{Answer, ApiError, UpgradeView};
 use config::plan::{Origin, SwitchPlan};
 use config::spec::SocketRights;
 use confine::Kind;
+use control::drain::Drain;
 use tracing::{debug, error, info, warn};
 use vcpu_tracker::{Tracker, Unavailable};
 
@@ -173,9 +174,8 @@ fn begin(
         next_query: 0,
         reloading: None,
         upgrade: None,
-        frozen: false,
+        drain: Drain::default(),
         saved_seats: Vec::new(),
-        fences_open: 0,
         probation: None,
         listening,
         calls,

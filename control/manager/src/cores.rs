@@ -43,6 +43,8 @@ pub(crate) struct Cores {
     roads: BTreeSet<(usize, usize)>,
     /// When they are next woken to learn what that takes.
     knock_at: Instant,
+    /// Those that were asked for what is on their roads, and have not answered.
+    fences: usize,
     /// What was said of sidecores that there are none of, by who said it.
     pub(crate) defects: Defects,
 }
@@ -79,7 +81,7 @@ impl Cores {
             }
         }
         let (roads, defects) = (BTreeSet::new(), Defects::default());
-        Ok(Cores { all, roads, knock_at: now, defects })
+        Ok(Cores { all, roads, knock_at: now, fences: 0, defects })
     }
 
     /// Queues of that sidecore.
@@ -142,6 +144,22 @@ impl Cores {
         core.replace_call(&command);
         core.backlog.push_back(command);
         core.flush();
+    }
+
+    /// Asks every sidecore to say when it has done what it was told so far.
+    pub(crate) fn fence(&mut self) {
+        self.fences += self.all.len();
+        (0..self.all.len()).for_each(|core| self.send(core, Command::Fence));
+    }
+
+    /// One of them says so.
+    pub(crate) fn is_fenced(&mut self) {
+        self.fences = self.fences.saturating_sub(1);
+    }
+
+    /// All of them have.
+    pub(crate) fn are_fenced(&self) -> bool {
+        self.fences == 0
     }
 
     /// Sends what waits.

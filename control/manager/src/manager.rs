@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use config::api::{ApiError, ErrorKind};
-
+use control::drain::Drain;
 use guest_memory::Loss;
 use sidecore::{Command, Event, ServedSpec};
 use tracing::warn;
@@ -26,7 +26,8 @@ use crate::upgrade::guard::Probation;
 use crate::upgrade::links::SavedSeat;
 use crate::upgrade::predecessor::{HandedOver, Upgrade};
 
-/// Between two attempts to connect to a front-end, or to make a socket.
+mod drain;
+
 /// Events of one sidecore that are heard before others are: a peer can cause many.
 const EVENTS_PER_TURN: u32 = 256;
 /// Calls of the API that are answered before others are heard: each may look at thousands of disks.
@@ -46,12 +47,10 @@ pub(crate) struct Manager {
     pub(crate) reloading: Option<Reloading>,
     /// Another process is to take over.
     pub(crate) upgrade: Option<Upgrade>,
-    /// Another process is being told what there is: it stays so.
-    pub(crate) frozen: bool,
+    /// Whether queues and ports are with the sidecores, or another process is told where they are.
+    pub(crate) drain: Drain,
     /// Links, written down for it.
     pub(crate) saved_seats: Vec<SavedSeat>,
-    /// Sidecores that were asked for what is on their roads, and have not answered.
-    pub(crate) fences_open: usize,
     /// This process has just taken over, and its predecessor watches it.
     pub(crate) probation: Option<Probation>,
     /// The API's listening sockets, for a successor.
@@ -190,7 +189,7 @@ impl Manager {
                 Event::LinkDetached(key, link) => self.link_is_home(core, key, link),
                 Event::LinkRefused(key, _) => self.link_is_refused(key),
                 Event::Stalls(key) => self.say_stalls(key.device),
-                Event::Fenced => self.fences_open = self.fences_open.saturating_sub(1),
+                Event::Fenced => self.rooms.cores.is_fenced(),
                 Event::Failed { key, violation } => self.queue_failed(key, &violation.to_string()),
             }
         }

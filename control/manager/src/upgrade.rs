@@ -6,7 +6,6 @@
 //! | `channel` | how: packets with descriptors, each way with a time limit |
 //! | `launcher` | the process that starts heirs |
 //! | `predecessor` | the course of an upgrade, from an operator's call to the end of this process or back |
-//! | `drain` | how queues and host ports come back from the sidecores, and go out again |
 //! | `bequest` | what is handed over: devices, front-ends, rings |
 //! | `estate` | the same as it came, checked |
 //! | `heir` | a start with an estate |
@@ -17,7 +16,6 @@
 
 pub(crate) mod bequest;
 mod channel;
-mod drain;
 pub(crate) mod error;
 pub(crate) mod estate;
 pub(crate) mod guard;
@@ -35,7 +33,7 @@ use rustix::event::Timespec;
 pub(crate) use bequest::made_of;
 pub use heir::Heir;
 
-fn timespec(time: Duration) -> Timespec {
+pub(crate) fn timespec(time: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(time.subsec_nanos()),

@@ -147,7 +147,6 @@ impl Manager {
         }
         warn!("the new process took over, and {why}: its devices are taken back");
         self.rooms.turn.tick();
-        self.frozen = false;
         self.saved_seats.clear();
         self.rooms.state.note_holder(&self.rooms.plan.daemon.api);
         let numbers: Vec<u32> = self.rooms.devices.keys().copied().collect();
@@ -155,7 +154,7 @@ impl Manager {
             self.fence_disk(*number);
             self.rooms.devices.get_mut(*number).into_iter().for_each(Device::find_rings);
         }
-        self.send_all_out(&std::collections::BTreeSet::new());
+        self.send_all_out();
         self.rooms.turn.touch_all(numbers);
         info!("serving again");
         Ok(())

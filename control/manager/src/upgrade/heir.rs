@@ -313,7 +313,7 @@ impl Manager {
             self.note_unsynced(number);
         }
         self.open_inherited_links();
-        self.send_all_out(&BTreeSet::new());
+        self.send_all_out();
         self.resize_as_planned();
         self.retry_uplinks(self.rooms.turn.now());
         self.rooms.cores.flush();

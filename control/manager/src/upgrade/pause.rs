@@ -5,8 +5,6 @@
 //! heir knows when it served them, and tells the predecessor, whose operator waits. Not here: the course
 //! of an upgrade (`predecessor`, `heir`).
 
-use std::time::Duration;
-
 use config::api::PauseView;
 use schedule::Nanos;
 use serde::{Deserialize, Serialize};
@@ -14,9 +12,6 @@ use tracing::info;
 
 use crate::clock::machine_ns;
 use crate::manager::Manager;
-
-/// How long the sidecores of an heir may take to have their queues; a pass is some microseconds.
-const SERVED_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// What queues went through, nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,7 +75,7 @@ impl Manager {
     /// Waits until every sidecore has the queues that it was given, and says how long these stood still.
     /// Nothing when there are none, or when a sidecore does not answer.
     pub(super) fn measure_pause(&mut self, moments: &Moments) -> Option<PauseWords> {
-        if moments.asked.is_empty() || !self.fence_within(SERVED_TIME_MAX) {
+        if moments.asked.is_empty() || !self.catch_up() {
             return None;
         }
         let served_ns = |device: u32, queue: u16| {

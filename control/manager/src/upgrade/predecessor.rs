@@ -6,7 +6,6 @@
 //! might serve, for its end ([`END_TIME_MAX`]). Not here: how queues come back (`drain`), what is sent
 //! (`bequest`).
 
-use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -15,6 +14,7 @@ use control::mode::Mode;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use sidecore::nanos_of;
 use tracing::{info, warn};
 
 use super::channel::{Channel, STEP};
@@ -131,7 +131,7 @@ impl Manager {
     /// What is to become of this process: rooms are told it with what they settle.
     pub(crate) fn mode(&self) -> Mode {
         match &self.upgrade {
-            _ if self.frozen => Mode::Frozen,
+            _ if self.drain.is_frozen() => Mode::Frozen,
             _ if self.stop_by.is_some() => Mode::Stopping,
             _ if self.rooms.estate.is_some() => Mode::Inheriting,
             Some(upgrade) => upgrade.mode(),
@@ -325,7 +325,9 @@ impl Manager {
     fn bequeath(&mut self) -> Result<(), UpgradeError> {
         self.close_ill_connections();
         let began = self.rooms.turn.tick();
-        self.frozen = true;
+        if !self.drain.freeze() {
+            self.rooms.turn.defects.note("queues that are out, before an upgrade");
+        }
         // Of an upgrade that was given up.
         let queues = self.rooms.devices.values_mut().flat_map(|device| &mut device.queues);
         queues.for_each(Queue::forget_asked);
@@ -360,7 +362,7 @@ impl Manager {
         let ends_at = channel.ends_at();
         let ready = self.rooms.turn.tick();
         let until = ends_at.unwrap_or(ready) - TAKEN_TIME_MAX;
-        self.bring_all_home(until)?;
+        self.bring_all_home(nanos_of(until))?;
         self.prepare_seats()?;
         let drained = self.rooms.turn.tick();
         let Some(upgrade) = &mut self.upgrade else { return Err(UpgradeError::NotBegun) };
@@ -412,10 +414,8 @@ impl Manager {
         }
         warn!("the upgrade is given up: {why}");
         self.saved_seats.clear();
-        if self.frozen {
-            self.await_late_ports();
-            self.frozen = false;
-            self.send_all_out(&BTreeSet::new());
+        if self.drain.is_frozen() {
+            self.send_all_out();
         }
         self.hear_links_later();
         self.release_held_connections();
