@@ -15,7 +15,6 @@ use control::drain::Drain;
 use tracing::{debug, error, info, warn};
 use vcpu_tracker::{Tracker, Unavailable};
 
-use crate::address_space::AddressSpace;
 use crate::api::{self, Entrance, Server};
 use crate::balance::{Balance, nodes_of};
 use crate::bonds::Bonds;
@@ -37,7 +36,6 @@ use crate::remote::Remote;
 use crate::rights::Rights;
 use crate::rooms::Rooms;
 use crate::service::Groups;
-use crate::sockets;
 use crate::state::{self, StateFile};
 use crate::turn::Turn;
 use crate::unsynced::Unsynced;
@@ -139,6 +137,7 @@ fn begin(
     let uplinks = plan.switches.iter().map(|switch| switch.uplinks.len()).sum();
     let inherited = estate.as_ref().map_or(0, Estate::descriptors);
     let bounds = Bounds::of_this_process(cores.all.len(), uplinks, inherited);
+    bounds.hold_reserve();
     let rooms = Rooms {
         estate,
         turn: Turn::begin(now),
@@ -160,9 +159,7 @@ fn begin(
         openers,
         waiting: Waiting::default(),
         moves: Moves::default(),
-        addresses: AddressSpace::default(),
         bounds,
-        reserve: sockets::reserve(),
         took_over_at: None,
         idle_peers_at: now,
         failures_at: now,

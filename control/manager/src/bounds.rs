@@ -6,10 +6,11 @@
 //! beyond that (more connections, more regions of memory, descriptors that take long to close) comes
 //! out of what is promised to nobody, and is refused to whoever asks when that is used up.
 //!
-//! Not here: addresses (`address_space`), which are for all; slots and tables of a queue (`sidecore`), whose
+//! Not here: how addresses are counted (`address_space`), which are for all; slots and tables of a queue (`sidecore`), whose
 //! size is fixed. Called by `begin`, `check`, `shut`, `connections`, `front_end` and `upgrade`.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -17,9 +18,11 @@ use config::api::{BoundView, BoundsView};
 use config::{HostPlan, Source};
 use rustix::process::{Resource, getrlimit};
 
+use crate::address_space::AddressSpace;
 use crate::guests::dialogue::DIALOGUES_MAX;
 use crate::kind::DevicePlan;
 use crate::lent::Waiting;
+use crate::sockets;
 
 /// A front-end's own: its socket, the channel to it, the dirty log.
 const CONNECTION_DESCRIPTORS: u64 = 3;
@@ -190,6 +193,9 @@ struct Shared {
     is_lenient: Cell<bool>,
     /// What was given back, and is not closed yet.
     waiting: Waiting,
+    addresses: AddressSpace,
+    /// A descriptor that is given up for a moment when none is left ([`sockets::reserve`]).
+    reserve: RefCell<Option<OwnedFd>>,
 }
 
 /// More regions of memory than are left for one front-end.
@@ -258,8 +264,20 @@ impl Bounds {
         let none = || Cell::new(Amount::default());
         let (promised, extra, credit) = (none(), none(), none());
         let (devices, is_lenient) = (Cell::new(0), Cell::new(false));
-        let waiting = Waiting::default();
-        Bounds(Rc::new(Shared { most, own, devices, promised, extra, credit, is_lenient, waiting }))
+        let (waiting, addresses) = (Waiting::default(), AddressSpace::default());
+        let shared = Shared {
+            most,
+            own,
+            devices,
+            promised,
+            extra,
+            credit,
+            is_lenient,
+            waiting,
+            addresses,
+            reserve: RefCell::new(None),
+        };
+        Bounds(Rc::new(shared))
     }
 
     /// What this process may have of each at this moment.
@@ -269,6 +287,22 @@ impl Bounds {
             0 => Amount { descriptors, ..self.0.most },
             _ => self.0.most,
         }
+    }
+
+    /// What all front-ends share of our addresses.
+    pub(crate) fn addresses(&self) -> &AddressSpace {
+        &self.0.addresses
+    }
+
+    /// Gives up the descriptor in reserve. False: there is none.
+    pub(crate) fn give_reserve_up(&self) -> bool {
+        self.0.reserve.take().is_some()
+    }
+
+    /// Holds a descriptor in reserve, if one is left.
+    pub(crate) fn hold_reserve(&self) {
+        let held = self.0.reserve.take().or_else(sockets::reserve);
+        *self.0.reserve.borrow_mut() = held;
     }
 
     /// Where a device's closer counts what it has not closed yet.

@@ -17,7 +17,6 @@ use guest_memory::Seal;
 use sidecore::{Command, QueueKey, instant_of, nanos_of};
 use vhost_user::{Message, Scope, Session};
 
-use crate::address_space::AddressSpace;
 use crate::bonds::vmm::Vmm;
 use crate::bounds::{Bounds, Claim};
 use crate::cores::Cores;
@@ -155,7 +154,7 @@ impl Device {
     pub(crate) fn new_connection(
         &self,
         socket: OwnedFd,
-        (addresses, bounds): (&AddressSpace, &Bounds),
+        bounds: &Bounds,
         now: Instant,
     ) -> Connection {
         let seal = if self.facts.allow_unsealed_memory { Seal::Any } else { Seal::Required };
@@ -163,7 +162,7 @@ impl Device {
         Connection {
             frames: FrameSocket::new(socket, &self.closer),
             session: Session::new(personality.facts(self.facts.rings)),
-            front_end: FrontEnd::new(personality, seal, (addresses, bounds), &self.closer),
+            front_end: FrontEnd::new(personality, seal, bounds, &self.closer),
             life: Life::begin(nanos_of(now)),
             extra: None,
             extra_of_message: None,

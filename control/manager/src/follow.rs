@@ -15,12 +15,14 @@ use std::time::Instant;
 
 use backend::Disk;
 use confine::Kind;
+use control::mode::Mode;
 use control::retry::Retry;
 use rustix::event::{EventfdFlags, eventfd};
 use sidecore::{instant_of, nanos_of};
 use tracing::{info, warn};
 use vhost_user::Message;
 
+use crate::bonds::Bonds;
 use crate::defects::{found, late};
 use crate::device::Device;
 use crate::disk::{DiskParts, follows};
@@ -28,7 +30,7 @@ use crate::image::Found;
 use crate::manager::Manager;
 use crate::opening::not_open::NotOpen;
 use crate::opening::openers::Patience;
-use crate::poll::Token;
+use crate::poll::{Poll, Token};
 use crate::queue::Queue;
 
 /// Where the locks of such a disk are.
@@ -105,6 +107,40 @@ impl DiskParts {
         }
     }
 
+    /// A front-end has gone in order, and the image with it: on what its guest is when it comes back, from
+    /// another daemon, is not known here.
+    pub(crate) fn forget_parted(&mut self, bonds: &mut Bonds) {
+        let has_left = follows(&self.plan) && matches!(self.stand, Some(Stand::Away(_)));
+        if has_left && self.bond.part() {
+            let (id, socket) = (&self.plan.id, &self.plan.socket);
+            if let Err(error) = bonds.forget(id, socket) {
+                warn!(disk = id, %error, "which image its guest was on could not be forgotten");
+            }
+        }
+    }
+
+    /// Begins to let it go, as the disk of that device, none of whose rings is with a sidecore. False: it stays,
+    /// because it has lost data and only an operator knows what to do, or there is nobody to do it.
+    pub(crate) fn let_go(&mut self, number: u32, now: Instant, poll: &Poll) -> bool {
+        if self.disk.sync_failed() {
+            return false;
+        }
+        let begun = Parting::begin(&self.disk, now).and_then(|parting| {
+            poll.add(parting.done.as_fd(), Token::Parted(number)).map(|()| parting)
+        });
+        match begun {
+            Ok(parting) => {
+                self.disk = self.disk.away();
+                self.stand = Some(Stand::Parting(parting));
+                true
+            }
+            Err(error) => {
+                warn!(disk = self.plan.id, %error, "its image cannot be let go");
+                false
+            }
+        }
+    }
+
     /// Why a ring waits for its locks.
     pub(crate) fn waits_for(&self, now: Instant) -> Option<String> {
         if let Some(remote) = &self.remote {
@@ -135,6 +171,25 @@ impl Device {
         let mut rings = (0..self.facts.rings).filter(other);
         connection
             .is_some_and(|connection| rings.any(|index| connection.session.set_up(index).is_some()))
+    }
+
+    /// Whether the answer to a message of connection `id` waits until the disk has been let go: the message stops
+    /// its last ring, and whoever reads the answer may start it elsewhere.
+    pub(crate) fn parts_first(&mut self, id: u32, mode: Mode, now: Instant, poll: &Poll) -> bool {
+        let connection = self.connections.get(&id).filter(|_| self.runner == Some(id));
+        let held = connection.and_then(|connection| connection.life.held());
+        let Some(Message::GetVringBase(state)) = held.map(|held| &held.message) else {
+            return false;
+        };
+        let is_last = self.attached().is_empty() && !self.is_started(Some(state.queue));
+        let Some(disk) = self.kind.disk_mut() else { return false };
+        match &disk.stand {
+            Some(Stand::Parting(_)) => true,
+            // Another process may be about to take over: it is that one's to let go.
+            Some(Stand::Here) if is_last && mode.has_heir() => true,
+            Some(Stand::Here) if is_last => disk.let_go(self.number, now, poll),
+            _ => false,
+        }
     }
 
     /// Whether a ring could start but for the locks of its disk.
@@ -171,14 +226,14 @@ impl Manager {
         }
         let wants = device.wants_to_start();
         let is_idle = device.attached().is_empty() && !device.is_started(None) && !is_clients;
-        let Some(stand) = device.kind.disk_mut().and_then(|disk| disk.stand.as_mut()) else {
-            return rings;
-        };
-        let may_start = match stand {
-            Stand::Here => !is_idle || !self.let_go(number),
-            Stand::Parting(_) => false,
-            Stand::Away(_) if wants => self.take_locks(number),
-            Stand::Away(asked) => {
+        let Some(disk) = device.kind.disk_mut() else { return rings };
+        let now = self.rooms.turn.now();
+        let may_start = match &mut disk.stand {
+            None => true,
+            Some(Stand::Here) => !is_idle || !disk.let_go(number, now, &self.rooms.poll),
+            Some(Stand::Parting(_)) => false,
+            Some(Stand::Away(_)) if wants => self.take_locks(number),
+            Some(Stand::Away(asked)) => {
                 // With it goes what was being opened (`drop_unwanted`).
                 *asked = None;
                 false
@@ -270,46 +325,6 @@ impl Manager {
         self.rooms.devices.keep_begun(number, &mut self.rooms.bonds, &self.rooms.plan);
     }
 
-    /// A front-end of a disk has gone in order, and the image with it: on what its guest is when it comes
-    /// back, from another daemon, is not known here.
-    pub(crate) fn forget_parted(&mut self, number: u32) {
-        let Some(parts) = self.rooms.devices.disk_mut(number) else { return };
-        let has_left = follows(&parts.plan) && matches!(parts.stand, Some(Stand::Away(_)));
-        if has_left && parts.bond.part() {
-            let (id, socket) = (parts.plan.id.clone(), parts.plan.socket.clone());
-            if let Err(error) = self.rooms.bonds.forget(&id, &socket) {
-                warn!(disk = id, %error, "which image its guest was on could not be forgotten");
-            }
-        }
-    }
-
-    /// Begins to let a disk go, none of whose rings is with a sidecore. False: it stays, because it has
-    /// lost data and only an operator knows what to do, or there is nobody to do it.
-    pub(crate) fn let_go(&mut self, number: u32) -> bool {
-        let parts =
-            found!(self.rooms.turn.defects, self.rooms.devices.disk(number), "disk to let go");
-        if parts.disk.sync_failed() {
-            return false;
-        }
-        let id = parts.plan.id.clone();
-        let begun = Parting::begin(&parts.disk, self.rooms.turn.now()).and_then(|parting| {
-            self.rooms.poll.add(parting.done.as_fd(), Token::Parted(number)).map(|()| parting)
-        });
-        match begun {
-            Ok(parting) => {
-                let parts = self.rooms.devices.disk_mut(number);
-                let parts = found!(self.rooms.turn.defects, parts, "disk that is let go");
-                parts.disk = parts.disk.away();
-                parts.stand = Some(Stand::Parting(parting));
-                true
-            }
-            Err(error) => {
-                warn!(disk = id, %error, "its image cannot be let go");
-                false
-            }
-        }
-    }
-
     /// A disk was let go, or could not be.
     pub(crate) fn has_parted(&mut self, number: u32) {
         let Some(device) = self.rooms.devices.get_mut(number) else { return late("device") };
@@ -328,32 +343,13 @@ impl Manager {
             None => parts.was_empty &= !was_served,
         }
         let connections: Vec<u32> = device.connections.keys().copied().collect();
+        let mode = self.mode();
         for connection in connections {
-            self.queue_came_back(number, connection);
+            self.rooms.front_ends(mode).come_back(number, connection);
         }
         self.rooms.turn.touch(number);
         self.export_has_parted(number, is_gone);
         self.rooms.shut.retry_all(self.rooms.turn.now());
-    }
-
-    /// Whether the answer to a message of connection `id` waits until the disk has been let go: the message stops
-    /// its last ring, and whoever reads the answer may start it elsewhere.
-    pub(crate) fn parts_first(&mut self, number: u32, id: u32) -> bool {
-        let Some(device) = self.rooms.devices.get(number).filter(|d| d.runner == Some(id)) else {
-            return false;
-        };
-        let held = device.connections.get(&id).and_then(|connection| connection.life.held());
-        let Some(Message::GetVringBase(state)) = held.map(|held| &held.message) else {
-            return false;
-        };
-        let is_last = device.attached().is_empty() && !device.is_started(Some(state.queue));
-        match device.kind.disk().and_then(|disk| disk.stand.as_ref()) {
-            Some(Stand::Parting(_)) => true,
-            // Another process may be about to take over: it is that one's to let go.
-            Some(Stand::Here) if is_last && self.mode().has_heir() => true,
-            Some(Stand::Here) if is_last => self.let_go(number),
-            _ => false,
-        }
     }
 
     /// Asks for locks whose time has come.

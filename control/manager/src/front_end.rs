@@ -19,7 +19,7 @@ use rustix::net::{
 };
 use vhost_user::{InflightArea, LogArea, MemoryRegion, Owner, Reply};
 
-use crate::address_space::{AddressSpace, Claim};
+use crate::address_space::Claim;
 use crate::bounds::{self, Bounds};
 use crate::frame_socket::FrameSocket;
 use crate::kind::Personality;
@@ -79,14 +79,14 @@ impl FrontEnd {
     pub(crate) fn new(
         personality: Personality,
         seal: Seal,
-        (addresses, bounds): (&AddressSpace, &Bounds),
+        bounds: &Bounds,
         closer: &Closer,
     ) -> FrontEnd {
         FrontEnd {
             personality,
             seal,
             health: Health::default(),
-            claim: addresses.claim(),
+            claim: bounds.addresses().claim(),
             extra: bounds.claim_no_regions(),
             log_bytes: 0,
             inflight_bytes: 0,

@@ -9,9 +9,8 @@
 //! | `begin` | from a plan to the loop |
 //! | `manager` | the loop, and settling |
 //! | `rooms` | what is served, and with what |
-//! | `connections` | front-ends: messages, held until the queues they concern are back |
+//! | `front_ends` | front-ends come and go; messages, held until the queues they concern are back; queues that a sidecore has stopped |
 //! | `idle_peers` | front-ends that never come to a request |
-//! | `stopped` | queues that a sidecore has stopped |
 //! | `stalls`, `failures` | disks whose requests wait; whose guests are given errors |
 //! | `calls` | what operators ask for |
 //! | `reload`, `reload_open`, `network::reload` | the file read again: the order of it, what is opened before anything is changed, switches and NICs |
@@ -52,7 +51,6 @@ mod bounds;
 mod calls;
 pub mod check;
 mod clock;
-mod connections;
 mod cores;
 mod daemon_view;
 mod defects;
@@ -64,6 +62,7 @@ mod failures;
 mod follow;
 mod frame_socket;
 mod front_end;
+mod front_ends;
 mod guests;
 mod idle_peers;
 mod image;
@@ -88,7 +87,6 @@ mod stalls;
 mod start;
 mod state;
 mod stop;
-mod stopped;
 mod turn;
 mod unsynced;
 pub mod upgrade;

@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 
 use config::api::{ApiError, ErrorKind};
 use control::drain::Drain;
-use guest_memory::Loss;
-use sidecore::{Command, Event, ServedSpec};
+use sidecore::{Command, Event};
 use tracing::warn;
 
 use crate::api::{Calls, Listening};
 use crate::defects::{found, late};
 use crate::device::{Device, Due};
+use crate::front_ends::FrontEnds;
 use crate::kind::Kind;
 use crate::network::switch_calls::MacQuery;
 use crate::network::uplinks::Uplink;
 use crate::opening::shut::Shut;
 use crate::poll::Token;
-use crate::queue::{Back, Owner, Place, Queue};
+use crate::queue::{Owner, Place, Queue};
 use crate::reload::Reloading;
 use crate::rooms::Rooms;
 use crate::upgrade::guard::Probation;
@@ -75,8 +75,15 @@ impl Manager {
             for (token, gone) in events {
                 self.rooms.turn.tick();
                 match token {
-                    Token::Listener(number) => self.accept(number),
-                    Token::Connection(number, id) => self.serve_connection(number, id, gone),
+                    Token::Listener(number) => {
+                        // Nobody else would know of whoever connects, nor of what he says.
+                        self.settle_for_good();
+                        self.front_ends().accept(number);
+                    }
+                    Token::Connection(number, id) => {
+                        self.settle_for_good();
+                        self.front_ends().serve(number, id, gone);
+                    }
                     Token::Unsynced(number) => self.note_unsynced(number),
                     Token::Parted(number) => self.has_parted(number),
                     Token::Core(core) => self.hear_core(core as usize),
@@ -190,53 +197,24 @@ impl Manager {
                 Event::LinkRefused(key, _) => self.link_is_refused(key),
                 Event::Stalls(key) => self.say_stalls(key.device),
                 Event::Fenced => self.rooms.cores.is_fenced(),
-                Event::Failed { key, violation } => self.queue_failed(key, &violation.to_string()),
+                Event::Failed { key, violation } => {
+                    self.front_ends().queue_failed(key, &violation.to_string())
+                }
             }
         }
     }
 
     fn queue_is_back(&mut self, core: usize, served: Box<sidecore::Served>, problem: Option<&str>) {
-        let (key, base, left) = (served.key(), served.queue().base(), served.queue().left());
-        let ServedSpec { memory, gate, .. } = served.into_spec();
-        let made_wait = memory.health().loss() == Some(Loss::Call);
-        let returns = self.mode().is_frozen();
-        let device = self.rooms.devices.get_mut(key.device);
-        let device = found!(self.rooms.turn.defects, device, "device of a queue that came back");
-        if device.kind.nic().is_none() {
-            self.rooms.cores.give_load(core, 1);
+        let device = served.key().device;
+        if let Some(base) = self.front_ends().queue_is_back(core, served, problem) {
+            self.export_is_back(device, base, problem);
         }
-        let queue = device.queues.get_mut(usize::from(key.queue));
-        let queue = found!(self.rooms.turn.defects, queue, "queue of the number that came back");
-        let back = queue.come_back(base, gate, returns);
-        let back =
-            found!(self.rooms.turn.defects, back, "sidecore that had the queue which came back");
-        let Back { was, called_off, .. } = back;
-        called_off.into_iter().for_each(|id| self.rooms.turn.call_off(id));
-        self.rooms.turn.touch(key.device);
-        let Owner::Connection(id) = was.owner else {
-            return self.export_is_back(key.device, base, problem);
-        };
-        let device = self.rooms.devices.get_mut(key.device);
-        let device = found!(self.rooms.turn.defects, device, "device of a queue that came back");
-        let queue = device.queues.get_mut(usize::from(key.queue));
-        let queue = found!(self.rooms.turn.defects, queue, "queue of the number that came back");
-        let connection = device.connections.get_mut(&id);
-        if let Some(problem) = problem {
-            queue.is_refused(problem, connection.map(|it| (id, it.session.changes())));
-        } else if let Some(connection) = connection.filter(|_| left == 0) {
-            // What is left is in the record, and whoever has that goes by it.
-            connection.session.stopped_at(key.queue, base);
-        }
-        if let Some(problem) = problem
-            && device.log.allows(self.rooms.turn.now())
-        {
-            warn!(device = device.facts.id, queue = key.queue, "not served: {problem}");
-        }
-        if made_wait {
-            // Whoever was gone before the sidecore could say so is not spared for that.
-            return self.shut_out(key.device, id);
-        }
-        self.queue_came_back(key.device, id);
+    }
+
+    /// All front-ends.
+    pub(crate) fn front_ends(&mut self) -> FrontEnds<'_> {
+        let mode = self.mode();
+        self.rooms.front_ends(mode)
     }
 
     /// Whoever waits for moves that were called off is told.
@@ -268,7 +246,7 @@ impl Manager {
             return;
         }
         if device.kind.is_off() {
-            return self.keep_off(number);
+            return self.front_ends().keep_off(number);
         }
         if device.wants_to_listen() {
             device.listen_again(&self.rooms.poll, self.rooms.turn.now());
@@ -282,7 +260,7 @@ impl Manager {
             self.attach_if_ready(number, index);
         }
         self.announce_arrival(number, now);
-        self.stop_started(number);
+        self.front_ends().stop_started(number);
     }
 
     pub(crate) fn attach_if_ready(&mut self, number: u32, index: u16) {
@@ -338,13 +316,6 @@ impl Manager {
         }
     }
 
-    /// Has a front-end connected to (mode `connect`) once nobody is there any more.
-    pub(crate) fn plan_connect(&mut self, number: u32) {
-        let device = self.rooms.devices.get_mut(number);
-        let device = found!(self.rooms.turn.defects, device, "device that may have to connect");
-        device.plan_connect(self.rooms.turn.now());
-    }
-
     /// What is due without an event: connecting, accepting again, front-ends that fell silent in
     /// the middle of a message.
     fn due(&mut self) {
@@ -370,7 +341,7 @@ impl Manager {
         let due: Vec<u32> =
             self.rooms.devices.values().filter(due).map(|device| device.number).collect();
         for number in due {
-            self.close_overdue(number, now);
+            self.front_ends().close_overdue(number, now);
             self.announce_arrival(number, now);
             let Some(device) = self.rooms.devices.get_mut(number) else {
                 self.rooms.turn.defects.note("device that something was due for");
@@ -378,22 +349,12 @@ impl Manager {
             };
             match device.take_due(now) {
                 Some(Due::Accept | Due::Listen) => device.listen_again(&self.rooms.poll, now),
-                Some(Due::Connect) => self.connect(number, now),
+                Some(Due::Connect) => {
+                    self.settle_for_good();
+                    self.front_ends().call(number);
+                }
                 None => {}
             }
-        }
-    }
-
-    fn connect(&mut self, number: u32, now: Instant) {
-        let device = self.rooms.devices.get_mut(number);
-        let device = found!(self.rooms.turn.defects, device, "device to connect");
-        if !device.connections.is_empty() {
-            return;
-        }
-        if let Some(socket) = device.call(now) {
-            self.add_connection(number, socket);
-            // If it was not taken in.
-            self.plan_connect(number);
         }
     }
 

@@ -2,12 +2,11 @@
 //!
 //! Not here: the loop, and what is under way (`manager`).
 
-use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use config::Plan;
+use control::mode::Mode;
 
-use crate::address_space::AddressSpace;
 use crate::balance::Balance;
 use crate::begin::Options;
 use crate::bonds::Bonds;
@@ -15,6 +14,7 @@ use crate::bounds::Bounds;
 use crate::calls::waiting::Waiting;
 use crate::cores::Cores;
 use crate::devices::Devices;
+use crate::front_ends::FrontEnds;
 use crate::guests::{self, Guests};
 use crate::moves::Moves;
 use crate::network::Network;
@@ -55,12 +55,8 @@ pub(crate) struct Rooms {
     /// Operators' calls that wait for images and queues.
     pub(crate) waiting: Waiting,
     pub(crate) moves: Moves,
-    /// Of which front-ends take their part.
-    pub(crate) addresses: AddressSpace,
     /// What devices are promised of what this process may have.
     pub(crate) bounds: Bounds,
-    /// See [`crate::sockets::reserve`].
-    pub(crate) reserve: Option<OwnedFd>,
     /// What a predecessor serves, until this process does.
     pub(crate) estate: Option<Estate>,
     /// When it was taken over, if it was.
@@ -86,6 +82,12 @@ impl Rooms {
     pub(crate) fn hear_vmm(&mut self, inquiry: u32) {
         let (guests, mut around) = self.guests();
         guests.hear(inquiry, &mut around);
+    }
+
+    /// All front-ends.
+    pub(crate) fn front_ends(&mut self, mode: Mode) -> FrontEnds<'_> {
+        let Rooms { turn, devices, cores, poll, bounds, bonds, .. } = self;
+        FrontEnds { turn, devices, cores, poll, bounds, bonds, mode }
     }
 
     fn guests(&mut self) -> (&mut Guests, guests::Around<'_>) {

@@ -199,7 +199,7 @@ impl Manager {
         device.close_socket();
         let connections = device.connections.keys().copied().collect::<Vec<_>>();
         for connection in connections {
-            self.close_connection(number, connection, "the device is removed");
+            self.front_ends().close(number, connection, "the device is removed");
         }
         self.rooms.waiting.remove(number, reply, &mut self.rooms.turn);
         self.rooms.turn.touch(number);

@@ -21,12 +21,7 @@ fn personality() -> Personality {
 }
 
 fn front_end(seal: Seal) -> FrontEnd {
-    FrontEnd::new(
-        personality(),
-        seal,
-        (&AddressSpace::default(), &Bounds::without_limits()),
-        &Closer::default(),
-    )
+    FrontEnd::new(personality(), seal, &Bounds::without_limits(), &Closer::default())
 }
 
 fn writeback(front_end: &FrontEnd) -> bool {
@@ -100,13 +95,8 @@ fn a_second_front_end_leaves_the_cache_mode_alone() {
 /// E19, E21: a refusal gives back what it had taken of our addresses, and so does the end.
 #[test]
 fn addresses_are_counted_whatever_fails() {
-    let addresses = AddressSpace::default();
-    let mut front_end = FrontEnd::new(
-        personality(),
-        Seal::Required,
-        (&addresses, &Bounds::without_limits()),
-        &Closer::default(),
-    );
+    let bounds = Bounds::without_limits();
+    let mut front_end = FrontEnd::new(personality(), Seal::Required, &bounds, &Closer::default());
     let region = |size| MemoryRegion { gpa: 0, size, user: 0, offset: 0 };
     front_end.set_memory(&[region(LEN)], vec![lent(sealed())]).expect("taken");
     assert_eq!(front_end.claim.bytes(), LEN);
@@ -129,12 +119,7 @@ fn addresses_are_counted_whatever_fails() {
 #[test]
 fn only_more_regions_than_before_can_be_refused() {
     let bounds = Bounds::with_descriptors(1000);
-    let mut front_end = FrontEnd::new(
-        personality(),
-        Seal::Required,
-        (&AddressSpace::default(), &bounds),
-        &Closer::default(),
-    );
+    let mut front_end = FrontEnd::new(personality(), Seal::Required, &bounds, &Closer::default());
     let region = |n: u64| MemoryRegion { gpa: n * LEN, size: LEN, user: n * LEN, offset: 0 };
     let table = |count: u64| (0..count).map(region).collect::<Vec<_>>();
     let fds = |count: usize| (0..count).map(|_| lent(sealed())).collect::<Vec<_>>();

@@ -12,6 +12,9 @@
 
 use std::time::{Duration, Instant};
 
+use tracing::warn;
+
+use crate::cores::Cores;
 use crate::defects::found;
 use crate::device::Device;
 use crate::kind::Kind;
@@ -19,11 +22,14 @@ use crate::manager::Manager;
 use crate::network::nic::NicParts;
 use crate::queue::Queue;
 use crate::start;
+use crate::turn::Turn;
 
 /// From the first announcement to the second; each further pause is longer by [`PAUSE_STEP`] (QEMU's
 /// `announce-initial`, `announce-step`, `announce-rounds`).
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_STEP: Duration = Duration::from_millis(100);
+/// Between two announcements of a guest: VMMs leave 50 ms and more.
+const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(20);
 /// Announcements of one arrival.
 const ROUNDS: u32 = 5;
 
@@ -103,6 +109,24 @@ impl Device {
         }
     }
 
+    /// A guest has come here from another host, with its address: whoever is on its network learns where it is
+    /// now.
+    pub(crate) fn announce(&mut self, mac: [u8; 6], turn: &mut Turn, cores: &mut Cores) {
+        let Kind::Nic(nic) = &mut self.kind else { return turn.defects.note("NIC to announce") };
+        if !nic.may_announce(mac) {
+            if self.log.allows(turn.now()) {
+                warn!(nic = self.facts.id, "another address than its own was not announced");
+            }
+            return;
+        }
+        // Each is a flood: a VMM says it a few times, 50 ms and more apart.
+        if nic.announced_at.is_some_and(|at| turn.now() < at + ANNOUNCE_INTERVAL) {
+            return;
+        }
+        nic.announced_at = Some(turn.now());
+        nic.say_announcement(mac, cores);
+    }
+
     /// Whether its guest runs here for sure: a ring is served, and none was asked back.
     pub(crate) fn surely_runs(&self) -> bool {
         self.queues.iter().any(Queue::is_attached) && self.leaving_since().is_none()
@@ -141,7 +165,7 @@ impl Manager {
             && may
         {
             let mac = shape.mac;
-            self.announce(number, mac);
+            device.announce(mac, &mut self.rooms.turn, &mut self.rooms.cores);
         }
     }
 }

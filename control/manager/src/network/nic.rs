@@ -11,9 +11,10 @@ use config::spec::LinkState;
 use control::port::At;
 use device::net::{Live, Shape};
 use schedule::Nanos;
-use sidecore::{BridgeId, Lanes, PortCounters, PortSpec};
+use sidecore::{BridgeId, Command, Lanes, PortCounters, PortSpec};
 use switch::{PortId, Rules, Spoof};
 
+use crate::cores::Cores;
 use crate::network::arrival::Arrival;
 use crate::network::host_ports::HostPorts;
 use crate::network::{Place, vlan_of};
@@ -131,6 +132,13 @@ impl NicParts {
     /// Whether its guest may say that a station of this address is here.
     pub(crate) fn may_announce(&self, mac: [u8; 6]) -> bool {
         self.plan.spoof == config::spec::Spoof::Allow || mac == self.plan.mac.0
+    }
+
+    /// Has its network learn where that address is: now, or when it is known where the NIC is.
+    pub(crate) fn say_announcement(&mut self, mac: [u8; 6], cores: &mut Cores) {
+        if let Some(At { way, home, .. }) = self.port.announce(mac) {
+            cores.send(home, Command::Announce(way.bridge, way.port, mac));
+        }
     }
 
     /// What sidecores are told of its port.

@@ -1,14 +1,10 @@
 //! What operators ask of NICs: add, change, take the cable out, remove. Shown by `views`.
 
-use std::time::Duration;
-
 use config::NicSpec;
 use config::api::{Answer, ApiError, NicList, NicView};
 use config::plan::{NicPlan, Origin};
 use config::spec::{LinkState, NicChange};
-use control::port::At;
-use sidecore::Command;
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::calls::{Answered, UNDONE, UNTIL_RESTART, check_origin, not_kept};
 use crate::defects::found;
@@ -19,9 +15,6 @@ use crate::network::host_ports::{Guest, HostPorts};
 use crate::network::views;
 use crate::opening::not_open::{NotOpen, refused_with};
 use crate::rights::{Rights, refused_rights};
-
-/// Between two announcements of a guest: VMMs leave 50 ms and more.
-const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Manager {
     pub(crate) fn list_nics(&self) -> Answer {
@@ -187,38 +180,9 @@ impl Manager {
         );
         nic.live.set_up(link == LinkState::Up);
         self.rooms.turn.touch(number);
-        self.plan_connect(number);
-    }
-
-    /// A guest has come here from another host, with its address: whoever is on its network learns
-    /// where it is now.
-    pub(crate) fn announce(&mut self, number: u32, mac: [u8; 6]) {
+        let now = self.rooms.turn.now();
         let device = self.rooms.devices.get_mut(number);
-        let device = found!(self.rooms.turn.defects, device, "device to announce");
-        let Kind::Nic(nic) = &mut device.kind else {
-            return self.rooms.turn.defects.note("NIC to announce");
-        };
-        if !nic.may_announce(mac) {
-            if device.may_log(self.rooms.turn.now()) {
-                warn!(nic = device.facts.id, "another address than its own was not announced");
-            }
-            return;
-        }
-        // Each is a flood: a VMM says it a few times, 50 ms and more apart.
-        if nic.announced_at.is_some_and(|at| self.rooms.turn.now() < at + ANNOUNCE_INTERVAL) {
-            return;
-        }
-        nic.announced_at = Some(self.rooms.turn.now());
-        self.say_announcement(number, mac);
-    }
-
-    /// Now, or when it is known where the NIC is.
-    pub(crate) fn say_announcement(&mut self, number: u32, mac: [u8; 6]) {
-        let nic =
-            found!(self.rooms.turn.defects, self.rooms.devices.nic_mut(number), "NIC to announce");
-        if let Some(At { way, home, .. }) = nic.port.announce(mac) {
-            self.rooms.cores.send(home, Command::Announce(way.bridge, way.port, mac));
-        }
+        found!(self.rooms.turn.defects, device, "NIC whose link is turned").plan_connect(now);
     }
 
     pub(crate) fn check_nic_made_by_api(&self, id: &str) -> Result<(), ApiError> {

@@ -15,7 +15,6 @@ use tracing::{debug, info};
 use crate::api::Reply;
 use crate::calls::Answered;
 use crate::defects::found;
-use crate::device::Device;
 use crate::manager::Manager;
 use crate::queue::Move;
 
@@ -165,9 +164,10 @@ impl Manager {
             );
         }
         // Not of a guest that is on its way out: it may already run elsewhere.
-        let runs = self.rooms.devices.get(number).is_some_and(Device::surely_runs);
-        if let Some(mac) = announced.filter(|_| runs) {
-            self.say_announcement(number, mac);
+        let device = self.rooms.devices.get_mut(number).filter(|device| device.surely_runs());
+        let nic = device.and_then(|device| device.kind.nic_mut());
+        if let Some((mac, nic)) = announced.zip(nic) {
+            nic.say_announcement(mac, &mut self.rooms.cores);
         }
         // What was not started meanwhile starts now.
         self.rooms.turn.touch(number);

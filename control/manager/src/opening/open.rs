@@ -198,6 +198,7 @@ impl Manager {
         }
         self.rooms.watch.wake();
         self.rooms.groups.meter(&mut device, &self.rooms.plan);
+        device.plan_connect(self.rooms.turn.now());
         self.rooms.devices.insert(number, device);
         if let Err(error) = self.plug_in(number) {
             if let Some(device) = self.rooms.devices.remove(number) {
@@ -209,7 +210,6 @@ impl Manager {
             // That its image was cut, which the next start would not see.
             self.rooms.devices.keep_begun(number, &mut self.rooms.bonds, &self.rooms.plan);
         }
-        self.plan_connect(number);
         self.export_disk(number);
         Ok(number)
     }

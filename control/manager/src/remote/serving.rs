@@ -538,11 +538,12 @@ impl Manager {
         let export = found!(self.rooms.turn.defects, export, "export of that number");
         export.held = None;
         let device = export.device;
-        let parts = self.rooms.devices.get(device).and_then(|device| device.kind.disk());
-        if parts.is_some_and(|parts| parts.stand.is_some()) {
+        let now = self.rooms.turn.now();
+        let parts = self.rooms.devices.disk_mut(device);
+        if let Some(parts) = parts.filter(|parts| parts.stand.is_some()) {
             export.leaving = Some(Leaving::Parts);
             // One that has lost data stays, and says so.
-            if !self.let_go(device) {
+            if !parts.let_go(device, now, &self.rooms.poll) {
                 self.is_let_go(key, number, false);
             }
             return;

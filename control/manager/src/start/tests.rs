@@ -7,7 +7,6 @@ use guest_memory::Seal;
 use vhost_user::{MemoryRegion, Owner, RingAddresses};
 
 use super::*;
-use crate::address_space::AddressSpace;
 use crate::bounds::Bounds;
 use crate::lent::Closer;
 use crate::network::nic::NicParts;
@@ -40,13 +39,9 @@ impl Fixture {
         let memory =
             rustix::fs::memfd_create("m", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
         rustix::fs::ftruncate(&memory, LEN).expect("sized");
-        let (addresses, seal) = (AddressSpace::default(), Seal::Any);
-        let mut front_end = FrontEnd::new(
-            kind.personality(),
-            seal,
-            (&addresses, &Bounds::without_limits()),
-            &closer,
-        );
+        let seal = Seal::Any;
+        let mut front_end =
+            FrontEnd::new(kind.personality(), seal, &Bounds::without_limits(), &closer);
         let region = MemoryRegion { gpa: 0, size: LEN, user: 0, offset: 0 };
         let lent = Lent::new(memory.try_clone().expect("a descriptor"), &closer);
         front_end.set_memory(&[region], vec![lent]).expect("taken");

@@ -200,11 +200,8 @@ impl Manager {
             return Ok(());
         };
         let ConnectionEstate { runs, socket, told, unread, unsent, untold } = estate;
-        let mut connection = device.new_connection(
-            socket,
-            (&self.rooms.addresses, &self.rooms.bounds),
-            self.rooms.turn.now(),
-        );
+        let mut connection =
+            device.new_connection(socket, &self.rooms.bounds, self.rooms.turn.now());
         connection.beginning = Beginning::over();
         connection.front_end.may_run = runs;
         let is_first = device.connections.values().all(|connection| connection.extra.is_some());
@@ -295,7 +292,7 @@ impl Manager {
         for number in gone.unwrap_or_default() {
             let runner = self.rooms.devices.get(number).and_then(|device| device.runner);
             if let Some(id) = runner {
-                self.close_connection(number, id, "it was gone when another process took over");
+                self.front_ends().close(number, id, "it was gone when another process took over");
             }
         }
         self.rooms.devices.values_mut().for_each(Device::has_stayed);
@@ -330,8 +327,12 @@ impl Manager {
             connections.map(|(id, _)| (device.number, *id)).collect::<Vec<_>>()
         };
         let early: Vec<(u32, u32)> = self.rooms.devices.values().flat_map(early).collect();
+        if !early.is_empty() {
+            // What they say is known to no other process.
+            self.settle_for_good();
+        }
         for (number, id) in early {
-            self.serve_connection(number, id, false);
+            self.front_ends().serve(number, id, false);
         }
         let estate =
             found!(self.rooms.turn.defects, self.rooms.estate.take(), "estate of a predecessor");
@@ -347,7 +348,7 @@ impl Manager {
         let all = connections
             .flat_map(|(number, device)| device.connections.keys().map(|id| (*number, *id)));
         for (number, id) in all.collect::<Vec<_>>() {
-            self.watch_connection(number, id);
+            self.front_ends().watch(number, id);
         }
     }
 }

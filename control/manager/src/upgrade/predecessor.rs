@@ -398,7 +398,7 @@ impl Manager {
         };
         let ill: Vec<(u32, u32)> = self.rooms.devices.values().flat_map(ill).collect();
         for (number, id) in ill {
-            self.close_connection(number, id, "it took away memory that it had lent");
+            self.front_ends().close(number, id, "it took away memory that it had lent");
         }
     }
 
@@ -418,7 +418,7 @@ impl Manager {
             self.send_all_out();
         }
         self.hear_links_later();
-        self.release_held_connections();
+        self.front_ends().release_all();
         self.rooms.turn.touch_all(self.rooms.devices.keys().copied());
         if let Some(reply) = upgrade.reply.take() {
             reply.answer(Err(refused(why)));

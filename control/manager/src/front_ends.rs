@@ -1,0 +1,361 @@
+//! Front-ends come and go.
+//!
+//! They are accepted, called, given up and closed here; what they say is heard in `messages`. A room's
+//! queues stay with their sidecores until they are back (`queue`). Not here: what one front-end has lent
+//! (`front_end`), and what it is (`device::Connection`). Called by `manager`, and by whoever ends a front-end.
+
+mod messages;
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use control::connection::Cause;
+use control::mode::Mode;
+use guest_memory::Loss;
+use sidecore::{QueueKey, Served, ServedSpec};
+use tracing::{info, warn};
+use vhost_user::Scope;
+
+use crate::bonds::Bonds;
+use crate::bounds::Bounds;
+use crate::cores::Cores;
+use crate::defects::{found, late};
+use crate::device::{CONNECTIONS_MAX, Connection};
+use crate::devices::Devices;
+use crate::lent::Lent;
+use crate::poll::{Poll, Token};
+use crate::queue::{Back, Owner, Queue};
+use crate::sockets;
+use crate::turn::Turn;
+use crate::views;
+
+/// Between two attempts to accept when descriptors ran out: most likely some are being closed.
+const ACCEPT_INTERVAL: Duration = Duration::from_millis(100);
+/// How long nobody is accepted while connections before wait to be closed, and no descriptor is free.
+const CLOSING_INTERVAL: Duration = Duration::from_millis(10);
+/// How long no front-end is taken after one that made a sidecore wait.
+const SHUT_OUT_TIME: Duration = Duration::from_secs(10);
+
+/// All front-ends, and what they reach.
+pub(crate) struct FrontEnds<'a> {
+    pub(crate) turn: &'a mut Turn,
+    pub(crate) devices: &'a mut Devices,
+    pub(crate) cores: &'a mut Cores,
+    pub(crate) poll: &'a Poll,
+    pub(crate) bounds: &'a Bounds,
+    pub(crate) bonds: &'a mut Bonds,
+    pub(crate) mode: Mode,
+}
+
+/// They come.
+impl FrontEnds<'_> {
+    /// Takes the connections that wait at a device's socket.
+    pub(crate) fn accept(&mut self, number: u32) {
+        for _ in 0..CONNECTIONS_MAX {
+            let Some(device) = self.devices.get_mut(number) else { return late("device") };
+            let Some(listener) = device.listener() else { return late("socket") };
+            // Each one that gives way to the next holds a descriptor until it is closed.
+            if device.closer.is_full() || device.is_short_while_closing(self.bounds) {
+                let until = self.turn.now() + CLOSING_INTERVAL;
+                return device.pause(self.poll, until);
+            }
+            match sockets::accept(listener) {
+                Ok(Some(socket)) => self.add(number, socket),
+                Ok(None) => return,
+                Err(error) if self.refuse_for_want_of_descriptors(number, &error) => {}
+                Err(error) => return self.stop_accepting(number, &error),
+            }
+        }
+    }
+
+    /// When no descriptor is left, the one in reserve is given up for a moment, so that whoever
+    /// connects sees that he is refused. False when that is not possible.
+    fn refuse_for_want_of_descriptors(&mut self, number: u32, error: &std::io::Error) -> bool {
+        let none_left = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE];
+        if !none_left.iter().any(|e| error.raw_os_error() == Some(e.raw_os_error())) {
+            return false;
+        }
+        let device = self.devices.get_mut(number);
+        let device = found!(self.turn.defects, device, "device that accepts");
+        if !self.bounds.give_reserve_up() {
+            return false;
+        }
+        let accepted = device.listener().map(sockets::accept);
+        self.bounds.hold_reserve();
+        let Some(Ok(Some(socket))) = accepted else { return false };
+        device.closer.close(socket);
+        device.problem = Some(format!("a connection was refused: {error}; raise LimitNOFILE"));
+        if device.may_log(self.turn.now()) {
+            warn!(device = device.facts.id, %error, "refused a connection; raise LimitNOFILE");
+        }
+        self.bounds.hold_reserve();
+        true
+    }
+
+    /// No descriptor is left, most likely: the listener would only say so again and again, so it is
+    /// left alone for a while.
+    fn stop_accepting(&mut self, number: u32, error: &std::io::Error) {
+        let device = self.devices.get_mut(number);
+        let device = found!(self.turn.defects, device, "device that could not accept");
+        self.bounds.hold_reserve();
+        if device.may_log(self.turn.now()) {
+            warn!(device = device.facts.id, %error, "a connection could not be accepted");
+        }
+        device.problem = Some(format!("a connection could not be accepted: {error}"));
+        device.pause(self.poll, self.turn.now() + ACCEPT_INTERVAL);
+    }
+
+    /// Calls the front-end of a device (mode `connect`), if nobody is there.
+    pub(crate) fn call(&mut self, number: u32) {
+        let device = self.devices.get_mut(number);
+        let device = found!(self.turn.defects, device, "device to connect");
+        if !device.connections.is_empty() {
+            return;
+        }
+        let Some(socket) = device.call(self.turn.now()) else { return };
+        self.add(number, socket);
+        // If it was not taken in.
+        let device = self.devices.get_mut(number);
+        found!(self.turn.defects, device, "device to connect").plan_connect(self.turn.now());
+    }
+
+    /// Takes a connection in, unless the device has too many.
+    pub(crate) fn add(&mut self, number: u32, socket: OwnedFd) {
+        let id = self.devices.number_connection();
+        let device = self.devices.get_mut(number);
+        let device = found!(self.turn.defects, device, "device that was connected to");
+        if device.kind.is_off() {
+            return device.closer.close(socket);
+        }
+        let now = self.turn.now();
+        if let Some(until) = device.shut_until(now) {
+            device.closer.close(socket);
+            let left_s = until.duration_since(now).as_secs() + 1;
+            if device.may_log(self.turn.now()) {
+                warn!(
+                    device = device.facts.id,
+                    left_s, "refused a connection: one has made a call wait"
+                );
+            }
+            return;
+        }
+        // The part of one connection that its device was promised.
+        let first = device.connections.values().all(|connection| connection.extra.is_some());
+        let mut extra = if first { None } else { self.bounds.claim_connection(device.facts.rings) };
+        if device.connections.len() >= CONNECTIONS_MAX || (!first && extra.is_none()) {
+            // Whoever connected and fell silent must not keep the VMM out.
+            let silent =
+                device.connections.iter().filter(|(_, connection)| connection.gives_way(now));
+            let Some(silent) =
+                silent.min_by_key(|(_, connection)| connection.life.heard_at()).map(|(id, _)| *id)
+            else {
+                device.closer.close(socket);
+                if device.may_log(self.turn.now()) {
+                    let id = &device.facts.id;
+                    let there = device.connections.len();
+                    let why = match there < CONNECTIONS_MAX {
+                        true => ", and no descriptor is promised to nobody: raise LimitNOFILE",
+                        false => " already",
+                    };
+                    warn!(device = id, "refused a connection: {there} are there{why}");
+                }
+                return;
+            };
+            // What it had is this one's.
+            let freed =
+                device.connections.get_mut(&silent).and_then(|connection| connection.extra.take());
+            extra = extra.or(freed);
+            self.close(number, silent, "another connection takes its place");
+        }
+        let device = self.devices.get_mut(number);
+        let device = found!(self.turn.defects, device, "device that was connected to");
+        let mut connection = device.new_connection(socket, self.bounds, now);
+        connection.extra = extra;
+        if let Err(error) = self.poll.add(connection.frames.socket(), Token::Connection(number, id))
+        {
+            if device.may_log(self.turn.now()) {
+                warn!(device = device.facts.id, %error, "a connection cannot be watched");
+            }
+            return;
+        }
+        (device.problem, device.unanswered) = (None, None);
+        if device.runner.is_none() {
+            device.queues.iter_mut().for_each(Queue::forget_problem);
+        }
+        device.connections.insert(id, connection);
+        if device.may_log(self.turn.now()) {
+            info!(device = device.facts.id, "a front-end connected");
+        }
+    }
+}
+
+/// They go.
+impl FrontEnds<'_> {
+    /// A sidecore gave a queue back, or refused it for that reason. Gives where its ring stands, if a link had it
+    /// served.
+    pub(crate) fn queue_is_back(
+        &mut self,
+        core: usize,
+        served: Box<Served>,
+        problem: Option<&str>,
+    ) -> Option<u32> {
+        let (key, base, left) = (served.key(), served.queue().base(), served.queue().left());
+        let ServedSpec { memory, gate, .. } = served.into_spec();
+        let made_wait = memory.health().loss() == Some(Loss::Call);
+        let device = self.devices.get_mut(key.device);
+        let device = found!(self.turn.defects, device, "device of a queue that came back");
+        if device.kind.nic().is_none() {
+            self.cores.give_load(core, 1);
+        }
+        let queue = device.queues.get_mut(usize::from(key.queue));
+        let queue = found!(self.turn.defects, queue, "queue of the number that came back");
+        let back = queue.come_back(base, gate, self.mode.is_frozen());
+        let back = found!(self.turn.defects, back, "sidecore that had the queue which came back");
+        let Back { was, called_off, .. } = back;
+        called_off.into_iter().for_each(|id| self.turn.call_off(id));
+        self.turn.touch(key.device);
+        let Owner::Connection(id) = was.owner else { return Some(base) };
+        let connection = device.connections.get_mut(&id);
+        if let Some(problem) = problem {
+            queue.is_refused(problem, connection.map(|it| (id, it.session.changes())));
+        } else if let Some(connection) = connection.filter(|_| left == 0) {
+            // What is left is in the record, and whoever has that goes by it.
+            connection.session.stopped_at(key.queue, base);
+        }
+        if let Some(problem) = problem
+            && device.log.allows(self.turn.now())
+        {
+            warn!(device = device.facts.id, queue = key.queue, "not served: {problem}");
+        }
+        match made_wait {
+            // Whoever was gone before the sidecore could say so is not spared for that.
+            true => self.shut_out(key.device, id),
+            false => self.come_back(key.device, id),
+        }
+        None
+    }
+
+    /// Nobody may be connected: when the queues are back the front-end goes, and finds no socket. It
+    /// comes again each second then, and its guest sees no carrier.
+    pub(crate) fn keep_off(&mut self, number: u32) {
+        let device = self.devices.get_mut(number);
+        let device = found!(self.turn.defects, device, "device to keep off");
+        if device.detach_all(self.turn, self.cores) {
+            return;
+        }
+        device.turn_off();
+        for connection in device.connections.keys().copied().collect::<Vec<_>>() {
+            self.close(number, connection, "its connection is down");
+        }
+    }
+
+    /// Ends the front-ends of a device that are silent for too long, and those that wait for too
+    /// long for a disk that does not answer.
+    pub(crate) fn close_overdue(&mut self, number: u32, now: Instant) {
+        let device = self.devices.get_mut(number);
+        let device = found!(self.turn.defects, device, "device whose front-ends are overdue");
+        if let Some(unsaid) = device.log.take_unsaid(now) {
+            warn!(device = device.facts.id, "{unsaid} more lines about it were not written");
+        }
+        let overdue = |(id, connection): (&u32, &Connection)| Some((*id, connection.overdue(now)?));
+        let overdue: Vec<(u32, &str)> = device.connections.iter().filter_map(overdue).collect();
+        let gives_up = |id: &u32| device.gives_up_at(*id).is_some_and(|at| at <= now);
+        let given_up: Vec<u32> = device.connections.keys().copied().filter(gives_up).collect();
+        for (id, why) in overdue {
+            self.close(number, id, why);
+        }
+        for id in given_up {
+            self.give_up(number, id);
+        }
+    }
+
+    /// The disk does not answer: the connection ends without the reply that would say it did. The
+    /// queue stays with its sidecore until the kernel lets go, and nothing of it is shown any more.
+    fn give_up(&mut self, number: u32, id: u32) {
+        let device = self.devices.get_mut(number);
+        let device = found!(self.turn.defects, device, "device whose front-end is given up");
+        let requests = device.unanswered_requests();
+        let time_s = device.facts.drain_timeout_s;
+        let connection = device.connections.get(&id);
+        let what = match connection.and_then(|it| it.life.waits()).map(|(_, cause)| cause) {
+            Some(Cause::Start) => "a ring to start that is to stop".to_string(),
+            Some(Cause::Parting) => "the disk to make stable what was written".to_string(),
+            Some(Cause::Queues) | None => views::unanswered(requests),
+        };
+        let why = format!("{time_s} s waited for {what}");
+        connection.into_iter().for_each(|connection| connection.front_end.abandon());
+        warn!(device = device.facts.id, "{why}; its front-end's connection is closed");
+        self.close(number, id, &why);
+    }
+
+    /// A queue takes nothing more, for that reason.
+    pub(crate) fn queue_failed(&mut self, key: QueueKey, violation: &str) {
+        // The sidecore that had it then may be heard after the one that it has moved to, and has gone home from.
+        let Some(device) = self.devices.get_mut(key.device) else { return late("device") };
+        let queue = device.queues.get_mut(usize::from(key.queue));
+        let queue = found!(self.turn.defects, queue, "queue of the number that is stopped");
+        let id = match queue.place().map(|place| place.owner) {
+            Some(Owner::Connection(id)) => id,
+            // Its ring is this daemon's own, and a link is its driver.
+            Some(Owner::Link) => return self.turn.defects.note("sound ring of a link"),
+            None => return late("service"),
+        };
+        // A front-end that has gone leaves no problem behind: the next one starts the queue anew.
+        let Some(connection) = device.connections.get_mut(&id) else {
+            return late("front-end");
+        };
+        queue.stop(violation);
+        if device.log.allows(self.turn.now()) {
+            warn!(device = device.facts.id, queue = key.queue, "it is stopped: {violation}");
+        }
+        // Without a descriptor left, only the counters and the log tell.
+        if let Some(Ok(err)) = connection.session.failed(key.queue).map(Lent::try_clone) {
+            device.closer.signal(err);
+        }
+        if connection.front_end.loss() == Some(Loss::Call) {
+            self.shut_out(key.device, id);
+        }
+    }
+
+    /// A front-end made a sidecore wait, which serves others too: it may do so once in a while.
+    pub(crate) fn shut_out(&mut self, number: u32, connection: u32) {
+        let device = self.devices.get_mut(number);
+        let device = found!(self.turn.defects, device, "device whose front-end is shut out");
+        let until = self.turn.now() + SHUT_OUT_TIME;
+        device.shut_out(until);
+        device.problem = Some(format!(
+            "its front-end made a call descriptor block, which holds up others; no front-end is \
+             taken for {} s",
+            SHUT_OUT_TIME.as_secs()
+        ));
+        self.close(number, connection, "its call descriptor was made to block");
+    }
+
+    /// Forgets a front-end. Its queues are asked for; until they are back, no other front-end's
+    /// start.
+    pub(crate) fn close(&mut self, number: u32, id: u32, why: &str) {
+        let device = self.devices.get_mut(number);
+        let device = found!(self.turn.defects, device, "device whose front-end goes");
+        // Its rings were stopped one by one before.
+        let is_over = device.runner == Some(id) && !device.is_going() && !device.is_started(None);
+        if device.connections.remove(&id).is_none() {
+            return;
+        }
+        if device.may_log(self.turn.now()) {
+            info!(device = device.facts.id, "a front-end is gone: {why}");
+        }
+        if device.runner == Some(id) {
+            device.runner = None;
+            device.kind.reset();
+            device.queues.iter_mut().for_each(Queue::forget_violation);
+        }
+        for queue in device.attached_in(id, Scope::All) {
+            device.detach(queue, self.turn, self.cores);
+        }
+        if is_over && let Some(disk) = device.kind.disk_mut() {
+            disk.forget_parted(self.bonds);
+        }
+        device.plan_connect(self.turn.now());
+        self.turn.touch(number);
+    }
+}
