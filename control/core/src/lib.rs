@@ -6,6 +6,7 @@
 //!
 //! | module | |
 //! |---|---|
+//! | [`upgrade`] | what each side of one may do when, and when the other ends |
 //! | [`device`] | whether a device stays, and how front-ends come to it |
 //! | [`call`] | operators' calls that wait |
 //! | [`connection`] | a front-end, and the message of it that waits |
@@ -30,6 +31,7 @@ pub mod placement;
 pub mod port;
 pub mod queue;
 pub mod retry;
+pub mod upgrade;
 pub mod uplink;
 
 use std::fmt::Debug;
