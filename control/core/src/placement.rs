@@ -101,6 +101,17 @@ impl Sidecores {
         place.filter(has_room).or_else(|| self.place_fixed())
     }
 
+    /// For a queue that starts: where it was, if it `was_at` one of these and maybe by an operator's hand, otherwise as
+    /// one that can be moved. Gives whether it is there by hand, too.
+    pub fn place_again(
+        &self,
+        was_at: Option<(usize, bool)>,
+        node: Option<u32>,
+    ) -> Option<(usize, bool)> {
+        let before = was_at.filter(|(core, _)| *core < self.count());
+        before.or_else(|| Some((self.place_movable(node, 1)?, false)))
+    }
+
     /// Whether another look at the loads will tell more soon.
     pub fn is_restless(&self) -> bool {
         self.rule.is_restless()
@@ -181,6 +192,14 @@ mod tests {
         assert_eq!(all.place_movable(Some(1), 1), Some(0));
         assert_eq!((all.node(1), all.has_nodes()), (Some(1), true));
         assert_eq!((with(&[0]).node(0), with(&[0]).has_nodes()), (None, false));
+    }
+
+    #[test]
+    fn a_queue_that_was_asked_for_goes_back_where_it_was_if_that_is_there() {
+        let all = with(&[5, 9]);
+        assert_eq!(all.place_again(Some((1, true)), None), Some((1, true)), "though it is parked");
+        assert_eq!(all.place_again(Some((2, true)), None), Some((0, false)), "there are fewer now");
+        assert_eq!(all.place_again(None, None), Some((0, false)));
     }
 
     #[test]

@@ -16,17 +16,14 @@ use tracing::{debug, error, info, warn};
 use vcpu_tracker::{Tracker, Unavailable};
 
 use crate::api::{self, Entrance, Server};
-use crate::balance::{Balance, nodes_of};
 use crate::bonds::Bonds;
 use crate::bounds::Bounds;
 use crate::calls::waiting::Waiting;
 use crate::clock::now;
-use crate::cores::{self, Cores};
 use crate::devices::Devices;
 use crate::guests::Guests;
 use crate::kind::DevicePlan;
 use crate::manager::{End, INBOX_INTERVAL, Manager};
-use crate::moves::Moves;
 use crate::network::Network;
 use crate::network::taps::MadeTaps;
 use crate::opening::openers::Openers;
@@ -36,6 +33,8 @@ use crate::remote::Remote;
 use crate::rights::Rights;
 use crate::rooms::Rooms;
 use crate::service::Groups;
+use crate::sidecores::moves::Moves;
+use crate::sidecores::{self, Cores};
 use crate::state::{self, StateFile};
 use crate::turn::Turn;
 use crate::unsynced::Unsynced;
@@ -125,18 +124,16 @@ fn begin(
 ) -> Result<(Manager, Entrance), StartError> {
     let poll = Poll::new().map_err(StartError::Loop)?;
     let openers = Openers::new().map_err(StartError::Loop)?;
-    let workers = cores::leave(&plan.sidecores.cpus);
+    let workers = sidecores::leave(&plan.sidecores.cpus);
     let (entrance, calls) = open_api(plan, estate.as_mut())?;
     let (state, entrance) = open_state(plan, estate.as_mut(), entrance)?;
     let listening = entrance.listening().map_err(StartError::ApiSockets)?;
     let now = now();
     let cores = Cores::launch(&plan.sidecores, workers, now).map_err(StartError::Sidecore)?;
     take_short_turns();
-    let nodes = nodes_of(&plan.sidecores.cpus, &host::Topology::of_this_host());
-    let balance = Balance::new(cores.all.len(), nodes, plan.sidecores.min, now);
     let uplinks = plan.switches.iter().map(|switch| switch.uplinks.len()).sum();
     let inherited = estate.as_ref().map_or(0, Estate::descriptors);
-    let bounds = Bounds::of_this_process(cores.all.len(), uplinks, inherited);
+    let bounds = Bounds::of_this_process(cores.count(), uplinks, inherited);
     bounds.hold_reserve();
     let rooms = Rooms {
         estate,
@@ -149,7 +146,6 @@ fn begin(
         bonds: Bonds::in_folder(&plan.daemon.state_dir),
         watch: Watch::from(now),
         cores,
-        balance,
         devices: Devices::default(),
         network: Network::default(),
         taps: MadeTaps::in_folder(&plan.daemon.state_dir),
@@ -303,7 +299,7 @@ fn serve(mut manager: Manager, mut server: Server) -> Result<(), StartError> {
     }
     (manager.rooms.options.ready)();
     let (devices, shut) = (manager.rooms.devices.len(), manager.rooms.shut.len());
-    info!(devices, shut, sidecores = manager.rooms.cores.all.len(), "serving");
+    info!(devices, shut, sidecores = manager.rooms.cores.count(), "serving");
     manager.rooms.shut.log();
     let (pid, answered) = loop {
         let handed_over = match manager.turn_until_stopped() {
@@ -385,10 +381,10 @@ impl Manager {
         let mut all = plan.clone();
         // Before anything is opened.
         let kept = state::plan_kept(&self.rooms.state, &mut all)?;
-        for (index, core) in self.rooms.cores.all.iter().enumerate() {
+        for (index, core) in self.rooms.cores.handles().enumerate() {
             self.rooms
                 .poll
-                .add(core.handle.event_fd(), Token::Core(index as u32))
+                .add(core.event_fd(), Token::Core(index as u32))
                 .map_err(StartError::Loop)?;
         }
         self.rooms.poll.add(self.calls.wake_fd(), Token::Calls).map_err(StartError::Loop)?;

@@ -13,13 +13,13 @@ use config::spec::Mode;
 use control::connection::{Cause, Life, Overdue};
 pub(crate) use control::device::Due;
 use control::device::{Door, Existence};
+use control::moves::NotMoved;
 use guest_memory::Seal;
 use sidecore::{Command, QueueKey, instant_of, nanos_of};
 use vhost_user::{Message, Scope, Session};
 
 use crate::bonds::vmm::Vmm;
 use crate::bounds::{Bounds, Claim};
-use crate::cores::Cores;
 use crate::defects::{Defects, found};
 use crate::disk::{Admission, DiskParts};
 use crate::frame_socket::FrameSocket;
@@ -34,10 +34,11 @@ use crate::poll::{Poll, Token};
 use crate::queue::{Asked, Left, Owner, Queue};
 use crate::rights::Rights;
 use crate::service::{Flow, Metered};
+use crate::sidecores::Cores;
+use crate::sidecores::whereabouts::Whereabouts;
 use crate::sockets;
 use crate::start::{self, RingError};
 use crate::turn::Turn;
-use crate::whereabouts::Whereabouts;
 
 /// Between two attempts to connect to a front-end, or to make a socket.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -275,6 +276,13 @@ impl Device {
         self.facts.mode == Mode::Listen && self.door.is_closed()
     }
 
+    /// The NUMA node of its guest's memory, as far as that is known.
+    pub(crate) fn memory_node(&mut self, now: Instant) -> Option<u32> {
+        let runner = self.runner?;
+        let front_end = &self.connections.get(&runner)?.front_end;
+        self.whereabouts.memory_node(runner, front_end, now)
+    }
+
     /// Whether its queues are where a link is, and stay there.
     pub(crate) fn is_fixed(&self) -> bool {
         self.door.is_exported() || self.kind.disk().is_some_and(|disk| disk.remote.is_some())
@@ -322,7 +330,7 @@ impl Device {
         let queue = self.queues.get_mut(usize::from(index));
         let queue = found!(turn.defects, queue, "queue to ask for");
         let Asked::Tell(called_off) = queue.ask(finishes, turn.now()) else { return };
-        called_off.into_iter().for_each(|id| turn.call_off(id));
+        called_off.into_iter().for_each(|id| turn.call_off(id, NotMoved::Stopped));
         let key = self.key(index);
         let command = if finishes { Command::Finish(key) } else { Command::Detach(key) };
         self.tell(index, command, turn, cores);

@@ -11,7 +11,6 @@ use tracing::warn;
 use sidecore::Command;
 
 use crate::bonds::{Bonds, unkept};
-use crate::cores::Cores;
 use crate::defects::found;
 use crate::device::Device;
 use crate::disk::DiskParts;
@@ -20,6 +19,7 @@ use crate::images::FileId;
 use crate::network::nic::NicParts;
 use crate::opening::not_open::NotOpen;
 use crate::queue::Queue;
+use crate::sidecores::Cores;
 use crate::turn::Turn;
 
 /// Disks and NICs that are open. A number is never used again.

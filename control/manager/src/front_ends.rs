@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use control::connection::Cause;
 use control::mode::Mode;
+use control::moves::NotMoved;
 use guest_memory::Loss;
 use sidecore::{QueueKey, Served, ServedSpec};
 use tracing::{info, warn};
@@ -18,13 +19,13 @@ use vhost_user::Scope;
 
 use crate::bonds::Bonds;
 use crate::bounds::Bounds;
-use crate::cores::Cores;
 use crate::defects::{found, late};
 use crate::device::{CONNECTIONS_MAX, Connection};
 use crate::devices::Devices;
 use crate::lent::Lent;
 use crate::poll::{Poll, Token};
 use crate::queue::{Back, Owner, Queue};
+use crate::sidecores::Cores;
 use crate::sockets;
 use crate::turn::Turn;
 use crate::views;
@@ -212,7 +213,7 @@ impl FrontEnds<'_> {
         let back = queue.come_back(base, gate, self.mode.is_frozen());
         let back = found!(self.turn.defects, back, "sidecore that had the queue which came back");
         let Back { was, called_off, .. } = back;
-        called_off.into_iter().for_each(|id| self.turn.call_off(id));
+        called_off.into_iter().for_each(|id| self.turn.call_off(id, NotMoved::Stopped));
         self.turn.touch(key.device);
         let Owner::Connection(id) = was.owner else { return Some(base) };
         let connection = device.connections.get_mut(&id);

@@ -28,8 +28,7 @@
 //! | `lent` | descriptors that came from outside |
 //! | `log_rate` | how much one disk may write into the log |
 //! | `queue` | a queue: its life, its ring, what is kept of it |
-//! | `cores`, `moves` | the sidecores from this side; queues that go from one to another |
-//! | `balance`, `whereabouts` | loads, and which sidecores are in use; on which node a guest's memory is |
+//! | `sidecores` | the sidecores from this side: their loads, where a queue goes, and what is on its way |
 //! | `guests` | guests' vCPUs: found and followed, asked for, shown, and seen on sidecores' processors |
 //! | `watch` | a look once a second whether images are where they were |
 //! | `image` | which images are the same, and when a guest waits for its own |
@@ -44,14 +43,12 @@
 
 mod address_space;
 pub mod api;
-mod balance;
 mod begin;
 mod bonds;
 mod bounds;
 mod calls;
 pub mod check;
 mod clock;
-mod cores;
 mod daemon_view;
 mod defects;
 mod device;
@@ -71,7 +68,6 @@ mod kind;
 mod lent;
 mod log_rate;
 mod manager;
-mod moves;
 mod network;
 mod opening;
 mod poll;
@@ -82,6 +78,7 @@ mod remote;
 mod rights;
 mod rooms;
 mod service;
+mod sidecores;
 mod sockets;
 mod stalls;
 mod start;
@@ -92,7 +89,6 @@ mod unsynced;
 pub mod upgrade;
 mod views;
 mod watch;
-mod whereabouts;
 
 pub use begin::{Options, StartError, run};
 pub use bounds::BoundsError;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use config::api::{ApiError, ErrorKind};
 use control::drain::Drain;
-use sidecore::{Command, Event};
+use sidecore::{Command, Event, MoveId, QueueKey, Stay};
 use tracing::warn;
 
 use crate::api::{Calls, Listening};
@@ -22,6 +22,7 @@ use crate::poll::Token;
 use crate::queue::{Owner, Place, Queue};
 use crate::reload::Reloading;
 use crate::rooms::Rooms;
+use crate::sidecores::balance::Relief;
 use crate::upgrade::guard::Probation;
 use crate::upgrade::links::SavedSeat;
 use crate::upgrade::predecessor::{HandedOver, Upgrade};
@@ -32,8 +33,6 @@ mod drain;
 const EVENTS_PER_TURN: u32 = 256;
 /// Calls of the API that are answered before others are heard: each may look at thousands of disks.
 const CALLS_PER_TURN: u32 = 2;
-/// Why a move does not come about.
-const STOPPED: &str = "it is being stopped";
 /// How soon a full inbox is tried again.
 pub(crate) const INBOX_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -145,8 +144,7 @@ impl Manager {
         let due = due.chain(uplinks).chain(self.rooms.cores.due_at());
         let links = self.rooms.remote.due_at().filter(|_| self.stop_by.is_none());
         let due = due.chain(links).chain(self.rooms.guests.due_at(self.rooms.turn.now()));
-        let due =
-            due.chain(self.rooms.balance.due_at(&self.rooms.cores)).chain(self.idle_peers_due_at());
+        let due = due.chain(self.rooms.cores.look_at()).chain(self.idle_peers_due_at());
         let due = due.chain(self.rooms.watch.due_at()).chain(self.failures_due_at());
         let due = due.chain(self.rooms.state.lock_due_at());
         let due = due
@@ -161,23 +159,23 @@ impl Manager {
     }
 
     pub(crate) fn hear_core(&mut self, core: usize) {
-        let handle = self.rooms.cores.all.get(core).map(|core| &core.handle);
+        let handle = self.rooms.cores.handle(core);
         let handle = found!(self.rooms.turn.defects, handle, "sidecore that is polled");
         // Reset before looking, so that what comes later is heard again.
         let _ = rustix::io::read(handle.event_fd(), &mut [0; 8]);
         for heard in 0.. {
             if heard == EVENTS_PER_TURN {
                 // Others are heard in between.
-                if let Some(core) = self.rooms.cores.all.get(core) {
-                    let _ = rustix::io::write(core.handle.event_fd(), &1u64.to_ne_bytes());
+                if let Some(handle) = self.rooms.cores.handle(core) {
+                    let _ = rustix::io::write(handle.event_fd(), &1u64.to_ne_bytes());
                 }
                 return;
             }
             let Some(event) = self.rooms.cores.take_event(core) else { return };
             match event {
-                Event::Prepared(id) => self.move_is_prepared(id),
+                Event::Prepared(id) => self.rooms.move_is_prepared(id),
                 Event::Moved(id) => self.move_is_over(id, None),
-                Event::Stayed(id, why) => self.move_is_over(id, Some(&why)),
+                Event::Stayed(id, why) => self.move_is_over(id, Some(why)),
                 Event::Detached(served) => {
                     let device = served.key().device;
                     self.queue_is_back(core, served, None);
@@ -217,10 +215,25 @@ impl Manager {
         self.rooms.front_ends(mode)
     }
 
-    /// Whoever waits for moves that were called off is told.
-    fn end_called_off(&mut self) {
-        for id in self.rooms.turn.take_called_off() {
-            self.move_ended(id, Some(STOPPED));
+    /// Something is at its new sidecore, or (with a reason) still at the old one.
+    fn move_is_over(&mut self, id: MoveId, why: Option<Stay>) {
+        if let Some((nic, why)) = self.rooms.move_is_over(id, why) {
+            self.nic_move_is_over(id, nic, why);
+        }
+    }
+
+    /// Looks at the loads, if that is due, and has move what is to.
+    fn balance(&mut self, now: Instant) {
+        let is_due = self.rooms.cores.look_at().is_some_and(|due| due <= now);
+        // Nobody is to be on the way when another process takes over.
+        if !is_due || self.mode().is_stopping() || self.upgrade.is_some() {
+            return;
+        }
+        for Relief { device, queue, to } in self.rooms.look_at_loads() {
+            match queue {
+                Some(queue) => self.rooms.relieve(QueueKey { device, queue }, to),
+                None => self.relieve_of_nic(device, to),
+            }
         }
     }
 
@@ -233,7 +246,8 @@ impl Manager {
             self.rooms.turn.tick();
             self.settle_device(number);
         }
-        self.end_called_off();
+        self.rooms.moves.end_called_off(&mut self.rooms.turn);
+        self.answer_moved();
     }
 
     pub(crate) fn settle_device(&mut self, number: u32) {
@@ -286,20 +300,22 @@ impl Manager {
                 self.rooms.devices.keep_begun(number, &mut self.rooms.bonds, &self.rooms.plan);
                 let was_at =
                     self.rooms.devices.queue_mut(number, index).and_then(Queue::take_again);
-                let was_at = was_at.filter(|(core, _)| *core < self.rooms.cores.all.len());
-                let place = home.unwrap_or_else(|| self.place_again(number, was_at));
-                let sidecore =
+                let was_by_hand = was_at.is_some_and(|(_, by_hand)| by_hand);
+                let place = match home {
+                    Some(home) => home.map(|home| (home, was_by_hand)),
+                    None => self.rooms.place_again(number, was_at),
+                };
+                let (core, by_hand) =
                     found!(self.rooms.turn.defects, place, "sidecore for a queue that starts");
-                let by_hand = was_at.is_some_and(|(_, by_hand)| by_hand);
-                let place = Place { core: sidecore, owner: Owner::Connection(connection), by_hand };
+                let place = Place { core, owner: Owner::Connection(connection), by_hand };
                 let queue = self.rooms.devices.queue_mut(number, index);
                 if !queue.is_some_and(|queue| queue.attach(place)) {
                     return self.rooms.turn.defects.note("idle queue to start");
                 }
                 if !is_nic {
-                    self.rooms.cores.take_load(sidecore, 1);
+                    self.rooms.cores.take_load(core, 1);
                 }
-                self.rooms.cores.send(sidecore, Command::Attach(served));
+                self.rooms.cores.send(core, Command::Attach(served));
             }
             Ok(None) => {}
             Err(error) => {
@@ -356,13 +372,6 @@ impl Manager {
                 None => {}
             }
         }
-    }
-
-    /// Where its queue was before it was asked for, or wherever suits.
-    fn place_again(&mut self, number: u32, was_at: Option<(usize, bool)>) -> Option<usize> {
-        let Some((core, _)) = was_at else { return self.place_movable(number, 1) };
-        self.rooms.balance.wake(core);
-        Some(core)
     }
 
     /// Whoever asks while another process takes over is to ask that one.

@@ -197,8 +197,8 @@ impl Manager {
         let rings = usize::from(device.facts.rings);
         let (peer, id) = (nic.plan.peer.clone(), nic.plan.id.clone());
         let home = match &peer {
-            NicPeer::Switch(_) => self.place_movable(number, rings),
-            NicPeer::Host(_) => self.place_fixed(),
+            NicPeer::Switch(_) => self.rooms.place_movable(number, rings),
+            NicPeer::Host(_) => self.rooms.cores.place_fixed(),
         };
         let was_at = self.home_before(number);
         let home = was_at.map(|(home, _)| home).or(home).unwrap_or_default();
@@ -241,9 +241,9 @@ impl Manager {
     fn home_before(&mut self, number: u32) -> Option<(usize, bool)> {
         let plan = self.rooms.devices.get(number)?.kind.plan();
         let device = self.rooms.estate.as_mut()?.device_of(&plan)?;
-        let nic = device.words.nic.as_ref().filter(|nic| nic.home < self.rooms.cores.all.len())?;
+        let nic = device.words.nic.as_ref().filter(|nic| nic.home < self.rooms.cores.count())?;
         let before = (nic.home, nic.by_hand);
-        self.rooms.balance.wake(before.0);
+        self.rooms.cores.wake(before.0);
         Some(before)
     }
 
@@ -310,7 +310,7 @@ impl Manager {
     }
 
     fn tell_all(&mut self, command: impl Fn() -> Command) {
-        for core in 0..self.rooms.cores.all.len() {
+        for core in 0..self.rooms.cores.count() {
             self.rooms.cores.send(core, command());
         }
     }
@@ -339,7 +339,7 @@ impl Manager {
 
     /// A place for an uplink of that switch.
     pub(crate) fn place_of_uplink(&mut self, bridge: BridgeId, uplink: u32) -> Option<Place> {
-        let home = self.place_fixed().unwrap_or_default();
+        let home = self.rooms.cores.place_fixed().unwrap_or_default();
         self.connect_homes(Some(bridge), home);
         let switch =
             self.rooms.network.switches.iter_mut().find(|switch| switch.bridge == bridge)?;

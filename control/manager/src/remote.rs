@@ -234,7 +234,7 @@ impl Manager {
         for (at, plan) in plans.iter().enumerate() {
             let wrong = |source| LinkError::Key { id: plan.id.clone(), source };
             let identity = identity_of(plan).map_err(wrong)?;
-            let seats = self.rooms.cores.places(match &plan.end {
+            let seats = self.rooms.cores.places_fixed(match &plan.end {
                 LinkEnd::Client { .. } => 1,
                 LinkEnd::Iohost { sidecores, .. } => *sidecores,
             });

@@ -5,18 +5,19 @@
 use std::time::Instant;
 
 use config::Plan;
+use config::api::ApiError;
+use config::spec::DiskMove;
 use control::mode::Mode;
+use sidecore::{MoveId, QueueKey, Stay};
 
-use crate::balance::Balance;
 use crate::begin::Options;
 use crate::bonds::Bonds;
 use crate::bounds::Bounds;
 use crate::calls::waiting::Waiting;
-use crate::cores::Cores;
+use crate::defects::found;
 use crate::devices::Devices;
 use crate::front_ends::FrontEnds;
 use crate::guests::{self, Guests};
-use crate::moves::Moves;
 use crate::network::Network;
 use crate::network::taps::MadeTaps;
 use crate::opening::openers::Openers;
@@ -24,6 +25,9 @@ use crate::opening::shut::ShutDevices;
 use crate::poll::Poll;
 use crate::remote::Remote;
 use crate::service::Groups;
+use crate::sidecores::Cores;
+use crate::sidecores::balance::{self, Relief};
+use crate::sidecores::moves::{self, Moves};
 use crate::state::StateFile;
 use crate::turn::Turn;
 use crate::unsynced::Unsynced;
@@ -40,7 +44,6 @@ pub(crate) struct Rooms {
     pub(crate) bonds: Bonds,
     pub(crate) watch: Watch,
     pub(crate) cores: Cores,
-    pub(crate) balance: Balance,
     pub(crate) devices: Devices,
     /// Switches, wires, and ports that lead to the host.
     pub(crate) network: Network,
@@ -88,6 +91,72 @@ impl Rooms {
     pub(crate) fn front_ends(&mut self, mode: Mode) -> FrontEnds<'_> {
         let Rooms { turn, devices, cores, poll, bounds, bonds, .. } = self;
         FrontEnds { turn, devices, cores, poll, bounds, bonds, mode }
+    }
+
+    /// Looks at the loads of sidecores: what goes elsewhere.
+    pub(crate) fn look_at_loads(&mut self) -> Vec<Relief> {
+        let Rooms { cores, devices, guests, network, turn, .. } = self;
+        guests.see_rivals(turn, devices);
+        let uplinks = network.uplinks.values().map(|uplink| uplink.place.home);
+        balance::look(cores, devices, |core| guests.lost(core), uplinks, turn.now())
+    }
+
+    /// The sidecore for so many queues of a device that start now, together. They may be moved later.
+    pub(crate) fn place_movable(&mut self, number: u32, queues: usize) -> Option<usize> {
+        let Rooms { cores, devices, turn, .. } = self;
+        let device = found!(turn.defects, devices.get_mut(number), "device to place");
+        cores.place_movable(queues, || device.memory_node(turn.now()))
+    }
+
+    /// The sidecore for a queue that starts: where it was before it was asked for, or wherever suits.
+    pub(crate) fn place_again(
+        &mut self,
+        number: u32,
+        was_at: Option<(usize, bool)>,
+    ) -> Option<(usize, bool)> {
+        let Rooms { cores, devices, turn, .. } = self;
+        let device = found!(turn.defects, devices.get_mut(number), "device to place");
+        cores.place_again(was_at, || device.memory_node(turn.now()))
+    }
+
+    /// Moves queues of a disk, as an operator wants: see [`Moves::bring`].
+    ///
+    /// # Errors
+    /// They do not go there.
+    pub(crate) fn move_queues(
+        &mut self,
+        id: &str,
+        wish: &DiskMove,
+    ) -> Result<Option<(u32, Vec<MoveId>)>, ApiError> {
+        let Rooms { moves, turn, devices, cores, plan, .. } = self;
+        moves.bring(id, wish, plan, &mut moves::Around { turn, devices, cores })
+    }
+
+    /// Moves a queue to where there is more room for it.
+    pub(crate) fn relieve(&mut self, key: QueueKey, to: usize) {
+        let (moves, mut around) = self.moves();
+        moves.relieve(key, to, &mut around);
+    }
+
+    /// The sidecore that a queue goes to is ready.
+    pub(crate) fn move_is_prepared(&mut self, id: MoveId) {
+        let (moves, mut around) = self.moves();
+        moves.prepared(id, &mut around);
+    }
+
+    /// Something is at its new sidecore, or (with a reason) still at the old one: see [`Moves::is_over`].
+    pub(crate) fn move_is_over(
+        &mut self,
+        id: MoveId,
+        why: Option<Stay>,
+    ) -> Option<(u32, Option<Stay>)> {
+        let (moves, mut around) = self.moves();
+        moves.is_over(id, why, &mut around)
+    }
+
+    fn moves(&mut self) -> (&mut Moves, moves::Around<'_>) {
+        let Rooms { moves, turn, devices, cores, .. } = self;
+        (moves, moves::Around { turn, devices, cores })
     }
 
     fn guests(&mut self) -> (&mut Guests, guests::Around<'_>) {

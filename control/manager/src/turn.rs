@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use sidecore::MoveId;
+use control::moves::NotMoved;
+use sidecore::{MoveId, Stay};
 
 use crate::clock;
 use crate::defects::Defects;
@@ -13,7 +14,7 @@ pub(crate) struct Turn {
     /// Devices to compare with what they should be, at the end of this turn.
     touched: BTreeSet<u32>,
     /// Moves that do not come about, since their queues were asked for.
-    called_off: Vec<MoveId>,
+    called_off: Vec<(MoveId, NotMoved<Stay>)>,
     /// What control counted on and did not find.
     pub(crate) defects: Defects,
 }
@@ -49,13 +50,13 @@ impl Turn {
         self.touched.pop_first()
     }
 
-    /// A queue that was to move was asked for: whoever waits for that is told at the end of this turn.
-    pub(crate) fn call_off(&mut self, id: MoveId) {
-        self.called_off.push(id);
+    /// What was to move does not: whoever waits for that is told at the end of this turn.
+    pub(crate) fn call_off(&mut self, id: MoveId, why: NotMoved<Stay>) {
+        self.called_off.push((id, why));
     }
 
     /// Those, which are forgotten.
-    pub(crate) fn take_called_off(&mut self) -> Vec<MoveId> {
+    pub(crate) fn take_called_off(&mut self) -> Vec<(MoveId, NotMoved<Stay>)> {
         std::mem::take(&mut self.called_off)
     }
 }

@@ -8,15 +8,14 @@ use config::api::{
 };
 use config::plan::DiskPlan;
 use schedule::Use;
-use sidecore::QueueSnapshot;
+use sidecore::{QueueSnapshot, SidecoreSnapshot};
 use virtqueue::Format;
 
-use crate::balance::Balance;
-use crate::cores::Core;
 use crate::device::{Connection, Device};
 use crate::disk::DiskParts;
 use crate::opening::shut::Shut;
 use crate::queue::Queue;
+use crate::sidecores::Cores;
 use crate::stalls::Stall;
 
 /// How long the requests in flight may take to end before that is shown as a problem.
@@ -74,19 +73,23 @@ pub(crate) fn shut(shut: &Shut, plan: &DiskPlan) -> DiskView {
 }
 
 /// One sidecore.
-pub(crate) fn sidecore(index: u16, core: &Core, balance: &Balance, lost: u32) -> SidecoreView {
-    let counters = core.handle.counters();
+pub(crate) fn sidecore(
+    index: usize,
+    counters: &SidecoreSnapshot,
+    cores: &Cores,
+    lost: u32,
+) -> SidecoreView {
     SidecoreView {
-        index,
-        cpu: Some(core.cpu),
-        node: balance.node(index.into()),
-        state: match balance.state(index.into()) {
+        index: index as u16,
+        cpu: cores.cpu(index),
+        node: cores.node(index),
+        state: match cores.state(index) {
             Use::InUse => SidecoreState::InUse,
             Use::Leaving => SidecoreState::Leaving,
             Use::Parked => SidecoreState::Parked,
         },
-        busy_percent: percent(balance.load(index.into())),
-        poll_percent: percent(balance.polled(index.into())),
+        busy_percent: percent(cores.load(index)),
+        poll_percent: percent(cores.polled(index)),
         // Nobody looks while nothing is served.
         lost_percent: if counters.queues == 0 { 0 } else { percent(lost) },
         queues: counters.queues as u16,

@@ -4,6 +4,9 @@ use std::time::Instant;
 
 use config::api::{Answer, ApiError, Call, DiskList, ErrorKind, SidecoreList, VersionView};
 use config::plan::DiskPlan;
+use config::spec::DiskMove;
+use control::moves::{Problems, Waited};
+use sidecore::{Handle, Stay};
 use tracing::{info, warn};
 
 use crate::api::{Reply, Request};
@@ -14,6 +17,7 @@ use crate::device::Device;
 use crate::kind::Kind;
 use crate::manager::Manager;
 use crate::rooms::Rooms;
+use crate::sidecores::moves::NotMoved;
 use crate::views;
 
 impl Manager {
@@ -49,7 +53,7 @@ impl Manager {
             }
             Call::ClearDisk { id } => reply.answer(self.clear(&id)),
             Call::AcceptDisk { id } => reply.answer(self.accept_image(&id)),
-            Call::MoveDisk { id, wish } => self.move_queues(&id, &wish, reply),
+            Call::MoveDisk { id, wish } => self.move_disk(&id, &wish, reply),
             Call::ListGroups
             | Call::ShowGroup { .. }
             | Call::AddGroup(_)
@@ -60,6 +64,38 @@ impl Manager {
             }
             Call::ListLinks => reply.answer(Ok(self.show_links())),
             call => self.answer_net(call, reply),
+        }
+    }
+
+    /// Has queues of a disk go elsewhere, or stay nowhere any more.
+    fn move_disk(&mut self, id: &str, wish: &DiskMove, reply: Reply) {
+        match self.rooms.move_queues(id, wish) {
+            Ok(Some((device, moves))) => self.rooms.moves.wait(device, moves, reply),
+            Ok(None) => reply.answer(self.show(id, true)),
+            Err(error) => reply.answer(Err(error)),
+        }
+    }
+
+    /// Answers those whose moves are all over.
+    pub(crate) fn answer_moved(&mut self) {
+        while let Some(Waited { device, problems, who: reply }) = self.rooms.moves.take_answerable()
+        {
+            let Some(device) = self.rooms.devices.get(device) else {
+                reply.answer(Err(ApiError::new(ErrorKind::NotFound, "the device is gone", "")));
+                continue;
+            };
+            let (id, is_nic) = (&device.facts.id, device.kind.nic().is_some());
+            let answer = match not_moved(&problems) {
+                None if is_nic => self.show_nic(id, true),
+                None => self.show(id, true),
+                Some(why) => {
+                    let kind = if is_nic { "nic" } else { "disk" };
+                    let error = format!("{kind} {id:?} was not moved: {why}");
+                    let hint = "what stayed is served where it was; try again in a moment";
+                    Err(ApiError::new(ErrorKind::Busy, error, hint))
+                }
+            };
+            reply.answer(answer);
         }
     }
 
@@ -121,12 +157,12 @@ impl Manager {
     }
 
     fn sidecores(&self) -> Answer {
-        let view = |(index, core)| {
+        let view = |(index, core): (usize, &Handle)| {
             let lost = self.rooms.guests.lost(index);
-            views::sidecore(index as u16, core, &self.rooms.balance, lost)
+            views::sidecore(index, &core.counters(), &self.rooms.cores, lost)
         };
         Answer::Sidecores(SidecoreList {
-            sidecores: self.rooms.cores.all.iter().enumerate().map(view).collect(),
+            sidecores: self.rooms.cores.handles().enumerate().map(view).collect(),
         })
     }
 
@@ -303,4 +339,14 @@ impl Manager {
         let plan = self.rooms.plan.disk(id).ok_or_else(|| self.rooms.plan.no_such_disk(id))?;
         check_origin(&format!("disk {id:?}"), &plan.origin)
     }
+}
+
+/// What did not move, and why; `None` when all did.
+fn not_moved(problems: &Problems<Stay>) -> Option<String> {
+    let text = |(queue, why): &(Option<u16>, NotMoved)| match queue {
+        Some(queue) => format!("queue {queue}: {why}"),
+        None => why.to_string(),
+    };
+    let texts: Vec<String> = problems.iter().map(text).collect();
+    (!texts.is_empty()).then(|| texts.join("; "))
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use control::drain::{LATE_NS_MAX, Part, Step};
 use rustix::event::{PollFd, PollFlags, poll};
 use schedule::Nanos;
-use sidecore::nanos_of;
+use sidecore::{Handle, nanos_of};
 
 use super::Manager;
 use crate::device::Device;
@@ -124,7 +124,7 @@ impl Manager {
     fn hear_cores_until(&mut self, until: Nanos, is_done: impl Fn(&Rooms) -> bool) -> bool {
         loop {
             self.rooms.turn.tick();
-            (0..self.rooms.cores.all.len()).for_each(|core| self.hear_core(core));
+            (0..self.rooms.cores.count()).for_each(|core| self.hear_core(core));
             self.rooms.cores.flush();
             if is_done(&self.rooms) {
                 return true;
@@ -136,7 +136,7 @@ impl Manager {
             let left = Duration::from_nanos(left);
             let most =
                 if self.rooms.cores.is_backed_up() { Duration::from_millis(1) } else { left };
-            let events = self.rooms.cores.all.iter().map(|core| core.handle.event_fd());
+            let events = self.rooms.cores.handles().map(Handle::event_fd);
             let mut fds: Vec<PollFd<'_>> =
                 events.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
             let _ = poll(&mut fds, Some(&timespec(left.min(most))));

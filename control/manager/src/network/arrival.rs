@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 
 use tracing::warn;
 
-use crate::cores::Cores;
 use crate::defects::found;
 use crate::device::Device;
 use crate::kind::Kind;
 use crate::manager::Manager;
 use crate::network::nic::NicParts;
 use crate::queue::Queue;
+use crate::sidecores::Cores;
 use crate::start;
 use crate::turn::Turn;
 

@@ -14,11 +14,11 @@ use schedule::Nanos;
 use sidecore::{BridgeId, Command, Lanes, PortCounters, PortSpec};
 use switch::{PortId, Rules, Spoof};
 
-use crate::cores::Cores;
 use crate::network::arrival::Arrival;
 use crate::network::host_ports::HostPorts;
 use crate::network::{Place, vlan_of};
 use crate::queue::Daemon;
+use crate::sidecores::Cores;
 
 /// A NIC that is open.
 pub(crate) struct NicParts {

@@ -59,7 +59,7 @@ impl Manager {
         let (bridge, room) = (*bridge, usize::from(plan.macs_max) + MACS_OF_PORTS);
         let token = self.next_query;
         self.next_query += 1;
-        let missing = self.rooms.cores.all.len();
+        let missing = self.rooms.cores.count();
         for core in 0..missing {
             self.rooms.cores.send(core, Command::ShowMacs(MacTable::new(bridge, token, room)));
         }

@@ -9,7 +9,7 @@ use config::Target;
 use config::api::{ApiError, ErrorKind};
 use config::spec::NicMove;
 use control::port::Arrived;
-use sidecore::{Command, MoveId, Stay, relocation};
+use sidecore::{Command, MoveId, Stay, nanos_of, relocation};
 use tracing::{debug, info};
 
 use crate::api::Reply;
@@ -17,6 +17,8 @@ use crate::calls::Answered;
 use crate::defects::found;
 use crate::manager::Manager;
 use crate::queue::Move;
+use crate::sidecores::moves::NotMoved;
+use crate::sidecores::wishes::check_sidecore;
 
 /// An operator's move is begun again so often: each takes a millisecond or two, in which a sidecore that sleeps,
 /// or frames that are on their way, may come too late.
@@ -34,9 +36,9 @@ impl Manager {
             Err(error) => return reply.answer(Err(error)),
         };
         info!(nic = id, to, "moving");
-        self.rooms.balance.wake(to);
+        self.rooms.cores.wake(to);
         let begun = self.begin_nic_move(number, to, true);
-        self.await_moves(number, begun.into_iter().collect(), reply);
+        self.rooms.moves.wait(number, begun.into_iter().collect(), reply);
     }
 
     /// Has a NIC stay nowhere any more, as `moves` does with queues.
@@ -73,11 +75,7 @@ impl Manager {
     pub(crate) fn nic_may_move(&self, id: &str, to: usize) -> Result<u32, ApiError> {
         let refused = |error: String, hint: &str| ApiError::new(ErrorKind::Refused, error, hint);
         self.check_nic_moves(id)?;
-        let count = self.rooms.cores.all.len();
-        if to >= count {
-            let error = format!("there is no sidecore {to}: there are {count}, from 0 on");
-            return Err(refused(error, "`sidecore sidecores` lists them"));
-        }
+        check_sidecore(to, self.rooms.cores.count())?;
         let device =
             self.rooms.devices.number_of(id).and_then(|number| self.rooms.devices.get(number));
         let nic = device.and_then(|device| Some((device, device.kind.nic()?)));
@@ -92,6 +90,21 @@ impl Manager {
             return Err(ApiError::new(ErrorKind::Busy, error, "try again in a moment"));
         }
         Ok(device.number)
+    }
+
+    /// A NIC goes to where there is more room. One that cannot just now, or stays, is looked at again after a pause.
+    pub(crate) fn relieve_of_nic(&mut self, number: u32, to: usize) {
+        let at = nanos_of(self.rooms.turn.now());
+        let from = self.rooms.devices.nic_mut(number).and_then(|nic| {
+            nic.port.way_mut()?.moved = Some(at);
+            Some(nic.plug()?.place.home)
+        });
+        let device = self.rooms.devices.get(number);
+        let id =
+            found!(self.rooms.turn.defects, device, "NIC to move for its load").facts.id.clone();
+        let may = self.nic_may_move(&id, to).is_ok_and(|found| found == number);
+        let moved = if may { self.begin_nic_move(number, to, false) } else { None };
+        debug!(device = number, from, to, begun = moved.is_some(), "balance");
     }
 
     /// Has a NIC that [may](Self::nic_may_move) go to sidecore `to`. `None`: it is there.
@@ -122,16 +135,16 @@ impl Manager {
         let queues = device.attached().len();
         // Frames can go from there to wherever its switch has ports before it is there.
         self.connect_homes(Some(place.bridge), to);
-        let id = self.rooms.moves.begin(number, None);
+        let id = self.rooms.moves.begin_nic(number);
         let nic =
             found!(self.rooms.turn.defects, self.rooms.devices.nic_mut(number), "NIC to move");
         if !nic.port.depart(Move { id, to, by_hand }, tries_left) {
             self.rooms.turn.defects.note("NIC that is at rest");
-            self.rooms.moves.forget(id);
+            self.rooms.moves.end(id, Ok(()));
             return None;
         }
         let (port, ends) = ((place.bridge, place.port), (place.home as u16, to as u16));
-        let parts = relocation(id, port, queues, ends, self.rooms.cores.all.len() as u16);
+        let parts = relocation(id, port, queues, ends, self.rooms.cores.count() as u16);
         for (core, part) in parts.into_iter().enumerate() {
             self.rooms.cores.send(core, Command::Relocate(part));
         }
@@ -139,13 +152,13 @@ impl Manager {
     }
 
     /// A NIC is at its new home, or (with a reason) still at the old one.
-    pub(crate) fn nic_move_is_over(&mut self, id: MoveId, number: u32, why: Option<&Stay>) {
+    pub(crate) fn nic_move_is_over(&mut self, id: MoveId, number: u32, why: Option<Stay>) {
         let rings = self.rooms.devices.get(number).map_or(0, |device| device.facts.rings);
         let stayed = why.is_some();
         let arrived =
             self.rooms.devices.nic_mut(number).and_then(|nic| nic.port.arrive(id, stayed));
         let Some(Arrived { from, to, wish, held, announced, tries_left }) = arrived else {
-            return self.move_ended(id, Some("it is not there any more"));
+            return self.rooms.moves.end(id, Err(NotMoved::NotThere));
         };
         if !stayed {
             self.rooms.cores.give_load(from, rings.into());
@@ -175,8 +188,7 @@ impl Manager {
         if is_late && tries_left > 0 && self.try_again(id, number, wish, tries_left - 1) {
             return;
         }
-        let why = why.map(ToString::to_string);
-        self.move_ended(id, why.as_deref());
+        self.rooms.moves.end(id, why.map_or(Ok(()), |why| Err(NotMoved::Stayed(why))));
     }
 
     /// Begins an operator's move again, in place of `before`. False: it cannot go now.
@@ -199,7 +211,7 @@ impl Manager {
     /// Its port goes: whatever its sidecores come to, it is not there any more.
     pub(crate) fn forget_travel(&mut self, number: u32) {
         if let Some(id) = self.rooms.devices.nic_mut(number).and_then(|nic| nic.port.call_off()) {
-            self.move_ended(id, Some("it is being removed"));
+            self.rooms.moves.end(id, Err(NotMoved::Removed));
         }
     }
 }

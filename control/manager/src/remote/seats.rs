@@ -331,8 +331,8 @@ impl Manager {
         let places: Vec<Place> = cores
             .iter()
             .map(|core| Place {
-                is_parked: self.rooms.balance.state(*core) == Use::Parked,
-                load: self.rooms.balance.load(*core),
+                is_parked: self.rooms.cores.state(*core) == Use::Parked,
+                load: self.rooms.cores.load(*core),
             })
             .collect();
         let client = *greeted.peer();
@@ -356,7 +356,7 @@ impl Manager {
                 });
             }
         };
-        self.rooms.balance.wake(*found!(
+        self.rooms.cores.wake(*found!(
             self.rooms.turn.defects,
             cores.get(seat),
             "sidecore of a seat"

@@ -441,7 +441,7 @@ impl Manager {
         if !state.attach(Place { core, owner: Owner::Link, by_hand: false }) {
             return Err(missing("idle queue of a disk"));
         }
-        self.rooms.balance.wake(core);
+        self.rooms.cores.wake(core);
         self.rooms.cores.take_load(core, 1);
         self.rooms.cores.send(core, Command::Attach(Served::new(spec)));
         Ok(())

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::device::Device;
+use crate::front_end::FrontEnd;
 
 /// Until it is asked again, while most pages are not there: a guest touches its memory as it starts.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -17,18 +17,22 @@ pub(crate) struct Whereabouts {
     again_at: Option<Instant>,
 }
 
-impl Device {
-    /// The node of the memory of its front-end, as far as that is known.
-    pub(crate) fn memory_node(&mut self, now: Instant) -> Option<u32> {
-        let runner = self.runner?;
-        let is_known = self.whereabouts.connection == Some(runner);
-        if is_known && self.whereabouts.again_at.is_none_or(|at| at > now) {
-            return self.whereabouts.node;
+impl Whereabouts {
+    /// The node of the memory of the front-end of that number, as far as that is known.
+    pub(crate) fn memory_node(
+        &mut self,
+        runner: u32,
+        front_end: &FrontEnd,
+        now: Instant,
+    ) -> Option<u32> {
+        let is_known = self.connection == Some(runner);
+        if is_known && self.again_at.is_none_or(|at| at > now) {
+            return self.node;
         }
-        let pages = self.connections.get(&runner)?.front_end.memory(false).ok()?.sample_pages();
+        let pages = front_end.memory(false).ok()?.sample_pages();
         let is_settled = 2 * pages.there >= pages.asked;
         let again_at = (!is_settled).then(|| now + AGAIN);
-        self.whereabouts = Whereabouts { connection: Some(runner), node: pages.node, again_at };
+        *self = Whereabouts { connection: Some(runner), node: pages.node, again_at };
         pages.node
     }
 }

@@ -1,4 +1,20 @@
-//! The sidecores, from control's side: where a queue goes, and what waits for a full inbox.
+//! The sidecores, from control's side: their handles, how loaded they are, which is next, and what waits for a full inbox.
+//!
+//! | file | what |
+//! |---|---|
+//! | `loads` | how loaded each was at the last look |
+//! | `balance` | what goes elsewhere for its load |
+//! | `moves` | what is on its way, and who waits for it |
+//! | `wishes` | what operators want to be elsewhere |
+//! | `whereabouts` | on which node the memory of a device's guest is |
+//!
+//! Not here: which sidecore is the best (`control::placement`).
+
+pub(crate) mod balance;
+mod loads;
+pub(crate) mod moves;
+pub(crate) mod whereabouts;
+pub(crate) mod wishes;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -7,22 +23,22 @@ use std::time::{Duration, Instant};
 use config::plan::SidecoresPlan;
 use config::spec::Urgency;
 use confine::Kind;
+use control::placement::{QUEUES_MAX, Sidecores};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use sidecore::{Command, Event, Handle, SidecoreSpec, launch, link};
+use schedule::{CoreLoad, Decision, QueueLoad, Use};
+use sidecore::{Command, Event, Handle, SidecoreSpec, launch, link, nanos_of};
+use tracing::info;
 
 use crate::defects::{Defects, found};
-
-/// Queues of one sidecore at most. A place costs about 100 bytes, a queue brings the rest.
-pub(crate) const QUEUES_MAX: u16 = 8192;
+use crate::queue::{Found, part};
+use crate::sidecores::loads::Loads;
 
 /// Between two measurements of what a kick costs: a millionth of a core.
 const KNOCK_INTERVAL: Duration = Duration::from_secs(1);
 
-pub(crate) struct Core {
-    pub(crate) cpu: u32,
-    pub(crate) handle: Handle,
-    /// Queues it has or is about to get, and those that NICs at home there may have.
-    queues: usize,
+struct Core {
+    cpu: u32,
+    handle: Handle,
     /// Commands that did not fit, in order.
     backlog: VecDeque<Command>,
 }
@@ -37,8 +53,20 @@ pub(crate) fn leave(sidecores: &[u32]) -> Option<CpuSet> {
     (others.count() > 0 && sched_setaffinity(None, &others).is_ok()).then_some(others)
 }
 
+/// The NUMA node of each cpu; nothing where all are on one.
+fn nodes_of(cpus: &[u32], topology: &host::Topology) -> Vec<u32> {
+    if topology.nodes().len() < 2 {
+        return Vec::new();
+    }
+    let node = |cpu: &u32| topology.cpus.iter().find(|c| c.cpu == *cpu).map_or(0, |c| c.node);
+    cpus.iter().map(node).collect()
+}
+
 pub(crate) struct Cores {
-    pub(crate) all: Vec<Core>,
+    all: Vec<Core>,
+    /// Where queues are, and where they go.
+    placing: Sidecores,
+    loads: Loads,
     /// Which sidecores can hand frames to which.
     roads: BTreeSet<(usize, usize)>,
     /// When they are next woken to learn what that takes.
@@ -72,7 +100,7 @@ impl Cores {
             let begin = || confine::thread(Kind::Sidecore).map_err(io::Error::other);
             match launch(spec, begin) {
                 Ok(handle) => {
-                    all.push(Core { cpu: *cpu, handle, queues: 0, backlog: VecDeque::new() });
+                    all.push(Core { cpu: *cpu, handle, backlog: VecDeque::new() });
                 }
                 Err(error) => {
                     all.into_iter().for_each(|core| drop(core.handle.stop()));
@@ -80,31 +108,138 @@ impl Cores {
                 }
             }
         }
+        let nodes = nodes_of(&plan.cpus, &host::Topology::of_this_host());
+        let placing = Sidecores::new(all.len(), nodes, plan.min);
+        let loads = Loads::from(all.len(), now);
         let (roads, defects) = (BTreeSet::new(), Defects::default());
-        Ok(Cores { all, roads, knock_at: now, fences: 0, defects })
+        Ok(Cores { all, placing, loads, roads, knock_at: now, fences: 0, defects })
     }
 
-    /// Queues of that sidecore.
-    pub(crate) fn queues(&self, core: usize) -> usize {
-        self.all.get(core).map_or(0, |core| core.queues)
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.all.len()
     }
 
-    /// Whether some sidecore has queues.
-    pub(crate) fn has_queues(&self) -> bool {
-        self.with_queues().next().is_some()
+    /// The processor that one is pinned to.
+    pub(crate) fn cpu(&self, core: usize) -> Option<u32> {
+        self.all.get(core).map(|core| core.cpu)
     }
 
-    /// The sidecore with the fewest queues, whatever they ask of it. For what cannot be moved later.
-    pub(crate) fn place(&self) -> Option<usize> {
-        (0..self.all.len()).min_by_key(|core| self.all.get(*core).map_or(usize::MAX, |c| c.queues))
+    /// The other end of one.
+    pub(crate) fn handle(&self, core: usize) -> Option<&Handle> {
+        self.all.get(core).map(|core| &core.handle)
+    }
+
+    /// Those of all, in order.
+    pub(crate) fn handles(&self) -> impl Iterator<Item = &Handle> {
+        self.all.iter().map(|core| &core.handle)
+    }
+
+    /// Its NUMA node, if there are several.
+    pub(crate) fn node(&self, core: usize) -> Option<u32> {
+        self.placing.node(core)
+    }
+
+    fn has_nodes(&self) -> bool {
+        self.placing.has_nodes()
+    }
+
+    /// Whether it is in use.
+    pub(crate) fn state(&self, core: usize) -> Use {
+        self.placing.state(core)
+    }
+
+    /// What it worked at the last look, thousandths of its time.
+    pub(crate) fn load(&self, core: usize) -> u32 {
+        self.loads.load(core)
+    }
+
+    /// What it was awake for without work at the last look, thousandths of its time.
+    pub(crate) fn polled(&self, core: usize) -> u32 {
+        self.loads.polled(core)
+    }
+
+    /// Something comes to that sidecore, whatever its load.
+    pub(crate) fn wake(&mut self, core: usize) {
+        if self.placing.wake(core) {
+            info!(sidecore = core, "it is in use");
+        }
+    }
+
+    /// The sidecore for what stays there: that with the fewest queues, in use or not. It is in use then.
+    #[track_caller]
+    pub(crate) fn place_fixed(&mut self) -> Option<usize> {
+        let core = found!(self.defects, self.placing.place_fixed(), "sidecore");
+        self.wake(core);
+        Some(core)
     }
 
     /// So many sidecores at most, those with the fewest queues first. For what cannot be moved later.
-    pub(crate) fn places(&self, count: usize) -> Vec<usize> {
-        let mut all: Vec<usize> = (0..self.all.len()).collect();
-        all.sort_by_key(|core| self.queues(*core));
-        all.truncate(count);
-        all
+    pub(crate) fn places_fixed(&self, count: usize) -> Vec<usize> {
+        self.placing.places_fixed(count)
+    }
+
+    /// The sidecore for so many queues of a device that start now, together. They may be moved later. `node` is
+    /// that of its guest's memory, asked where there are several.
+    #[track_caller]
+    pub(crate) fn place_movable(
+        &mut self,
+        queues: usize,
+        node: impl FnOnce() -> Option<u32>,
+    ) -> Option<usize> {
+        let node = if self.placing.has_nodes() { node() } else { None };
+        let core = found!(self.defects, self.placing.place_movable(node, queues), "sidecore");
+        self.wake(core);
+        Some(core)
+    }
+
+    /// The same for one queue, which goes where it `was_at`, if that is one of these. Gives whether it is there by an
+    /// operator's hand, too.
+    #[track_caller]
+    pub(crate) fn place_again(
+        &mut self,
+        was_at: Option<(usize, bool)>,
+        node: impl FnOnce() -> Option<u32>,
+    ) -> Option<(usize, bool)> {
+        let is_new = was_at.is_none_or(|(core, _)| core >= self.count());
+        let node = if is_new && self.placing.has_nodes() { node() } else { None };
+        let place = found!(self.defects, self.placing.place_again(was_at, node), "sidecore");
+        self.wake(place.0);
+        Some(place)
+    }
+
+    /// When the next look at the loads is due; never, when nothing is attached and nothing can be parked.
+    pub(crate) fn look_at(&self) -> Option<Instant> {
+        self.placing.is_worth_a_look().then_some(self.loads.next())
+    }
+
+    /// What each did since the last look.
+    fn measure(&mut self, now: Instant) -> Vec<Found> {
+        let counters = self.all.iter().map(|core| core.handle.counters());
+        self.loads.measure(counters, now)
+    }
+
+    /// What follows from a look, with what each has `lost` to others on its processor, and where something is
+    /// `at_home` that is not among `queues`.
+    fn decide(
+        &mut self,
+        found: &[Found],
+        queues: &[QueueLoad],
+        (lost, at_home): (impl Fn(usize) -> u32, Vec<usize>),
+        now: Instant,
+    ) -> Decision {
+        let needed = self.placing.needed(at_home);
+        let load = |(core, (found, is_needed)): (usize, (&Found, bool))| {
+            let lost = lost(core);
+            // Passes are counted by the clock: what was lost within those that worked is in their time.
+            let worked = found.load.saturating_add(self.polled(core));
+            let load = found.load.saturating_sub(part(found.load.into(), worked.into(), lost));
+            CoreLoad { load, lost, is_needed }
+        };
+        let loads: Vec<CoreLoad> = found.iter().zip(needed).enumerate().map(load).collect();
+        let decision = self.placing.decide(nanos_of(now), &loads, queues);
+        self.loads.looked(self.placing.is_restless(), now);
+        decision
     }
 
     /// Lets two sidecores hand frames to each other, if they cannot yet.
@@ -125,16 +260,17 @@ impl Cores {
     /// A sidecore has so many queues more, from now on.
     #[track_caller]
     pub(crate) fn take_load(&mut self, core: usize, queues: usize) {
-        let core = self.all.get_mut(core);
-        found!(self.defects, core, "sidecore that queues come to").queues += queues;
+        if !self.placing.take_load(core, queues) {
+            self.defects.note("sidecore that queues come to");
+        }
     }
 
     /// It has so many less.
     #[track_caller]
     pub(crate) fn give_load(&mut self, core: usize, queues: usize) {
-        let core = self.all.get_mut(core);
-        let core = found!(self.defects, core, "sidecore that queues go from");
-        core.queues = core.queues.saturating_sub(queues);
+        if !self.placing.give_load(core, queues) {
+            self.defects.note("sidecore that queues go from");
+        }
     }
 
     /// Sends a command, now or when there is room; commands to one sidecore keep their order.
@@ -177,11 +313,12 @@ impl Cores {
 
     /// When the next is due; never, without queues.
     pub(crate) fn due_at(&self) -> Option<Instant> {
-        self.with_queues().next().map(|_| self.knock_at)
+        self.placing.has_queues().then_some(self.knock_at)
     }
 
     fn with_queues(&self) -> impl Iterator<Item = &Core> {
-        self.all.iter().filter(|core| core.queues > 0)
+        let its = self.all.iter().enumerate();
+        its.filter(|(core, _)| self.placing.queues(*core) > 0).map(|(_, core)| core)
     }
 
     /// Whether some command waits for room.
@@ -244,5 +381,20 @@ impl Core {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_matter_where_there_are_several() {
+        let cpu =
+            |cpu: u32, node: u32| host::topology::Cpu { cpu, core: cpu, node, isolated: false };
+        let one = host::Topology { cpus: vec![cpu(0, 0), cpu(1, 0)] };
+        assert_eq!(nodes_of(&[0, 1], &one), [0; 0]);
+        let two = host::Topology { cpus: vec![cpu(0, 0), cpu(1, 0), cpu(2, 1), cpu(3, 1)] };
+        assert_eq!(nodes_of(&[3, 1], &two), [1, 0]);
     }
 }
