@@ -18,6 +18,7 @@
 //! | [`placement`] | which sidecore something goes to |
 //! | [`retry`] | whether a device that could not be opened is tried again, and when |
 //! | [`uplink`] | who has the descriptors of a port that leads to the host, and what becomes of it |
+//! | [`shard`] | whether a sidecore has a seat of a link, and whether a client has a disk by it |
 #![forbid(unsafe_code)]
 
 pub mod call;
@@ -31,6 +32,7 @@ pub mod placement;
 pub mod port;
 pub mod queue;
 pub mod retry;
+pub mod shard;
 pub mod upgrade;
 pub mod uplink;
 

@@ -395,7 +395,15 @@ impl Manager {
         for (at, end) in launchers.enumerate() {
             self.rooms.poll.add(end, Token::Launcher(at as u32)).map_err(StartError::Loop)?;
         }
-        self.begin_links(&plan.links)?;
+        self.links(|remote, around| remote.begin_links(&plan.links, around))?;
+        match &mut self.rooms.estate {
+            // Another process has them until this one serves.
+            Some(estate) => {
+                let known = std::mem::take(&mut estate.known);
+                self.rooms.remote.know_as_before(estate.run, &known);
+            }
+            None => self.links(Remote::open_links),
+        }
         for disk in plan.disks {
             self.rooms.plan.disks.push(disk.clone());
             self.take_in(DevicePlan::Disk(disk));

@@ -15,7 +15,8 @@ use crate::bounds::{Bounds, BoundsError};
 use crate::images::{self, ImageError};
 use crate::kind::DevicePlan;
 use crate::opening::openers::check_image;
-use crate::remote::{self, LinkKeyError};
+use crate::remote::error::LinkKeyError;
+use crate::remote::party;
 use crate::rights::{Rights, RightsError};
 use crate::state::{self, StateError, StateFile};
 
@@ -98,7 +99,7 @@ pub fn interface(host: &HostPlan) -> Result<(), CheckError> {
 /// # Errors
 /// What a start would say.
 pub fn link_key(link: &LinkPlan) -> Result<(), CheckError> {
-    Ok(remote::check_key(link)?)
+    Ok(party::check_key(link)?)
 }
 
 /// That every user and group is there who is to open a socket.

@@ -21,7 +21,7 @@ use crate::images::{self, FileId, source_of};
 use crate::opening::not_open::NotOpen;
 use crate::opening::openers::{Opened, Openers, Outcome, Patience, Purpose};
 use crate::queue::Queue;
-use crate::remote::RemoteParts;
+use crate::remote::parts::RemoteParts;
 use crate::stalls::Said;
 use crate::start;
 
@@ -207,7 +207,7 @@ impl DiskParts {
 
     /// Whether it could not make data stable, here or at its IOhost, and no operator has said yet that he knows.
     pub(crate) fn sync_failed(&self) -> bool {
-        self.disk.sync_failed() || self.remote.as_ref().is_some_and(|remote| remote.is_lost)
+        self.disk.sync_failed() || self.remote.as_ref().is_some_and(RemoteParts::is_lost)
     }
 
     /// What a mark of that says of the disk besides its name: its image, or which one of which link.

@@ -144,7 +144,7 @@ impl DiskParts {
     /// Why a ring waits for its locks.
     pub(crate) fn waits_for(&self, now: Instant) -> Option<String> {
         if let Some(remote) = &self.remote {
-            return remote.waits.text(now, "its guest's requests wait");
+            return remote.waits_for(now);
         }
         match self.stand.as_ref()? {
             Stand::Away(Some((_, why))) => {
@@ -348,7 +348,7 @@ impl Manager {
             self.rooms.front_ends(mode).come_back(number, connection);
         }
         self.rooms.turn.touch(number);
-        self.export_has_parted(number, is_gone);
+        self.links(|remote, around| remote.export_has_parted(number, is_gone, around));
         self.rooms.shut.retry_all(self.rooms.turn.now());
     }
 

@@ -46,6 +46,7 @@ pub mod api;
 mod begin;
 mod bonds;
 mod bounds;
+mod by_links;
 mod calls;
 pub mod check;
 mod clock;

@@ -21,6 +21,7 @@ use crate::opening::shut::Shut;
 use crate::poll::Token;
 use crate::queue::{Owner, Place, Queue};
 use crate::reload::Reloading;
+use crate::remote::Remote;
 use crate::rooms::Rooms;
 use crate::sidecores::balance::Relief;
 use crate::upgrade::guard::Probation;
@@ -90,8 +91,10 @@ impl Manager {
                     Token::Stop => self.begin_stop(),
                     Token::Reload => self.reload_on_signal(),
                     Token::Heir => self.hear_heir(),
-                    Token::Greeter => self.hear_greeter(),
-                    Token::Synced(number) => self.has_synced(number),
+                    Token::Greeter => self.links(|remote, around| remote.hear_greeter(around)),
+                    Token::Synced(number) => {
+                        self.links(|remote, around| remote.has_synced(number, around))
+                    }
                     Token::Qmp(id) => self.rooms.hear_vmm(id),
                     Token::Guard => self.settle_for_good(),
                     Token::Launcher(at) => self.hear_launcher(at as usize),
@@ -190,9 +193,21 @@ impl Manager {
                 }
                 Event::HostGone(key) => self.uplink_failed(key),
                 Event::Macs(table) => self.hear_macs(&table),
-                Event::FromLink(key, said) => self.hear_link(core, key, *said),
-                Event::LinkDetached(key, link) => self.link_is_home(core, key, link),
-                Event::LinkRefused(key, _) => self.link_is_refused(key),
+                Event::FromLink(key, said) => {
+                    let mode = self.mode();
+                    self.links(|remote, around| {
+                        remote.hear_link((core, key, *said), mode, around);
+                    });
+                }
+                Event::LinkDetached(key, link) => {
+                    let mode = self.mode();
+                    self.links(|remote, around| {
+                        remote.link_is_home((core, key, link), mode, around);
+                    });
+                }
+                Event::LinkRefused(key, _) => {
+                    self.links(|remote, around| remote.link_is_refused(key, around))
+                }
                 Event::Stalls(key) => self.say_stalls(key.device),
                 Event::Fenced => self.rooms.cores.is_fenced(),
                 Event::Failed { key, violation } => {
@@ -205,7 +220,7 @@ impl Manager {
     fn queue_is_back(&mut self, core: usize, served: Box<sidecore::Served>, problem: Option<&str>) {
         let device = served.key().device;
         if let Some(base) = self.front_ends().queue_is_back(core, served, problem) {
-            self.export_is_back(device, base, problem);
+            self.links(|remote, around| remote.export_is_back(device, (base, problem), around));
         }
     }
 
@@ -267,9 +282,11 @@ impl Manager {
         }
         let now = self.rooms.turn.now();
         self.note_arrival(number, now);
-        self.settle_export(number);
-        self.follow_remote(number);
-        self.follow_nic(number);
+        self.links(|remote, around| {
+            remote.settle_export(number, around);
+            remote.follow_remote(number, around);
+            remote.follow_nic(number, around);
+        });
         for index in 0..self.follow(number) {
             self.attach_if_ready(number, index);
         }
@@ -285,7 +302,7 @@ impl Manager {
             return;
         }
         let remote = device.kind.disk().and_then(|disk| disk.remote.as_ref());
-        if remote.is_some_and(|remote| self.rooms.remote.is_on_its_way(remote.link)) {
+        if remote.is_some_and(|remote| self.rooms.remote.is_on_its_way(remote.link())) {
             // Its sidecore would refuse it; it starts when its link does.
             return;
         }
@@ -295,7 +312,7 @@ impl Manager {
                 let home = match &device.kind {
                     Kind::Nic(nic) => Some(nic.plug().map(|plug| plug.place.home)),
                     // With its link.
-                    Kind::Disk(disk) => disk.remote.as_ref().map(|remote| Some(remote.core)),
+                    Kind::Disk(disk) => disk.remote.as_ref().map(|remote| Some(remote.core())),
                 };
                 self.rooms.devices.keep_begun(number, &mut self.rooms.bonds, &self.rooms.plan);
                 let was_at =
@@ -338,7 +355,7 @@ impl Manager {
         if self.stop_by.is_none() {
             self.open_shut();
             self.retry_uplinks(self.rooms.turn.now());
-            self.open_links(self.rooms.turn.now());
+            self.links(Remote::open_links);
         }
         let now = self.rooms.turn.now();
         self.settle_when_due(now);

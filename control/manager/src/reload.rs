@@ -19,7 +19,7 @@ use crate::network::reload::Hosts;
 use crate::opening::shut::Shut;
 use crate::poll::Token;
 use crate::reload_open::{Late, Prepared};
-use crate::remote::check_key;
+use crate::remote::party::check_key;
 
 /// How long the answer waits for disks that take over from others.
 const TAKE_OVER_TIME_MAX: Duration = Duration::from_secs(10);
@@ -309,10 +309,15 @@ impl Manager {
 
     fn apply_change(&mut self, change: &Change, hosts: &mut Hosts) {
         match change {
-            Change::SetClients { link } => self.set_link_clients(link),
+            Change::SetClients { link } => {
+                self.links(|remote, around| remote.set_link_clients(link, around));
+                // Ports that waited for the right to have them.
+                self.retry_uplinks_now();
+            }
             Change::Remove { id } => match self.rooms.devices.number_of(id) {
                 // It goes when its client has it no more.
-                Some(number) if self.take_from_clients(number) => {}
+                Some(number)
+                    if self.links(|remote, around| remote.take_from_clients(number, around)) => {}
                 Some(number) => self.begin_removal(number, None),
                 None => self.drop_shut(id),
             },

@@ -38,7 +38,7 @@ impl Manager {
             // Its queues must not start again, and its front-end sees the end at once.
             device.go();
             if !device.detach_all(&mut self.rooms.turn, &mut self.rooms.cores) {
-                self.release_remote(number);
+                self.links(|remote, around| remote.release_remote(number, around));
             }
         }
     }

@@ -50,6 +50,19 @@ impl Unsynced {
         noted.or_else(|error| self.marks.replace_for_good(id, "").map_err(|_| error))
     }
 
+    /// Marks a disk that has lost data, and says so.
+    pub(crate) fn mark(&self, parts: &DiskParts) {
+        let (id, image) = (&parts.plan.id, parts.marked_as().unwrap_or_default());
+        error!(
+            disk = id,
+            "it could not make data stable: no flush succeeds until you have checked its data and say \
+             `sidecore disk clear {id}`"
+        );
+        if let Err(error) = self.note(id, &image) {
+            error!(disk = id, %error, "that could not be kept: a restart of the daemon forgets it");
+        }
+    }
+
     /// Takes the mark of disk `id` away, if there is one.
     ///
     /// # Errors
@@ -97,21 +110,13 @@ impl Manager {
 
     /// That a device has lost data is kept.
     pub(crate) fn mark_unsynced(&mut self, number: u32) {
-        self.count_loss(number);
-        let parts = found!(
-            self.rooms.turn.defects,
-            self.rooms.devices.disk(number),
-            "disk that has lost data"
-        );
-        let (id, image) = (&parts.plan.id, parts.marked_as().unwrap_or_default());
-        error!(
-            disk = id,
-            "it could not make data stable: no flush succeeds until you have checked its data and say \
-             `sidecore disk clear {id}`"
-        );
-        if let Err(error) = self.rooms.unsynced.note(id, &image) {
-            error!(disk = id, %error, "that could not be kept: a restart of the daemon forgets it");
+        let device = self.rooms.devices.get(number);
+        let device = found!(self.rooms.turn.defects, device, "device that has lost data");
+        if device.is_exported() {
+            self.rooms.remote.count_loss(&device.facts.id);
         }
+        let parts = device.kind.disk();
+        self.rooms.unsynced.mark(found!(self.rooms.turn.defects, parts, "disk that has lost data"));
     }
 
     /// The operator knows what was lost.
@@ -129,7 +134,7 @@ impl Manager {
             ApiError::new(ErrorKind::Internal, error, "mend the state folder and clear it again")
         })?;
         parts.disk.forget_sync_failure();
-        self.forgive_remote(number);
+        self.links(|remote, around| remote.forgive_remote(number, around));
         info!(disk = id, "cleared: it may flush again");
         self.show(id, true)
     }

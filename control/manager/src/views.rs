@@ -15,6 +15,7 @@ use crate::device::{Connection, Device};
 use crate::disk::DiskParts;
 use crate::opening::shut::Shut;
 use crate::queue::Queue;
+use crate::remote::parts::RemoteParts;
 use crate::sidecores::Cores;
 use crate::stalls::Stall;
 
@@ -30,7 +31,7 @@ pub(crate) fn disk(device: &Device, parts: &DiskParts, (queues, now): (bool, Ins
     DiskView {
         state,
         problem: problem_of(device, now),
-        removed: parts.remote.as_ref().and_then(|remote| remote.removed),
+        removed: parts.remote.as_ref().and_then(RemoteParts::removed),
         access: AccessView {
             // One that a link serves has none.
             socket: if device.is_exported() { String::new() } else { of_plan.access.socket },

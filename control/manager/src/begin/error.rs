@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use config::plan::Origin;
 
 use crate::network::NetworkError;
-use crate::remote::LinkError;
+use crate::remote::error::LinkError;
 use crate::state::StateError;
 
 /// Failure to start. Nothing is left behind.

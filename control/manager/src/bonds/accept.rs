@@ -46,7 +46,7 @@ impl Manager {
             self.rooms.devices.keep_image(id, &image, &mut self.rooms.bonds, &self.rooms.plan);
             info!(disk = id, "accepted: its guest goes on with {image}");
         }
-        self.accept_remote(number);
+        self.links(|remote, around| remote.accept_remote(number, around));
         self.judge_again(number);
         self.settle();
         self.show(id, true)

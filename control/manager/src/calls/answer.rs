@@ -16,6 +16,7 @@ use crate::defects::{found, late};
 use crate::device::Device;
 use crate::kind::Kind;
 use crate::manager::Manager;
+use crate::remote::Remote;
 use crate::rooms::Rooms;
 use crate::sidecores::moves::NotMoved;
 use crate::views;
@@ -25,7 +26,7 @@ impl Manager {
     pub(crate) fn answer(&mut self, request: Request) {
         request.log_change();
         let (call, reply) = request.into_parts();
-        self.note_heard();
+        self.links(Remote::note_heard);
         self.settle_before(&call);
         match call {
             Call::ListDisks => reply.answer(Ok(self.list())),
@@ -62,7 +63,7 @@ impl Manager {
                 let answer = self.answer_group(call);
                 reply.answer(answer);
             }
-            Call::ListLinks => reply.answer(Ok(self.show_links())),
+            Call::ListLinks => reply.answer(Ok(self.rooms.show_links())),
             call => self.answer_net(call, reply),
         }
     }
@@ -271,7 +272,7 @@ impl Manager {
         if !self.unplug(number) {
             return;
         }
-        self.release_remote(number);
+        self.links(|remote, around| remote.release_remote(number, around));
         let mut device = found!(
             self.rooms.turn.defects,
             self.rooms.devices.remove(number),

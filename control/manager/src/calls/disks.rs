@@ -275,7 +275,7 @@ impl Manager {
         disk.live.set_capacity(disk.disk.size_bytes());
         if device.is_exported() {
             self.rooms.turn.touch(number);
-            return self.tell_clients(number);
+            return self.links(|remote, around| remote.tell_clients(number, around));
         }
         for connection in device.connections.values_mut() {
             let told =

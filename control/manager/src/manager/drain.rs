@@ -84,7 +84,7 @@ impl Manager {
             Part::Receivers => self.rooms.ask_all_for(|device, index| receives(device, index)),
             Part::Ways => self.give_up_uplinks(),
             Part::Rest => self.rooms.ask_all_for(|_, _| true),
-            Part::Links => self.ask_for_links(),
+            Part::Links => self.rooms.remote.ask_for_links(&mut self.rooms.cores),
         }
     }
 
@@ -96,7 +96,7 @@ impl Manager {
         match part {
             // A remote disk's queue finds its link where it goes.
             Part::Links => {
-                self.send_links_out();
+                self.rooms.remote.send_links_out(&mut self.rooms.cores);
                 true
             }
             Part::Ways => self.send_uplinks_out(),

@@ -259,7 +259,7 @@ impl Manager {
     fn open_ports(&mut self, number: u32) -> Option<Result<HostPorts, HostOpenError>> {
         let uplink = self.rooms.network.uplinks.get(&number)?;
         let (host, guest) = (uplink.plan.host.clone(), uplink.guest);
-        let is_there = self.link_is_there(&host);
+        let is_there = self.rooms.remote.link_is_there(&host, &self.rooms.plan);
         Some(is_there.and_then(|()| HostPorts::open(&host, guest, &self.rooms.taps)))
     }
 
@@ -357,7 +357,7 @@ impl Manager {
 
     fn attach_uplink(&mut self, number: u32, mut ports: HostPorts) {
         if let Some(end) = ports.take_end() {
-            self.plug_into_link(number, end);
+            self.links(|remote, around| remote.plug_into_link(number, end, around));
         }
         let uplink = self.rooms.network.uplinks.get_mut(&number);
         let uplink = found!(self.rooms.turn.defects, uplink, "uplink to serve");

@@ -23,7 +23,7 @@ impl Manager {
         let port = parts.plug().and_then(|plug| plug.uplink);
         let uplink = port.and_then(|port| self.rooms.network.uplinks.get(&port));
         let problem = views::problem_of(device, self.rooms.turn.now())
-            .or_else(|| self.nic_waits_for(port?))
+            .or_else(|| self.rooms.remote.nic_waits_for(port?, self.rooms.turn.now()))
             .or_else(|| uplink.and_then(|uplink| Some(uplink.problem()?.to_string())));
         let is_bad = |queue: &Queue| queue.violation().is_some() || queue.problem().is_some();
         let is_cut = uplink.is_some_and(|uplink| !uplink.is_attached());

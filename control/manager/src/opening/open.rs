@@ -142,10 +142,12 @@ impl Manager {
     fn open_disk(&mut self, number: u32, plan: DiskPlan) -> Result<Device, NotOpen> {
         if matches!(plan.source, Source::Remote { .. }) {
             let facts = Facts::from(&plan);
-            let mut parts = self.open_remote(plan)?.bound(&self.rooms.bonds);
+            let mut parts = self
+                .links(|remote, around| remote.open_remote(plan, around))?
+                .bound(&self.rooms.bonds);
             let is_lost = self.rooms.unsynced.recall(&parts);
             if let Some(remote) = &mut parts.remote {
-                remote.is_lost = is_lost;
+                remote.set_lost(is_lost);
             }
             return Ok(Device::new(number, facts, Kind::Disk(parts)));
         }
@@ -210,7 +212,7 @@ impl Manager {
             // That its image was cut, which the next start would not see.
             self.rooms.devices.keep_begun(number, &mut self.rooms.bonds, &self.rooms.plan);
         }
-        self.export_disk(number);
+        self.links(|remote, around| remote.export_disk(number, around));
         Ok(number)
     }
 

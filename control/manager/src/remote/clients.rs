@@ -1,71 +1,261 @@
-//! A reload gives a link of an IOhost other clients, or some of them other disks and NICs, while all others go on.
+//! Which client is at which seat of an IOhost's link.
 //!
-//! A disk that no client may have any more is taken from who has it: drained, made stable, let go, and only then removed or
-//! opened anew. Not here: what is different (`config::diff`).
+//! A seat is a socket and an end of the protocol of its own. A client stays at its seat while it has anything there. Not
+//! here: at which seat each device is (`export`), nor how frames find their seat (`backend::link::LinkSeats`).
 
-use backend::link::LinkKey;
-use remote::handshake::PublicKey;
-use sidecore::ToHost;
+use std::time::{Duration, Instant};
 
-use super::Manager;
-use super::greeter::Task;
-use crate::defects::found;
+use backend::link::Address;
+use remote::handshake::{Greeted, PublicKey};
+use schedule::LOAD_FULL;
 
-impl Manager {
-    /// A disk is to go that clients may have, or might: true when one of them has it, and it goes when that one has it no
-    /// more.
-    pub(crate) fn take_from_clients(&mut self, device: u32) -> bool {
-        let export = self.export_of(device);
-        export.is_some_and(|(key, export)| self.remove_export(key, export))
+use super::error::Crowded;
+use crate::defects::late;
+
+/// Sessions of one link at a time.
+pub(super) const SESSIONS_MAX: usize = 1024;
+/// Clients that are known at a time, with a session or in a handshake.
+const CLIENTS_MAX: usize = 4096;
+/// Numbers that are remembered of one client: sessions, and those that may begin yet.
+const NUMBERS_MAX: usize = 16;
+/// Hellos that wait for a number of another seat; a link has places for no more.
+const HELLOS_MAX: usize = 8;
+
+/// Who a client is: its key; where security is `none`, where it is.
+pub(super) type Who = (PublicKey, Option<Address>);
+
+/// A client, and its seat.
+struct Client {
+    who: Who,
+    seat: usize,
+    /// Its sessions, the latest last, and whether they have begun.
+    sessions: Vec<(u32, bool)>,
+    asked_at: Instant,
+}
+
+impl Client {
+    fn has_session(&self) -> bool {
+        self.sessions.iter().any(|(_, has_begun)| *has_begun)
+    }
+}
+
+/// The clients of a link.
+#[derive(Default)]
+pub(super) struct Clients {
+    known: Vec<Client>,
+    /// Hellos that were read, by the number that they had.
+    read: Vec<(u32, Box<Greeted>)>,
+}
+
+/// What a seat's sidecore is like.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Place {
+    pub(super) is_parked: bool,
+    /// Thousandths of its time.
+    pub(super) load: u32,
+}
+
+impl Clients {
+    /// The seat of a client that says hello. `patience` is how long a session may begin after its answer, `has` who has a
+    /// device, or had it last.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub(super) fn seat(
+        &mut self,
+        who: Who,
+        places: &[Place],
+        (now, patience): (Instant, Duration),
+        has: impl Fn(&Who) -> bool,
+    ) -> Result<usize, Crowded> {
+        let stays = |one: &Client| {
+            one.has_session()
+                || now.saturating_duration_since(one.asked_at) < patience
+                || has(&one.who)
+        };
+        self.known.retain(stays);
+        if let Some(client) = self.known.iter_mut().find(|one| one.who == who) {
+            client.asked_at = now;
+            return Ok(client.seat);
+        }
+        let sessions = self.known.iter().filter(|one| one.has_session()).count();
+        if self.known.len() >= CLIENTS_MAX {
+            return Err(Crowded::Clients(CLIENTS_MAX));
+        }
+        if sessions >= SESSIONS_MAX {
+            return Err(Crowded::Sessions(SESSIONS_MAX));
+        }
+        let seat = self.best(places);
+        self.known.push(Client { who, seat, sessions: Vec::new(), asked_at: now });
+        Ok(seat)
     }
 
-    /// No client may have it any more. Whether one has it.
-    fn remove_export(&mut self, key: LinkKey, export: u16) -> bool {
-        let one =
-            found!(self.rooms.turn.defects, self.export(key, export), "export of that number");
-        one.is_removed = true;
-        let is_had = one.had.as_ref().is_some_and(|had| had.is_here);
-        self.tell_seats(key, None, || ToHost::Remove { export });
-        is_had
+    /// The seat with the least to do. One that sleeps is left asleep until the others work half of their time.
+    fn best(&self, places: &[Place]) -> usize {
+        let is_crowded = places.iter().all(|one| one.is_parked || one.load >= LOAD_FULL / 2);
+        let key = |(at, place): &(usize, &Place)| {
+            let clients = self.known.iter().filter(|one| one.seat == *at).count();
+            (place.is_parked && !is_crowded, clients, place.load)
+        };
+        places.iter().enumerate().min_by_key(key).map_or(0, |(at, _)| at)
     }
 
-    /// The plan in force has other clients of that link.
-    pub(crate) fn set_link_clients(&mut self, id: &str) {
-        let plan = self.rooms.plan.links.iter().find(|link| link.id == id).cloned();
-        let found = self.rooms.remote.key_of(id).zip(plan);
-        let (key, plan) = found!(self.rooms.turn.defects, found, "link that has other clients");
-        let keys: Vec<PublicKey> = plan.clients().iter().filter_map(|client| client.key).collect();
-        let greeter = self.rooms.remote.greeter.as_ref();
-        let greeter = found!(self.rooms.turn.defects, greeter, "thread for handshakes of links");
-        greeter.tell(Task::Clients(key, keys));
-        let link =
-            found!(self.rooms.turn.defects, self.rooms.remote.link(key), "link of that number");
-        link.plan = plan.clone();
-        let serving = found!(self.rooms.turn.defects, link.serving(), "IOhost's end of that link");
-        let exports = (0..).zip(&serving.exports).filter(|(_, one)| !one.is_removed);
-        let exports: Vec<(u16, String)> =
-            exports.map(|(number, one)| (number, one.disk.clone())).collect();
-        for (export, name) in exports {
-            let nic = name.strip_prefix("nic:").map(str::to_string);
-            let clients = plan.clients().iter();
-            let its: Vec<_> = clients
-                .filter(|one| match &nic {
-                    Some(nic) => one.nics.contains(nic),
-                    None => one.disks.contains(&name),
-                })
-                .collect();
-            // Nobody named would be everybody.
-            let is_lent = !its.is_empty();
-            let keys: Vec<PublicKey> = its.iter().filter_map(|one| one.key).collect();
-            if is_lent {
-                let told = || ToHost::SetClients { export, clients: keys.clone() };
-                self.tell_seats(key, None, told);
-            } else {
-                self.remove_export(key, export);
+    /// A session of a client may begin.
+    pub(super) fn answered(&mut self, who: Who, number: u32) {
+        let client = self.known.iter_mut().find(|one| one.who == who);
+        let Some(client) = client else { return late("client that said hello") };
+        if client.sessions.len() >= NUMBERS_MAX
+            && let Some(at) = client.sessions.iter().position(|(_, has_begun)| !has_begun)
+        {
+            client.sessions.remove(at);
+        }
+        client.sessions.push((number, false));
+    }
+
+    /// A session has begun, or (`false`) is over.
+    pub(super) fn note(&mut self, number: u32, has_begun: bool) {
+        for client in &mut self.known {
+            let its = client.sessions.iter().position(|(known, _)| *known == number);
+            match its {
+                Some(at) if has_begun => client.sessions[at].1 = true,
+                Some(at) => drop(client.sessions.remove(at)),
+                None => {}
             }
         }
-        self.export_nics(key);
-        // Ports that waited for the right to have them.
-        self.retry_uplinks_now();
+    }
+
+    /// Everybody who is at home at a seat.
+    pub(super) fn at(&self, seat: usize) -> impl Iterator<Item = &Who> {
+        self.known.iter().filter(move |one| one.seat == seat).map(|one| &one.who)
+    }
+
+    /// One that was at home there in a process before this one, and comes back.
+    pub(super) fn comes_back(&mut self, who: Who, seat: usize, now: Instant) {
+        if self.known.len() < CLIENTS_MAX && self.known.iter().all(|one| one.who != who) {
+            self.known.push(Client { who, seat, sessions: Vec::new(), asked_at: now });
+        }
+    }
+
+    pub(super) fn of_session(&self, number: u32) -> Option<Who> {
+        let has = |one: &&Client| one.sessions.iter().any(|(known, _)| *known == number);
+        self.known.iter().find(has).map(|one| one.who)
+    }
+
+    pub(super) fn keep(&mut self, number: u32, greeted: Box<Greeted>) {
+        if self.read.len() >= HELLOS_MAX {
+            // Its seat had no number for it.
+            self.read.remove(0);
+        }
+        self.read.push((number, greeted));
+    }
+
+    pub(super) fn take(&mut self, number: u32) -> Option<Box<Greeted>> {
+        let at = self.read.iter().position(|(known, _)| *known == number)?;
+        Some(self.read.remove(at).1)
+    }
+}
+
+/// Who says hello from there.
+pub(super) fn who(client: PublicKey, from: Address) -> Who {
+    (client, (client == [0; 32]).then_some(from))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::now;
+
+    const PATIENCE: Duration = Duration::from_secs(21);
+    const IDLE: Place = Place { is_parked: false, load: 0 };
+    const PARKED: Place = Place { is_parked: true, load: 0 };
+
+    fn key(number: u8) -> Who {
+        ([number; 32], None)
+    }
+
+    fn seat(clients: &mut Clients, who: Who, places: &[Place], at: Instant) -> usize {
+        clients.seat(who, places, (at, PATIENCE), |_| false).expect("a seat")
+    }
+
+    #[test]
+    fn clients_go_where_the_least_is_to_be_done_and_stay_while_they_have_something() {
+        let (mut clients, start) = (Clients::default(), now());
+        let places = [IDLE; 3];
+        let seats: Vec<usize> =
+            (1..=7).map(|number| seat(&mut clients, key(number), &places, start)).collect();
+        assert_eq!(seats, [0, 1, 2, 0, 1, 2, 0]);
+        assert_eq!(seat(&mut clients, key(5), &places, start), 1, "it is the same one");
+        // Its session is at its seat; two others never proved theirs; of one slots are remembered.
+        clients.answered(key(5), 1 << 28);
+        clients.note(1 << 28, true);
+        assert_eq!(clients.of_session(1 << 28), Some(key(5)));
+        let later = start + PATIENCE;
+        let has = |who: &Who| *who == key(6);
+        assert_eq!(clients.seat(key(8), &places, (later, PATIENCE), has), Ok(0));
+        let left: Vec<Who> = clients.known.iter().map(|one| one.who).collect();
+        assert_eq!(left, [key(5), key(6), key(8)]);
+        // Whose session is over may go elsewhere.
+        clients.note(1 << 28, false);
+        let much_later = later + PATIENCE;
+        assert_eq!(seat(&mut clients, key(9), &places, much_later), 0);
+        assert_eq!(clients.known.len(), 1);
+    }
+
+    #[test]
+    fn who_sleeps_is_left_asleep_while_others_have_time() {
+        let at = |load| Place { is_parked: false, load };
+        let mut clients = Clients::default();
+        for number in 1..=4 {
+            assert_eq!(seat(&mut clients, key(number), &[PARKED, at(400)], now()), 1);
+        }
+        assert_eq!(seat(&mut clients, key(5), &[PARKED, at(500)], now()), 0);
+        // Of those with as many clients, the one that works least.
+        let mut clients = Clients::default();
+        assert_eq!(seat(&mut clients, key(1), &[at(300), at(20), at(100)], now()), 1);
+    }
+
+    #[test]
+    fn a_client_without_a_key_is_known_by_its_address() {
+        let (mut clients, start) = (Clients::default(), now());
+        let at = |port| who([0; 32], Address::udp(([10, 0, 0, 1], port).into()));
+        let places = [IDLE; 2];
+        assert_eq!(seat(&mut clients, at(1), &places, start), 0);
+        assert_eq!(seat(&mut clients, at(2), &places, start), 1);
+        assert_eq!(seat(&mut clients, at(1), &places, start), 0);
+        assert_eq!(who([7; 32], Address::udp(([10, 0, 0, 1], 1).into())), key(7));
+    }
+
+    #[test]
+    fn there_are_bounds() {
+        let (mut clients, start) = (Clients::default(), now());
+        let at = |number: usize| {
+            let [high, low] = (number as u16).to_be_bytes();
+            who([0; 32], Address::udp(([10, 0, high, low], 1).into()))
+        };
+        for number in 0..CLIENTS_MAX {
+            seat(&mut clients, at(number), &[IDLE], start);
+        }
+        let times = (start, PATIENCE);
+        let crowded =
+            clients.seat(at(CLIENTS_MAX), &[IDLE], times, |_| false).expect_err("no seat");
+        let expected = "there are 4096 clients already, with a session or in a handshake";
+        assert_eq!(crowded.to_string(), expected);
+        assert_eq!(clients.seat(at(7), &[IDLE], times, |_| false), Ok(0));
+        // Who repeats its hello is remembered with few numbers, and those that have begun.
+        clients.answered(at(7), 1);
+        clients.note(1, true);
+        (2..100).for_each(|number| clients.answered(at(7), number));
+        assert_eq!(clients.known[7].sessions.len(), NUMBERS_MAX);
+        assert_eq!(clients.of_session(1), Some(at(7)));
+        assert_eq!(clients.of_session(2), None);
+        let mut clients = Clients::default();
+        for number in 0..SESSIONS_MAX {
+            seat(&mut clients, at(number), &[IDLE], start);
+            clients.answered(at(number), number as u32);
+            clients.note(number as u32, true);
+        }
+        let crowded = clients.seat(at(SESSIONS_MAX), &[IDLE], times, |_| false);
+        let crowded = crowded.expect_err("no seat");
+        assert_eq!(crowded.to_string(), "its clients have 1024 sessions already");
     }
 }

@@ -51,6 +51,24 @@ pub enum LinkKeyError {
     Responder(#[source] Refused),
 }
 
+/// Failure to open the sockets of a link.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SocketError {
+    /// The system's.
+    #[error("{0}")]
+    Open(#[from] LinkOpenError),
+    /// Frames that do not fit.
+    #[error(
+        "its interface carries packets of {carries} bytes, and its `mtu` is {mtu}: make them equal"
+    )]
+    Mtu {
+        /// Longest packet.
+        carries: usize,
+        /// What the plan says.
+        mtu: u16,
+    },
+}
+
 /// Absence of the link that a port goes by.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LinkPortError {
@@ -166,21 +184,7 @@ pub(crate) enum InheritError {
 
 #[cfg(test)]
 mod tests {
-    use super::super::using::{Asked, Using};
     use super::*;
-
-    #[test]
-    fn each_number_of_a_link_is_given_once_and_then_it_is_said_that_there_is_none() {
-        let mut using = Using::new();
-        let count = u32::from(remote::ATTACHMENTS_MAX);
-        let all: Result<Vec<u16>, LinkFull> =
-            (0..count).map(|port| using.number(Asked::Nic(port))).collect();
-        assert_eq!(all, Ok((0..remote::ATTACHMENTS_MAX).collect()));
-        let full = using.number(Asked::Nic(7)).expect_err("each is used").to_string();
-        assert!(full.starts_with(&format!("its link has {count} disks and NICs, ")), "{full}");
-        using.numbers.remove(&9);
-        assert_eq!(using.number(Asked::Nic(7)), Ok(9));
-    }
 
     #[test]
     fn only_what_nobody_else_can_have_caused_is_a_defect() {

@@ -1,45 +1,52 @@
 //! What operators are shown of links.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use backend::link::LinkSnapshot;
-use config::api::{Answer, LinkDiskView, LinkList, LinkView, LinkWayView};
+use config::api::{LinkDiskView, LinkView, LinkWayView};
 use config::plan::LinkEnd;
 use config::spec::{LinkRole, LinkSecurity};
 use remote::iohost::seat_of;
 
+use super::link::{End, OneLink};
+use super::serving::Serving;
+use super::using::Using;
 use super::waits::PATIENCE;
-use super::{End, Manager, OneLink, Serving, Stage};
 use crate::device::Device;
+use crate::devices::Devices;
 
 /// A stranger is not answered, whatever is wrong.
 const NO_ANSWER: &str = "no IOhost answers; they are asked in turn. Check their addresses and ports, that the way is \
                          open, `iohost_key`, and that their file has this machine's key (`sidecore link key FILE` prints it)";
 
-impl Manager {
-    pub(crate) fn show_links(&self) -> Answer {
-        let links = self.rooms.remote.links.iter().map(|link| self.link_view(link));
-        Answer::Links(LinkList { links: links.collect() })
-    }
-
-    fn link_view(&self, link: &OneLink) -> LinkView {
-        let plan = &link.plan;
-        let problem = match &link.stage {
-            Stage::Shut { problem, .. } => Some(problem.clone()),
-            Stage::Open => None,
-        };
+impl OneLink {
+    /// For operators. `has_port` says which ports are there.
+    pub(super) fn view(
+        &self,
+        devices: &Devices,
+        now: Instant,
+        has_port: impl Fn(u32) -> bool,
+    ) -> LinkView {
+        let (line, plan) = (&self.line, self.line.plan());
         let security =
             if plan.key_file.is_some() { LinkSecurity::Noise } else { LinkSecurity::None };
+        let nics = match &self.end {
+            End::Client(_, ports) => ports.views(has_port),
+            End::Iohost(serving) => {
+                let its = serving.ports().iter().filter(|(port, _)| has_port(**port));
+                its.map(|(_, port)| port.view()).collect()
+            }
+        };
         let mut view = LinkView {
             id: plan.id.clone(),
             declared: plan.origin.to_string(),
             role: plan.role(),
             security,
             addresses: Vec::new(),
-            sidecore: link.core() as u16,
+            sidecore: line.core(0).unwrap_or(0) as u16,
             sidecores: Vec::new(),
-            sockets: link.sockets.iter().map(ToString::to_string).collect(),
-            problem,
+            sockets: line.sockets().iter().map(ToString::to_string).collect(),
+            problem: line.problem().map(str::to_string),
             peer: None,
             sessions: 0,
             round_trip_ns: 0,
@@ -54,60 +61,45 @@ impl Manager {
             writes_again: 0,
             leases_over: 0,
             ways: Vec::new(),
-            disks: self.link_disks(link),
-            nics: self.link_nics(link),
+            disks: self.disk_views(devices),
+            nics,
         };
-        match (&link.end, &plan.end) {
-            (End::Client(using), LinkEnd::Client { iohosts, .. }) => {
+        match (&self.end, &plan.end) {
+            (End::Client(using, _), LinkEnd::Client { iohosts, .. }) => {
                 view.addresses = iohosts.iter().map(ToString::to_string).collect();
-                let Some(counters) = &using.counters else { return view };
-                let seen = counters.snapshot();
-                view.sessions = seen.is_up;
-                let iohost = usize::try_from(seen.iohost).ok().and_then(|at| iohosts.get(at));
-                view.peer = iohost.filter(|_| seen.is_up > 0).map(ToString::to_string);
-                let silent = using
-                    .silent_since
-                    .map(|since| self.rooms.turn.now().saturating_duration_since(since));
-                view.problem = view.problem.or(silence(view.peer.is_some(), silent));
-                view.round_trip_ns = seen.round_trip_ns;
-                (view.frames_in, view.frames_out) = (seen.frames_in, seen.frames_out);
-                view.frames_dropped = seen.strange + seen.dropped + seen.lost_in;
-                view.frames_unsent = seen.lost_out;
-                view.handshakes = seen.handshakes;
-                (view.mismatches, view.violations) = (seen.mismatches, seen.violations);
-                view.writes_again = seen.writes_again;
-                let core = view.sidecore;
-                view.ways.extend(view.peer.clone().map(|peer| way_to_iohost(peer, core, &seen)));
+                using.add_up(&mut view, now);
             }
             (End::Iohost(serving), LinkEnd::Iohost { listen, .. }) => {
                 view.addresses = vec![listen.to_string()];
-                view.sidecores = link.seats.iter().map(|core| *core as u16).collect();
+                view.sidecores = line.cores().map(|core| core as u16).collect();
                 serving.add_up(&mut view);
-                view.ways = serving.ways(&link.seats);
+                view.ways = serving.ways(&view.sidecores);
             }
             _ => {}
         }
         view
     }
 
-    fn link_disks(&self, link: &OneLink) -> Vec<LinkDiskView> {
-        let is_of = |device: &&Device| match link.plan.role() {
+    fn disk_views(&self, devices: &Devices) -> Vec<LinkDiskView> {
+        let plan = self.line.plan();
+        let is_of = |device: &&Device| match plan.role() {
             LinkRole::Client => {
                 let source = device.kind.disk().map(|disk| &disk.plan.source);
-                matches!(source, Some(config::Source::Remote { link: id, .. }) if *id == link.plan.id)
+                matches!(source, Some(config::Source::Remote { link: id, .. }) if *id == plan.id)
             }
             LinkRole::Iohost => {
                 let id = &device.facts.id;
-                link.plan.clients().iter().any(|client| client.disks.contains(id))
+                plan.clients().iter().any(|client| client.disks.contains(id))
             }
         };
-        let devices = self.rooms.devices.values().filter(is_of);
         devices
+            .values()
+            .filter(is_of)
             .map(|device| {
                 let mut view = LinkDiskView {
                     id: device.facts.id.clone(),
                     in_use: !device.attached().is_empty(),
-                    client: client_of(link, &device.facts.id),
+                    client: self.client_of(&device.facts.id),
                     requests: 0,
                     errors: 0,
                     in_flight: 0,
@@ -122,17 +114,16 @@ impl Manager {
             })
             .collect()
     }
-}
 
-/// The client that has that disk now, by its name.
-fn client_of(link: &OneLink, disk: &str) -> Option<String> {
-    let End::Iohost(serving) = &link.end else { return None };
-    let export = serving.exports.iter().find(|export| export.disk == disk && !export.is_removed)?;
-    let (key, _) = export.had.as_ref().filter(|had| had.is_here)?.who()?;
-    // Where security is `none` there is one, without a key.
-    let clients = link.plan.clients().iter();
-    let client = clients.into_iter().find(|client| client.key.is_none_or(|its| its == *key))?;
-    Some(client.name.clone())
+    /// The client that has that disk now, by its name.
+    fn client_of(&self, disk: &str) -> Option<String> {
+        let serving = self.serving()?;
+        let (key, _) = serving.export(serving.number_of(disk)?)?.holder()?;
+        // Where security is `none` there is one, without a key.
+        let mut clients = self.line.plan().clients().iter();
+        let client = clients.find(|client| client.key.is_none_or(|its| its == *key))?;
+        Some(client.name.clone())
+    }
 }
 
 /// What is wrong with a way to an IOhost of which nothing was heard for so long, or ever.
@@ -165,10 +156,31 @@ fn way_to_iohost(peer: String, sidecore: u16, seen: &LinkSnapshot) -> LinkWayVie
     }
 }
 
+impl Using {
+    /// What it did, and whether its IOhost is there, which is one of the addresses in the view.
+    fn add_up(&self, view: &mut LinkView, now: Instant) {
+        let Some(seen) = self.seen() else { return };
+        view.sessions = seen.is_up;
+        let iohost = usize::try_from(seen.iohost).ok().and_then(|at| view.addresses.get(at));
+        view.peer = iohost.filter(|_| seen.is_up > 0).cloned();
+        let silent = self.silent_since().map(|since| now.saturating_duration_since(since));
+        view.problem = view.problem.take().or(silence(view.peer.is_some(), silent));
+        view.round_trip_ns = seen.round_trip_ns;
+        (view.frames_in, view.frames_out) = (seen.frames_in, seen.frames_out);
+        view.frames_dropped = seen.strange + seen.dropped + seen.lost_in;
+        view.frames_unsent = seen.lost_out;
+        view.handshakes = seen.handshakes;
+        (view.mismatches, view.violations) = (seen.mismatches, seen.violations);
+        view.writes_again = seen.writes_again;
+        let core = view.sidecore;
+        view.ways.extend(view.peer.clone().map(|peer| way_to_iohost(peer, core, &seen)));
+    }
+}
+
 impl Serving {
     /// What its seats did, in all.
     fn add_up(&self, view: &mut LinkView) {
-        for seen in self.parts.iter().map(|part| part.counters.snapshot()) {
+        for seen in self.parts().iter().map(|part| part.counters.snapshot()) {
             view.sessions += seen.sessions;
             view.frames_in += seen.frames_in;
             view.frames_out += seen.frames_out;
@@ -185,17 +197,17 @@ impl Serving {
     }
 
     /// How the ways to its clients are.
-    fn ways(&self, seats: &[usize]) -> Vec<LinkWayView> {
-        let ways = self.clients.iter().map(|(number, client)| {
+    fn ways(&self, sidecores: &[u16]) -> Vec<LinkWayView> {
+        let ways = self.clients().iter().map(|(number, client)| {
             let seat = seat_of(*number);
-            let part = self.parts.get(seat);
+            let part = self.parts().get(seat);
             let place = part.and_then(|part| part.sessions.get((number & 0xffff) as usize));
             let seen = place.map(|one| one.snapshot());
             // Of a session that has just begun nothing was shown yet.
             let seen = seen.filter(|seen| seen.session == u64::from(*number)).unwrap_or_default();
             LinkWayView {
                 peer: client.clone(),
-                sidecore: seats.get(seat).copied().unwrap_or(0) as u16,
+                sidecore: sidecores.get(seat).copied().unwrap_or(0),
                 round_trip_ns: seen.round_trip_ns,
                 frames_sent: seen.frames_sent,
                 frames_lost: seen.frames_lost,

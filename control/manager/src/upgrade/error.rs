@@ -11,7 +11,7 @@ use super::estate::Progress;
 use super::launcher::LauncherError;
 use super::wire::{Broken, FORMATS, FromHeir, Handle};
 use crate::front_end::FrontEndError;
-use crate::remote::{HandingError, InheritError};
+use crate::remote::error::{HandingError, InheritError};
 
 /// Error in what a predecessor sends.
 #[derive(Debug, thiserror::Error)]

@@ -32,6 +32,7 @@ use crate::lent::Lent;
 use crate::manager::Manager;
 use crate::poll::Token;
 use crate::queue::Known;
+use crate::remote::Remote;
 use crate::sockets;
 
 /// Between two words of a predecessor; the longest is its wait for slow disks.
@@ -309,7 +310,7 @@ impl Manager {
             }
             self.note_unsynced(number);
         }
-        self.open_inherited_links();
+        self.links(Remote::open_inherited_links);
         self.send_all_out();
         self.resize_as_planned();
         self.retry_uplinks(self.rooms.turn.now());

@@ -33,7 +33,7 @@ impl Manager {
         if self.rooms.remote.is_empty() {
             return Ok(());
         }
-        let run = self.rooms.remote.run;
+        let run = self.rooms.remote.run();
         channel.send(&FromPredecessor::Remote { run }, &[], SEND_TIME_MAX)?;
         for (link, disks) in self.rooms.remote.known() {
             let mut disks = disks.into_iter().peekable();
@@ -51,9 +51,10 @@ impl Manager {
     /// # Errors
     /// One that cannot go over now.
     pub(super) fn prepare_seats(&mut self) -> Result<(), SeatError> {
-        self.rest_seats();
+        self.rooms.remote.rest_seats();
         let save = |(key, id, seat, link): (_, &str, usize, &Link)| {
-            let (words, bytes) = self.save_seat(key, seat, link)?;
+            let (words, bytes) =
+                self.rooms.remote.save_seat((key, seat, link), &self.rooms.devices)?;
             let failed = |source: io::Error| SeatError::Save { link: id.to_string(), source };
             let words = serde_json::to_vec(&words).map_err(|error| failed(error.into()))?;
             let file = memfd_create("sidecore-seat", MemfdFlags::CLOEXEC);
@@ -112,7 +113,7 @@ impl Manager {
                 sockets.push(socket);
                 parts.push(InheritedSeat { seat, words, bytes });
             }
-            let inherited = self.inherit_link(&id, sockets, parts);
+            let inherited = self.rooms.remote.inherit_link(&id, sockets, parts);
             inherited.map_err(|source| SeatError::Inherit { link: id, source })?;
         }
         Ok(())

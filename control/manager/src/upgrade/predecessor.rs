@@ -376,7 +376,7 @@ impl Manager {
                 ports.close_all_but_taps();
             }
         }
-        self.say_farewell();
+        self.rooms.remote.say_farewell();
         let Some(upgrade) = &mut self.upgrade else { return Err(UpgradeError::NotBegun) };
         let sent = upgrade.channel.send(&FromPredecessor::Yours {}, &[], SEND_TIME_MAX);
         sent.map_err(UpgradeError::Send)?;
@@ -417,7 +417,8 @@ impl Manager {
         if self.drain.is_frozen() {
             self.send_all_out();
         }
-        self.hear_links_later();
+        let mode = self.mode();
+        self.links(|remote, around| remote.hear_links_later(mode, around));
         self.front_ends().release_all();
         self.rooms.turn.touch_all(self.rooms.devices.keys().copied());
         if let Some(reply) = upgrade.reply.take() {

@@ -1,13 +1,9 @@
-//! What clients are told of a disk besides its size: what it can do, and whether it still holds what it said it holds.
+//! What clients are told of a disk besides its size: what it can do, as bits.
 //!
-//! Not who is told (`serving`); what clients make of it is in `using`.
+//! Not who is told (`lends`); what clients make of it is in `parts`. Whether it still holds what it said it holds is in
+//! `ledger`.
 
-use remote::wire::Verifier;
-use tracing::warn;
-
-use super::{Manager, Remote, device_of, random};
-use crate::defects::found;
-use crate::disk::DiskParts;
+use backend::Disk;
 
 /// What clients are told of a disk besides its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,12 +34,12 @@ const ZEROES_SHIFT: u32 = 24;
 const RANGE_SECTORS_MAX: u32 = 1 << 21;
 
 impl Features {
-    pub(super) fn of(parts: &DiskParts) -> Features {
-        let (disk, readonly) = (&parts.disk, parts.plan.readonly);
+    /// Those of a disk in its guests' blocks.
+    pub(super) fn of(disk: &Disk, block_size: u32, readonly: bool) -> Features {
         let limits = disk.limits();
         Features {
             readonly,
-            block_size: parts.shape.block_size,
+            block_size,
             physical_block_size: disk.physical_block_size(),
             discard_bytes: disk.grain().discard,
             discard_sectors_max: limits.discard_sectors_max,
@@ -86,75 +82,9 @@ impl Features {
     }
 }
 
-impl Manager {
-    /// A disk could not be made stable: that is counted, if clients may have it.
-    pub(crate) fn count_loss(&mut self, device: u32) {
-        let device = found!(
-            self.rooms.turn.defects,
-            self.rooms.devices.get(device),
-            "device that has lost data"
-        );
-        if !device.is_exported() {
-            return;
-        }
-        let id = device.facts.id.clone();
-        let losses = &self.rooms.remote.losses;
-        let kept = losses.of(&id, None).and_then(|count| losses.keep(&id, None, count + 1));
-        if let Err(error) = kept {
-            warn!(disk = id, %error, "that it has lost data cannot be counted: when it is cleared, a client that was away does not hear of it");
-        }
-    }
-}
-
-impl Manager {
-    /// A disk is about to be told to clients, whose guests are on its image from here on.
-    pub(super) fn note_exported(&mut self, device: u32) {
-        let parts = self.rooms.devices.get_mut(device).and_then(|device| device.kind.disk_mut());
-        let parts = found!(self.rooms.turn.defects, parts, "disk that clients may have");
-        let id = parts.plan.id.clone();
-        if let Some(image) = parts.bond.export() {
-            self.rooms.devices.keep_image(&id, &image, &mut self.rooms.bonds, &self.rooms.plan);
-        }
-    }
-}
-
-/// What the storage of a disk is: writes that were not yet stable are gone with this boot of the machine, and with a
-/// sync that failed; what is in memory is gone with this run of the daemon. An operator who clears a failure knows of it,
-/// and a client that was away does not.
-pub(super) fn verifier_of(remote: &Remote, parts: &DiskParts) -> Verifier {
-    let id = &parts.plan.id;
-    let name = device_of(id);
-    let (boot, contents) = match parts.plan.source.path() {
-        Some(_) => (remote.boot, name),
-        None => (remote.run, name ^ remote.run),
-    };
-    // Where that cannot be read a client is rather told of a loss.
-    let losses = remote.losses.of(id, None).unwrap_or_else(|_| random());
-    Verifier { boot: after_losses(boot, losses, parts.disk.sync_failed()), contents }
-}
-
-/// Another boot after each loss, also before that is counted.
-fn after_losses(boot: u64, losses: u64, has_failed: bool) -> u64 {
-    boot.wrapping_add(losses.wrapping_mul(2)) ^ u64::from(has_failed)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_cleared_is_another_boot_to_who_was_away() {
-        // Before, failed and not counted yet, counted, cleared; and once more.
-        let steps =
-            [(0, false), (0, true), (1, true), (1, false), (1, true), (2, true), (2, false)];
-        for boot in [0, 1, u64::MAX, 77] {
-            let mut all = steps.map(|(losses, failed)| after_losses(boot, losses, failed)).to_vec();
-            all.sort_unstable();
-            all.dedup();
-            // The second failure is as the first one was when that was counted, which nobody can tell apart.
-            assert_eq!(all.len(), 6);
-        }
-    }
 
     #[test]
     fn clients_are_offered_no_more_than_the_disk_takes() {

@@ -1,0 +1,232 @@
+//! The IOhost's end of a link, for one event: which client is at which of its seats, and who hears of what.
+//!
+//! Not here: disks (`lends`) and NICs (`lent_nics`) for other machines. Called by `remote`.
+
+use std::time::Duration;
+
+use config::plan::{LinkClientPlan, LinkPlan};
+use remote::handshake::{Established, Greeted, PublicKey};
+use remote::iohost::{HostEvent, seat_of};
+use schedule::Use;
+use sidecore::{FromLink, Greeting, ToHost};
+use tracing::{info, warn};
+
+use super::around::Around;
+use super::clients::{Place, who};
+use super::export::Export;
+use super::greeter::{Greeter, Task};
+use super::ledger::Ledger;
+use super::link::Line;
+use super::serving::Serving;
+use crate::defects::{found, late};
+
+/// An IOhost's link, with what it reaches.
+pub(super) struct Host<'a, 'b> {
+    pub(super) line: &'a mut Line,
+    pub(super) serving: &'a mut Serving,
+    pub(super) ledger: &'a mut Ledger,
+    pub(super) greeter: &'a Greeter,
+    pub(super) around: &'a mut Around<'b>,
+}
+
+impl Host<'_, '_> {
+    /// Says something to one seat, if it is open.
+    pub(super) fn tell_seat(&mut self, seat: usize, told: ToHost) {
+        self.line.tell_seat(seat, told, self.around.turn, self.around.cores);
+    }
+
+    /// Says something to all seats but one.
+    pub(super) fn tell_seats(&mut self, but: Option<usize>, told: impl Fn() -> ToHost) {
+        self.line.tell_seats(but, told, self.around.turn, self.around.cores);
+    }
+
+    /// Whether a line about it may be written: peers can cause many.
+    pub(super) fn may_log(&mut self) -> bool {
+        self.line.may_log(self.around.turn.now())
+    }
+
+    /// What a seat says.
+    pub(super) fn hear(&mut self, seat: usize, said: FromLink) {
+        match said {
+            FromLink::Hello(greeting) => {
+                self.greeter.ask(Task::Greet(self.line.key(), greeting));
+            }
+            FromLink::Spent(memory) => drop(memory),
+            FromLink::Reserved { before, greeting } => self.hello_is_seated(before, greeting),
+            FromLink::PulledOut { export, nic } => self.is_pulled_out(export, nic),
+            FromLink::Host(event) => self.hear_clients(seat, event),
+            FromLink::Greet { .. }
+            | FromLink::WantsSession(_)
+            | FromLink::Client(_)
+            | FromLink::Freed(_)
+            | FromLink::Unattached(_) => {
+                self.around.turn.defects.note("client's end of that link");
+            }
+        }
+    }
+
+    /// What a seat says of its clients.
+    fn hear_clients(&mut self, seat: usize, event: HostEvent) {
+        match event {
+            HostEvent::Open { export, slots, slot_bytes, session, generation, is_new } => {
+                let (wanted, size) = ((generation, is_new), (slots, slot_bytes));
+                let bytes = usize::from(slots) * slot_bytes as usize;
+                match self.serving.judge(export, (seat, session), bytes) {
+                    Err(told) => self.tell_seat(seat, told),
+                    Ok(before) if self.is_nic(export) => {
+                        self.lend_nic(seat, (export, generation), size, before);
+                    }
+                    Ok(before) => self.lend_disk(seat, export, wanted, size, before),
+                }
+            }
+            HostEvent::LetGo { export, .. } if self.is_nic(export) => self.let_go_of_nic(export),
+            HostEvent::LetGo { export, is_released } => self.let_go_of(export, is_released),
+            HostEvent::SessionBegan { session, client } => self.note_client(session, Some(client)),
+            HostEvent::SessionEnded { session } => self.note_client(session, None),
+        }
+    }
+
+    fn is_nic(&self, export: u16) -> bool {
+        self.serving.export(export).is_some_and(|one| one.nic().is_some())
+    }
+
+    /// A device is open at a seat: the others hear of that.
+    pub(super) fn is_at(&mut self, seat: usize, (export, generation): (u16, u64)) {
+        let one = self.serving.export_mut(export);
+        found!(self.around.turn.defects, one, "export of that number").raise(generation);
+        let told = || ToHost::Elsewhere { export, generation, is_answer: false };
+        self.tell_seats(Some(seat), told);
+    }
+
+    /// A device was let go of: its seat, and then the others, hear of that.
+    pub(super) fn is_nowhere(&mut self, export: u16, is_synced: bool) {
+        let defects = &mut self.around.turn.defects;
+        let one = found!(defects, self.serving.export_mut(export), "export of that number");
+        let seat = found!(defects, one.is_nowhere(), "seat where a device is let go of");
+        self.tell_seat(seat, ToHost::LetGo { export, is_synced });
+        self.tell_seats(Some(seat), || ToHost::ComesFree { export });
+    }
+}
+
+/// Clients that come and go.
+impl Host<'_, '_> {
+    /// A client has a session, or has it no more.
+    fn note_client(&mut self, session: u32, came: Option<PublicKey>) {
+        let mut all = self.line.plan().clients().iter();
+        let client = came.map(|key| {
+            let found = all.find(|client| client.key.is_none_or(|known| known == key));
+            found.map(|client| client.name.clone()).unwrap_or_default()
+        });
+        self.serving.note_session(session, client.as_deref());
+        if self.may_log() {
+            let link = self.line.id();
+            match client {
+                Some(client) => info!(link, session, client, "a session began"),
+                None => info!(link, session, "a session ended"),
+            }
+        }
+    }
+
+    /// A hello was read: its client has a seat, or gets one, and that has a number for the session.
+    pub(super) fn seat_client(&mut self, greeting: Greeting, greeted: Box<Greeted>) {
+        let sidecores = &self.around.cores;
+        let place = |core: usize| Place {
+            is_parked: sidecores.state(core) == Use::Parked,
+            load: sidecores.load(core),
+        };
+        let places: Vec<Place> = self.line.cores().map(place).collect();
+        let client = *greeted.peer();
+        let who = who(client, greeting.from);
+        // A session's first lease is twice as long.
+        let patience = Duration::from_secs(2 * u64::from(self.line.lease_s()) + 1);
+        let times = (self.around.turn.now(), patience);
+        let seat = match self.serving.seat(who, &places, times) {
+            Ok(seat) => seat,
+            Err(why) => {
+                if self.may_log() {
+                    let from = greeting.from;
+                    warn!(link = self.line.id(), "a hello from {from} is not answered: {why}");
+                }
+                return;
+            }
+        };
+        let core = self.line.core(seat);
+        let core = found!(self.around.turn.defects, core, "sidecore of a seat");
+        self.around.cores.wake(core);
+        if seat == seat_of(greeting.number) {
+            return self.greeter.ask(Task::Answer(self.line.key(), greeting, greeted));
+        }
+        self.serving.seated.keep(greeting.number, greeted);
+        self.tell_seat(seat, ToHost::Reserve { greeting, client });
+    }
+
+    /// A seat has a number for a hello that another one has heard.
+    fn hello_is_seated(&mut self, before: u32, greeting: Greeting) {
+        // Others were read since, and there is no room for all.
+        let Some(greeted) = self.serving.seated.take(before) else { return late("hello") };
+        self.greeter.ask(Task::Answer(self.line.key(), greeting, greeted));
+    }
+
+    /// A hello has an answer, which its seat is to send.
+    pub(super) fn hello_is_answered(
+        &mut self,
+        greeting: Greeting,
+        made: Box<Established>,
+        answer: Vec<u8>,
+    ) {
+        let number = greeting.number;
+        self.serving.seated.answered(who(made.peer, greeting.from), number);
+        self.tell_seat(seat_of(number), ToHost::Answer { greeting, made, answer });
+    }
+
+    /// A hello was refused.
+    pub(super) fn hello_is_refused(&mut self, from: impl std::fmt::Display, why: &str) {
+        if self.may_log() {
+            warn!(
+                link = self.line.id(),
+                "a hello from {from} is refused: {why}; the public key of a client is to be the `key` of \
+                 a [[link.client]] here, and this IOhost's is to be its `iohost_key`"
+            );
+        }
+    }
+}
+
+/// A reload gives a link other clients, or some of them other disks and NICs, while all others go on. What no client may
+/// have any more is taken from who has it: drained, made stable, let go, and only then removed or opened anew.
+impl Host<'_, '_> {
+    /// No client may have it any more. Whether one has it.
+    pub(super) fn remove(&mut self, export: u16) -> bool {
+        let one = self.serving.export_mut(export);
+        let is_had = found!(self.around.turn.defects, one, "export of that number").remove();
+        self.tell_seats(None, || ToHost::Remove { export });
+        is_had
+    }
+
+    /// Its plan has other clients.
+    pub(super) fn set_clients(&mut self, plan: LinkPlan) {
+        let keys: Vec<PublicKey> = plan.clients().iter().filter_map(|client| client.key).collect();
+        self.greeter.tell(Task::Clients(self.line.key(), keys));
+        let exports = (0..).zip(self.serving.exports()).filter(|(_, one)| !one.is_removed());
+        let its = |one: &Export| -> Vec<LinkClientPlan> {
+            let may_have = |client: &&LinkClientPlan| match one.nic() {
+                Some(nic) => client.nics.iter().any(|name| name == nic),
+                None => client.disks.iter().any(|name| name == one.name()),
+            };
+            plan.clients().iter().filter(may_have).cloned().collect()
+        };
+        let exports: Vec<(u16, Vec<LinkClientPlan>)> =
+            exports.map(|(number, one)| (number, its(one))).collect();
+        self.line.set_plan(plan);
+        for (export, its) in exports {
+            // Nobody named would be everybody.
+            if its.is_empty() {
+                self.remove(export);
+                continue;
+            }
+            let clients: Vec<PublicKey> = its.iter().filter_map(|client| client.key).collect();
+            let told = || ToHost::SetClients { export, clients: clients.clone() };
+            self.tell_seats(None, told);
+        }
+        self.export_nics();
+    }
+}
