@@ -21,7 +21,6 @@ use crate::device::Device;
 use crate::devices::Devices;
 use crate::poll::Token;
 use crate::sidecores::Cores;
-use crate::upgrade::wire::{KnownWords, SeatWords};
 
 pub(crate) mod around;
 mod by_device;
@@ -50,6 +49,7 @@ mod standings;
 mod status;
 mod using;
 mod waits;
+pub(crate) mod words;
 
 use around::Around;
 use client::Client;
@@ -60,6 +60,7 @@ use host::Host;
 pub use keys::read as read_key;
 use ledger::Ledger;
 use link::{End, OneLink};
+use words::{KnownWords, SeatWords};
 
 /// All links, and the thread that shakes hands for them.
 pub(crate) struct Remote {

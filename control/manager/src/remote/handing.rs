@@ -20,9 +20,9 @@ use super::host::Host;
 use super::link::{End, OneLink};
 use super::serving::Serving;
 use super::using::{Asked, Using};
+use super::words::{ClientWords, ExportWords, NumberWords, SeatWords, WhoWords};
 use crate::defects::found;
 use crate::devices::Devices;
-use crate::upgrade::wire::{ClientWords, ExportWords, NumberWords, SeatWords, WhoWords};
 
 /// What a link begins with.
 pub(super) struct Inherited {

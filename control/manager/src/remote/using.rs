@@ -20,7 +20,7 @@ use super::error::{LINK_FULL, LinkFull};
 use super::greeter::random;
 use super::sockets::RING_FRAMES;
 use super::waits::PATIENCE;
-use crate::upgrade::wire::KnownWords;
+use super::words::KnownWords;
 
 /// Between two times that an IOhost is asked for a disk that it does not have.
 const ASK_INTERVAL: Duration = Duration::from_secs(2);

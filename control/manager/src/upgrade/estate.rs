@@ -11,9 +11,10 @@ use remote::iohost::SEATS_MAX;
 
 use super::error::EstateError;
 use super::pause::Moments;
-use super::wire::{self, DeviceWords, FromPredecessor, Handle, KnownWords, RingWords};
+use super::wire::{self, DeviceWords, FromPredecessor, Handle, RingWords};
 use crate::device::{CONNECTIONS_MAX, Connection};
 use crate::poll::DEVICES_END;
+use crate::remote::words::KnownWords;
 use crate::sockets;
 
 /// Messages that retell one front-end: of 509 regions, and of 256 rings seven each.

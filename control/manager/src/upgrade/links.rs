@@ -13,9 +13,10 @@ use super::bequest::SEND_TIME_MAX;
 use super::channel::Channel;
 use super::error::SeatError;
 use super::estate::SeatEstate;
-use super::wire::{FromPredecessor, KNOWN_MAX, SeatWords};
+use super::wire::{FromPredecessor, KNOWN_MAX};
 use crate::manager::Manager;
 use crate::remote::handing::InheritedSeat;
+use crate::remote::words::SeatWords;
 
 /// A seat whose words and bytes are in a file.
 pub(crate) struct SavedSeat {

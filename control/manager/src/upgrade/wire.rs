@@ -5,12 +5,12 @@
 //! for its sense. Not here: sockets (`channel`).
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
 use super::pause::PauseWords;
 use crate::queue::Left;
+use crate::remote::words::KnownWords;
 
 /// The formats that this program speaks, the best last. The first knows no links.
 pub(crate) const FORMATS: [u32; 4] = [1, WITH_LINKS, WITH_GUARD, WITH_FOLDER];
@@ -89,7 +89,7 @@ pub(crate) enum FromPredecessor {
     Rings { rings: Vec<RingWords> },
     /// A queue of a tap. With its descriptor.
     Tap { name: String, queue: u16, made: bool },
-    /// A seat of a link, which no sidecore has any more. With its socket, and a memory file: [`SeatWords`] as so many
+    /// A seat of a link, which no sidecore has any more. With its socket, and a memory file: [`crate::remote::words::SeatWords`] as so many
     /// bytes of JSON, then the bytes that those tell of.
     Seat { link: String, seat: usize, words: u64, bytes: u64 },
     /// What the port of a NIC has counted.
@@ -169,68 +169,6 @@ pub(crate) struct NicWords {
 pub(crate) struct LinkWords {
     /// It runs the device.
     pub(crate) runs: bool,
-}
-
-/// A disk of another machine, as its IOhost has told.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct KnownWords {
-    pub(crate) name: String,
-    pub(crate) revision: u64,
-    pub(crate) size: u64,
-    pub(crate) features: u32,
-}
-
-/// What control knows of a seat of a link. Behind it are the bytes of the client's end, or of each export in turn.
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct SeatWords {
-    /// Of a client's link.
-    pub(crate) client: Option<ClientWords>,
-    pub(crate) exports: Vec<ExportWords>,
-    /// Who is at home at this seat.
-    pub(crate) clients: Vec<WhoWords>,
-}
-
-/// A client's end of a link.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ClientWords {
-    pub(crate) bytes: u64,
-    pub(crate) disks: Vec<NumberWords>,
-}
-
-/// A disk that a link has asked for, by its number there.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct NumberWords {
-    pub(crate) number: u16,
-    /// Its name here, and which one it is of which link.
-    pub(crate) device: String,
-    pub(crate) whose: String,
-    /// How large it was when its IOhost said so last, and whether it has become smaller.
-    pub(crate) told_bytes: Option<u64>,
-    pub(crate) is_shrunk: bool,
-}
-
-/// A device that clients may have.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ExportWords {
-    pub(crate) name: String,
-    pub(crate) bytes: u64,
-    pub(crate) generation: u64,
-    /// Who has it, or had it last.
-    pub(crate) who: Option<WhoWords>,
-}
-
-/// A client: its key; where there are none, where it is.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct WhoWords {
-    pub(crate) key: [u8; 32],
-    pub(crate) udp: Option<SocketAddr>,
-    pub(crate) station: Option<[u8; 6]>,
 }
 
 /// A ring as it stands.
