@@ -21,7 +21,9 @@ use crate::bounds::Bounds;
 use crate::calls::waiting::Waiting;
 use crate::clock::now;
 use crate::devices::Devices;
+use crate::failures;
 use crate::guests::Guests;
+use crate::idle_peers;
 use crate::kind::DevicePlan;
 use crate::manager::{End, INBOX_INTERVAL, Manager};
 use crate::network::Network;
@@ -157,8 +159,8 @@ fn begin(
         moves: Moves::default(),
         bounds,
         took_over_at: None,
-        idle_peers_at: now,
-        failures_at: now,
+        idle_peers: idle_peers::Looks::from(now),
+        failures: failures::Looks::from(now),
         plan: Plan { disks: Vec::new(), switches: Vec::new(), nics: Vec::new(), ..plan.clone() },
     };
     let manager = Manager {

@@ -23,6 +23,7 @@ mod bond;
 mod vetting;
 pub(crate) mod vmm;
 
+pub(crate) use accept::Images;
 pub(crate) use bond::Bond;
 pub(crate) use vetting::Vetting;
 

@@ -16,6 +16,7 @@ use control::device::{Door, Existence};
 use control::moves::NotMoved;
 use guest_memory::Seal;
 use sidecore::{Command, QueueKey, instant_of, nanos_of};
+use tracing::warn;
 use vhost_user::{Message, Scope, Session};
 
 use crate::bonds::vmm::Vmm;
@@ -395,7 +396,7 @@ impl Device {
         let is_first = !self.queues.iter().any(Queue::is_attached);
         let keeps_none = is_first && made.is_ok() && connection.front_end.inflight.is_none();
         if keeps_none && self.kind.disk().is_some() && self.log.allows(now) {
-            tracing::warn!(
+            warn!(
                 device = self.facts.id,
                 "its front-end keeps no in-flight record: what is under way when the daemon dies may be \
                  lost, or done twice"
@@ -459,6 +460,26 @@ impl Device {
     /// All of its queues are back. Whether it is gone by that.
     pub(crate) fn are_back(&mut self) -> bool {
         self.existence.back()
+    }
+
+    /// Its rings are judged once more.
+    pub(crate) fn judge_again(&mut self, turn: &mut Turn) {
+        self.queues.iter_mut().for_each(Queue::try_again);
+        turn.touch(self.number);
+    }
+
+    /// The capacity of its disk is another now: its front-ends are told.
+    pub(crate) fn tell_capacity(&mut self, turn: &mut Turn) {
+        let disk = found!(turn.defects, self.kind.disk(), "disk with another capacity");
+        disk.live.set_capacity(disk.disk.size_bytes());
+        for connection in self.connections.values_mut() {
+            let told =
+                connection.session.config_changed().map(|bytes| connection.front_end.tell(bytes));
+            if let Some(Err(error)) = told {
+                let id = &self.facts.id;
+                warn!(disk = id, %error, "its front-end could not be told of the new size");
+            }
+        }
     }
 }
 

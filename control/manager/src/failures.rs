@@ -6,10 +6,13 @@
 use std::time::{Duration, Instant};
 
 use backend::FaultSnapshot;
+use config::Plan;
 use tracing::{info, warn};
 
+use crate::bonds::Bonds;
 use crate::device::Device;
-use crate::manager::Manager;
+use crate::devices::Devices;
+use crate::queue::Queue;
 
 /// Between two looks at all disks.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -109,29 +112,45 @@ fn words(news: News) -> String {
     }
 }
 
-impl Manager {
-    /// When all disks are looked at, while one is served.
-    pub(crate) fn failures_due_at(&self) -> Option<Instant> {
-        let is_served = |device: &Device| {
-            device.kind.disk().is_some() && device.queues.iter().any(|it| it.is_attached())
-        };
-        self.rooms.devices.values().any(is_served).then_some(self.rooms.failures_at)
+/// Looks at all disks, while one is served.
+#[derive(Debug)]
+pub(crate) struct Looks {
+    at: Instant,
+}
+
+impl Looks {
+    /// The first one is then.
+    pub(crate) fn from(now: Instant) -> Looks {
+        Looks { at: now }
     }
 
-    /// Looks at all disks once a second, and says whose guests are given errors. What could not be kept is tried again.
-    pub(crate) fn look_at_failures(&mut self, now: Instant) {
-        if now < self.rooms.failures_at {
+    /// When the next is due.
+    pub(crate) fn due_at(&self, devices: &Devices) -> Option<Instant> {
+        let is_served = |device: &Device| {
+            device.kind.disk().is_some() && device.queues.iter().any(Queue::is_attached)
+        };
+        devices.values().any(is_served).then_some(self.at)
+    }
+
+    /// Looks once a second, and says whose guests are given errors. What could not be kept is tried again.
+    pub(crate) fn look(
+        &mut self,
+        now: Instant,
+        devices: &mut Devices,
+        (bonds, plan): (&mut Bonds, &Plan),
+    ) {
+        if now < self.at {
             return;
         }
-        self.rooms.failures_at = now + INTERVAL;
+        self.at = now + INTERVAL;
         let is_unkept = |device: &&Device| {
             device.kind.disk().is_some_and(|disk| disk.bond.unkept_why().is_some())
         };
-        let unkept = self.rooms.devices.values().filter(is_unkept).map(|device| device.number);
+        let unkept = devices.values().filter(is_unkept).map(|device| device.number);
         for number in unkept.collect::<Vec<u32>>() {
-            self.rooms.devices.keep_begun(number, &mut self.rooms.bonds, &self.rooms.plan);
+            devices.keep_begun(number, bonds, plan);
         }
-        for device in self.rooms.devices.values_mut() {
+        for device in devices.values_mut() {
             let Some(disk) = device.kind.disk_mut() else { continue };
             let Some(news) = disk.failures.look(disk.disk.faults(), now) else { continue };
             if !device.log.allows(now) {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 use crate::device::Device;
+use crate::devices::Devices;
 use crate::disk;
-use crate::manager::Manager;
 use vhost_user::Scope;
 
 /// How long a front-end may stand at one stage before that is a problem; with a look in each second it is told
@@ -207,23 +207,30 @@ impl Device {
     }
 }
 
-impl Manager {
-    /// When all are looked at, while there is one that has not come to a request.
-    pub(crate) fn idle_peers_due_at(&self) -> Option<Instant> {
-        self.rooms
-            .devices
-            .values()
-            .any(Device::has_new_front_end)
-            .then_some(self.rooms.idle_peers_at)
+/// Looks at all front-ends, while there is one that has not come to a request.
+#[derive(Debug)]
+pub(crate) struct Looks {
+    at: Instant,
+}
+
+impl Looks {
+    /// The first one is then.
+    pub(crate) fn from(now: Instant) -> Looks {
+        Looks { at: now }
     }
 
-    /// Looks at all front-ends once a second, and says what each lacks.
-    pub(crate) fn look_at_idle_peers(&mut self, now: Instant) {
-        if now < self.rooms.idle_peers_at || self.mode().is_frozen() {
+    /// When the next is due.
+    pub(crate) fn due_at(&self, devices: &Devices) -> Option<Instant> {
+        devices.values().any(Device::has_new_front_end).then_some(self.at)
+    }
+
+    /// Looks once a second, and says what each lacks.
+    pub(crate) fn look(&mut self, now: Instant, devices: &mut Devices) {
+        if now < self.at {
             return;
         }
-        self.rooms.idle_peers_at = now + LOOK_INTERVAL;
-        let new = self.rooms.devices.values_mut().filter(|device| device.has_new_front_end());
+        self.at = now + LOOK_INTERVAL;
+        let new = devices.values_mut().filter(|device| device.has_new_front_end());
         for device in new {
             let Some(stage) = device.look_at_front_ends(now) else { continue };
             let (id, words) = (device.facts.id.clone(), stage.words(&device.facts.id));

@@ -84,7 +84,7 @@ impl Manager {
                         self.settle_for_good();
                         self.front_ends().serve(number, id, gone);
                     }
-                    Token::Unsynced(number) => self.note_unsynced(number),
+                    Token::Unsynced(number) => self.rooms.note_unsynced(number),
                     Token::Parted(number) => self.has_parted(number),
                     Token::Core(core) => self.hear_core(core as usize),
                     Token::Calls => self.hear_calls(),
@@ -147,8 +147,9 @@ impl Manager {
         let due = due.chain(uplinks).chain(self.rooms.cores.due_at());
         let links = self.rooms.remote.due_at().filter(|_| self.stop_by.is_none());
         let due = due.chain(links).chain(self.rooms.guests.due_at(self.rooms.turn.now()));
-        let due = due.chain(self.rooms.cores.look_at()).chain(self.idle_peers_due_at());
-        let due = due.chain(self.rooms.watch.due_at()).chain(self.failures_due_at());
+        let Rooms { cores, idle_peers, failures, watch, devices, .. } = &self.rooms;
+        let due = due.chain(cores.look_at()).chain(idle_peers.due_at(devices));
+        let due = due.chain(watch.due_at()).chain(failures.due_at(devices));
         let due = due.chain(self.rooms.state.lock_due_at());
         let due = due
             .chain(self.upgrade.as_ref().map(|upgrade| upgrade.due_at(self.rooms.turn.now())))
@@ -182,7 +183,7 @@ impl Manager {
                 Event::Detached(served) => {
                     let device = served.key().device;
                     self.queue_is_back(core, served, None);
-                    self.say_stalls(device);
+                    self.rooms.say_stalls(device);
                 }
                 Event::Refused(served, why) => {
                     self.queue_is_back(core, served, Some(&why.to_string()));
@@ -208,7 +209,7 @@ impl Manager {
                 Event::LinkRefused(key, _) => {
                     self.links(|remote, around| remote.link_is_refused(key, around))
                 }
-                Event::Stalls(key) => self.say_stalls(key.device),
+                Event::Stalls(key) => self.rooms.say_stalls(key.device),
                 Event::Fenced => self.rooms.cores.is_fenced(),
                 Event::Failed { key, violation } => {
                     self.front_ends().queue_failed(key, &violation.to_string())
@@ -365,11 +366,15 @@ impl Manager {
         self.go_on_with_calls(now);
         self.answer_queries(now);
         self.follow_due(now);
-        self.watch_images(now);
+        let Rooms { watch, turn, devices, openers, .. } = &mut self.rooms;
+        watch.look(turn, devices, openers);
         let told = self.rooms.look_at_guests();
         told.into_iter().for_each(|nic| self.say_port(nic));
-        self.look_at_idle_peers(now);
-        self.look_at_failures(now);
+        if !self.mode().is_frozen() {
+            self.rooms.idle_peers.look(now, &mut self.rooms.devices);
+        }
+        let Rooms { failures, devices, bonds, plan, .. } = &mut self.rooms;
+        failures.look(now, devices, (bonds, plan));
         let due = |device: &&Device| device.due_at().is_some_and(|at| at <= now);
         let due: Vec<u32> =
             self.rooms.devices.values().filter(due).map(|device| device.number).collect();

@@ -163,7 +163,7 @@ impl Manager {
         let goes = |id: &String, changes: &[Change]| {
             changes.iter().any(|change| matches!(change, Change::Remove { id: gone } if gone == id))
         };
-        let anew = self.opened_anew(wanted);
+        let anew = self.rooms.images().opened_anew(wanted);
         for pair in anew.chunks_exact(2) {
             let [Change::Remove { id }, _] = pair else {
                 return self.rooms.turn.defects.note("disk that goes and is opened anew");
@@ -225,7 +225,7 @@ impl Manager {
         self.rooms.plan.groups = wanted.groups;
         self.rooms.plan.sidecores.policies = wanted.sidecores.policies;
         self.rooms.plan.daemon.follow_rights(&wanted.daemon);
-        self.set_services(&difference.changes);
+        self.rooms.services().set_changed(&difference.changes);
         let mut undone = self.apply_rights(&difference.changes);
         let late = self.serve_prepared(prepared, &mut done, &mut undone);
         // From when its images were waited for.

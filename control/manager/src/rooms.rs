@@ -12,22 +12,26 @@ use sidecore::{MoveId, QueueKey, Stay};
 
 use crate::begin::Options;
 use crate::bonds::Bonds;
+use crate::bonds::Images;
 use crate::bounds::Bounds;
 use crate::calls::waiting::Waiting;
-use crate::defects::found;
+use crate::defects::{found, late};
 use crate::devices::Devices;
+use crate::failures;
 use crate::front_ends::FrontEnds;
 use crate::guests::{self, Guests};
+use crate::idle_peers;
 use crate::network::Network;
 use crate::network::taps::MadeTaps;
 use crate::opening::openers::Openers;
 use crate::opening::shut::ShutDevices;
 use crate::poll::Poll;
 use crate::remote::Remote;
-use crate::service::Groups;
+use crate::service::{Groups, Services};
 use crate::sidecores::Cores;
 use crate::sidecores::balance::{self, Relief};
 use crate::sidecores::moves::{self, Moves};
+use crate::stalls;
 use crate::state::StateFile;
 use crate::turn::Turn;
 use crate::unsynced::Unsynced;
@@ -64,10 +68,10 @@ pub(crate) struct Rooms {
     pub(crate) estate: Option<Estate>,
     /// When it was taken over, if it was.
     pub(crate) took_over_at: Option<Instant>,
-    /// When front-ends are looked at next that have not come to a request.
-    pub(crate) idle_peers_at: Instant,
-    /// When disks are looked at next whose guests may have been given errors.
-    pub(crate) failures_at: Instant,
+    /// Front-ends that have not come to a request.
+    pub(crate) idle_peers: idle_peers::Looks,
+    /// Disks whose guests may have been given errors.
+    pub(crate) failures: failures::Looks,
     /// Which of their vCPUs run.
     pub(crate) guests: Guests,
 }
@@ -157,6 +161,50 @@ impl Rooms {
     fn moves(&mut self) -> (&mut Moves, moves::Around<'_>) {
         let Rooms { moves, turn, devices, cores, .. } = self;
         (moves, moves::Around { turn, devices, cores })
+    }
+
+    /// How queues are served, and what they are counted on.
+    pub(crate) fn services(&mut self) -> Services<'_> {
+        let Rooms { groups, plan, devices, turn, cores, .. } = self;
+        Services { groups, plan, devices, turn, cores }
+    }
+
+    /// Images that are open.
+    pub(crate) fn images(&mut self) -> Images<'_> {
+        let Rooms { turn, devices, openers, bonds, remote, .. } = self;
+        Images { turn, devices, openers, bonds, remote }
+    }
+
+    /// A queue of the device has begun to wait, or has ceased to, or is back.
+    pub(crate) fn say_stalls(&mut self, number: u32) {
+        // The sidecore that had it then may be heard after the one that it has moved to, and has gone home from.
+        match self.devices.get_mut(number) {
+            Some(device) => stalls::say(device, self.turn.now()),
+            None => late("device"),
+        }
+    }
+
+    /// A device has just lost data: that is marked.
+    pub(crate) fn note_unsynced(&mut self, number: u32) {
+        let Some(parts) = self.devices.disk(number) else { return late("disk") };
+        if let Some(failure) = parts.disk.sync_failure_fd() {
+            let _ = rustix::io::read(failure, &mut [0; 8]);
+        }
+        // Not when an operator was faster: cleared before this was heard.
+        if parts.disk.sync_failed() {
+            self.mark_unsynced(number);
+        }
+    }
+
+    /// That a device has lost data is kept.
+    pub(crate) fn mark_unsynced(&mut self, number: u32) {
+        let device =
+            found!(self.turn.defects, self.devices.get(number), "device that has lost data");
+        if device.is_exported() {
+            self.remote.count_loss(&device.facts.id);
+        }
+        let disk = found!(self.turn.defects, device.kind.disk(), "disk that has lost data");
+        self.unsynced.mark(disk);
     }
 
     fn guests(&mut self) -> (&mut Guests, guests::Around<'_>) {

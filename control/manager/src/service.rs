@@ -10,14 +10,15 @@ use std::sync::Arc;
 use config::plan::LimitPlan;
 use config::{Change, Plan};
 use schedule::{Gate, Limited, Meter, Meters, Rate};
-use sidecore::{Command, QueueKey, Service};
+use sidecore::{Command, Service};
 
 use crate::defects::found;
 use crate::device::Device;
+use crate::devices::Devices;
 use crate::kind::Kind;
-use crate::manager::Manager;
-use crate::rooms::Rooms;
+use crate::sidecores::Cores;
 use crate::start::policy_of;
+use crate::turn::Turn;
 
 /// What the chains of a queue are counted as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,36 +129,37 @@ impl Groups {
     }
 }
 
-impl Manager {
+/// The meters of groups, and all who are counted on them.
+pub(crate) struct Services<'a> {
+    pub(crate) groups: &'a mut Groups,
+    pub(crate) plan: &'a Plan,
+    pub(crate) devices: &'a mut Devices,
+    pub(crate) turn: &'a mut Turn,
+    pub(crate) cores: &'a mut Cores,
+}
+
+impl Services<'_> {
     /// Has the queues of a device served as its plan says from now on, without detaching them.
-    pub(crate) fn set_service(&mut self, number: u32) {
-        let device = self.rooms.devices.get_mut(number);
-        let device = found!(self.rooms.turn.defects, device, "device to serve otherwise");
-        self.rooms.groups.meter(device, &self.rooms.plan);
+    pub(crate) fn set(&mut self, number: u32) {
+        let device = self.devices.get_mut(number);
+        let device = found!(self.turn.defects, device, "device to serve otherwise");
+        self.groups.meter(device, self.plan);
         let (share, policy) = (device.facts.service.share, policy_of(device.facts.service.policy));
         let (target_ns, moderate_ns) =
             (device.facts.service.target_ns(), device.facts.service.moderate_ns());
-        let gate = |index| device.metered.gate(Flow::of(&device.kind, index), None);
-        let queues = device.attached().into_iter();
-        let queues: Vec<(u16, QueueKey, Option<Box<Gate>>)> =
-            queues.map(|index| (index, device.key(index), gate(index))).collect();
-        for (index, key, gate) in queues {
+        for index in device.attached() {
+            let gate = device.metered.gate(Flow::of(&device.kind, index), None);
             let service = Service { share, policy, target_ns, moderate_ns, gate };
-            self.rooms.devices.tell(
-                number,
-                index,
-                Command::SetService(key, service),
-                &mut self.rooms.turn,
-                &mut self.rooms.cores,
-            );
+            let command = Command::SetService(device.key(index), service);
+            device.tell(index, command, self.turn, self.cores);
         }
     }
 
     /// The same for all devices that a reload has changed, or whose group it has changed. All plans are
     /// in force.
-    pub(crate) fn set_services(&mut self, changes: &[Change]) {
-        self.forget_groups();
-        let is_changed = |id: &str, group: Option<&str>| {
+    pub(crate) fn set_changed(&mut self, changes: &[Change]) {
+        self.groups.forget(self.plan);
+        self.set_those(|id, group| {
             changes.iter().any(|change| match change {
                 Change::Set(disk) => disk.id == id,
                 // It was told before, when the groups were those of before.
@@ -167,29 +169,28 @@ impl Manager {
                 }
                 _ => false,
             })
-        };
-        let devices = self.rooms.devices.values().filter(|device| {
-            let facts = &device.facts;
-            !device.is_going() && is_changed(&facts.id, facts.service.group.as_deref())
         });
-        let numbers: Vec<u32> = devices.map(|device| device.number).collect();
-        numbers.into_iter().for_each(|number| self.set_service(number));
     }
 
     /// The same for all members of a group.
-    pub(crate) fn set_services_of(&mut self, group: &str) {
-        let is_in = |device: &&Device| {
-            device.facts.service.group.as_deref() == Some(group) && !device.is_going()
-        };
-        let members = self.rooms.devices.values().filter(is_in);
-        let numbers: Vec<u32> = members.map(|device| device.number).collect();
-        numbers.into_iter().for_each(|number| self.set_service(number));
+    pub(crate) fn set_members(&mut self, group: &str) {
+        self.set_those(|_, of| of == Some(group));
     }
 
+    fn set_those(&mut self, which: impl Fn(&str, Option<&str>) -> bool) {
+        let is_it = |device: &&Device| {
+            let facts = &device.facts;
+            !device.is_going() && which(&facts.id, facts.service.group.as_deref())
+        };
+        let those = self.devices.values().filter(is_it).map(|device| device.number);
+        those.collect::<Vec<u32>>().into_iter().for_each(|number| self.set(number));
+    }
+}
+
+impl Groups {
     /// Lets the meters of groups go that are planned no more.
-    pub(crate) fn forget_groups(&mut self) {
-        let Rooms { groups, plan, .. } = &mut self.rooms;
-        groups.0.retain(|id, _| plan.group(id).is_some());
+    pub(crate) fn forget(&mut self, plan: &Plan) {
+        self.0.retain(|id, _| plan.group(id).is_some());
     }
 }
 

@@ -4,17 +4,17 @@
 //! fail, and what is shown meanwhile. Not here: which requests wait, and when they are tried again (`sidecore`,
 //! `stalls`), nor errors of requests that did not wait (`failures`).
 
+use std::time::Instant;
+
 use backend::FaultSnapshot;
 use config::Origin;
 use config::plan::DiskPlan;
 use config::spec::OnFailure;
 use tracing::{info, warn};
 
-use crate::defects::late;
 use crate::device::Device;
 use crate::disk::DiskParts;
 use crate::failures::since;
-use crate::manager::Manager;
 use crate::queue::Queue;
 
 /// Why requests of a disk wait, and how many.
@@ -113,38 +113,34 @@ impl Said {
     }
 }
 
-impl Manager {
-    /// A queue of the device has begun to wait, or has ceased to, or is back.
-    pub(crate) fn say_stalls(&mut self, number: u32) {
-        // As in `queue_failed`.
-        let Some(device) = self.rooms.devices.get_mut(number) else { return late("device") };
-        let stall = Stall::of(device);
-        let is_served = device.queues.iter().any(Queue::is_attached);
-        let Some(disk) = device.kind.disk_mut() else { return };
-        let before = disk.stall_said;
-        let faults = disk.disk.faults();
-        let is_same = before.map(|said| std::mem::discriminant(&said.stall))
-            == stall.map(|stall| std::mem::discriminant(&stall));
-        if is_same {
-            return;
-        }
-        disk.stall_said = stall.map(|stall| Said { stall, faults });
-        let (is_bad, words) = match (stall, before) {
-            (Some(stall), _) => (true, stall.problem(&disk.plan)),
-            (None, Some(said)) => said.over(disk, is_served),
-            (None, None) => return,
-        };
-        if is_bad && stall.is_none() {
-            // Those that this line tells of.
-            disk.failures.were_told(faults, self.rooms.turn.now());
-        }
-        if !device.may_log(self.rooms.turn.now()) {
-            return;
-        }
-        let id = &device.facts.id;
-        match is_bad {
-            true => warn!(disk = id, "{words}"),
-            false => info!(disk = id, "{words}"),
-        }
+/// A queue of the device has begun to wait, or has ceased to, or is back.
+pub(crate) fn say(device: &mut Device, now: Instant) {
+    let stall = Stall::of(device);
+    let is_served = device.queues.iter().any(Queue::is_attached);
+    let Some(disk) = device.kind.disk_mut() else { return };
+    let before = disk.stall_said;
+    let faults = disk.disk.faults();
+    let is_same = before.map(|said| std::mem::discriminant(&said.stall))
+        == stall.map(|stall| std::mem::discriminant(&stall));
+    if is_same {
+        return;
+    }
+    disk.stall_said = stall.map(|stall| Said { stall, faults });
+    let (is_bad, words) = match (stall, before) {
+        (Some(stall), _) => (true, stall.problem(&disk.plan)),
+        (None, Some(said)) => said.over(disk, is_served),
+        (None, None) => return,
+    };
+    if is_bad && stall.is_none() {
+        // Those that this line tells of.
+        disk.failures.were_told(faults, now);
+    }
+    if !device.may_log(now) {
+        return;
+    }
+    let id = &device.facts.id;
+    match is_bad {
+        true => warn!(disk = id, "{words}"),
+        false => info!(disk = id, "{words}"),
     }
 }

@@ -9,13 +9,10 @@ use std::io;
 use std::path::Path;
 
 use config::Plan;
-use config::api::{Answer, ApiError, ErrorKind};
 use names::Kept;
-use tracing::{error, info, warn};
+use tracing::{error, warn};
 
-use crate::defects::{found, late};
 use crate::disk::DiskParts;
-use crate::manager::Manager;
 
 /// Longest mark that is read, bytes: a path, or a link and a name.
 const MARK_BYTES_MAX: u64 = 16 << 10;
@@ -90,53 +87,6 @@ impl Unsynced {
         {
             warn!(disk = id, %error, "its mark of lost data could not be removed");
         }
-    }
-}
-
-impl Manager {
-    /// A device has just lost data: that is marked.
-    pub(crate) fn note_unsynced(&mut self, number: u32) {
-        let Some(DiskParts { disk, .. }) = self.rooms.devices.disk(number) else {
-            return late("disk");
-        };
-        if let Some(failure) = disk.sync_failure_fd() {
-            let _ = rustix::io::read(failure, &mut [0; 8]);
-        }
-        // Not when an operator was faster: cleared before this was heard.
-        if disk.sync_failed() {
-            self.mark_unsynced(number);
-        }
-    }
-
-    /// That a device has lost data is kept.
-    pub(crate) fn mark_unsynced(&mut self, number: u32) {
-        let device = self.rooms.devices.get(number);
-        let device = found!(self.rooms.turn.defects, device, "device that has lost data");
-        if device.is_exported() {
-            self.rooms.remote.count_loss(&device.facts.id);
-        }
-        let parts = device.kind.disk();
-        self.rooms.unsynced.mark(found!(self.rooms.turn.defects, parts, "disk that has lost data"));
-    }
-
-    /// The operator knows what was lost.
-    pub(crate) fn clear(&mut self, id: &str) -> Result<Answer, ApiError> {
-        let number =
-            self.rooms.devices.number_of(id).ok_or_else(|| self.rooms.plan.no_such_disk(id))?;
-        let parts =
-            self.rooms.devices.disk(number).ok_or_else(|| self.rooms.plan.no_such_disk(id))?;
-        if !parts.sync_failed() {
-            let error = format!("disk {id:?} has lost no data that it knows of");
-            return Err(ApiError::new(ErrorKind::Conflict, error, "there is nothing to clear"));
-        }
-        self.rooms.unsynced.forget(id).map_err(|error| {
-            let error = format!("the mark of disk {id:?} cannot be removed: {error}");
-            ApiError::new(ErrorKind::Internal, error, "mend the state folder and clear it again")
-        })?;
-        parts.disk.forget_sync_failure();
-        self.links(|remote, around| remote.forgive_remote(number, around));
-        info!(disk = id, "cleared: it may flush again");
-        self.show(id, true)
     }
 }
 

@@ -17,9 +17,12 @@ use names::Medium;
 use tracing::{debug, info, warn};
 
 use crate::defects::{found, late};
+use crate::device::Device;
+use crate::devices::Devices;
 use crate::disk::DiskParts;
 use crate::images::ImageNames;
-use crate::manager::Manager;
+use crate::opening::openers::Openers;
+use crate::turn::Turn;
 
 /// Between two rounds of looks; one that takes longer is followed by the next at the next second.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -213,58 +216,65 @@ impl DiskParts {
     }
 }
 
-impl Manager {
+impl Watch {
     /// Notes what was seen, and looks again when that is due.
-    pub(crate) fn watch_images(&mut self, now: Instant) {
-        if self.rooms.watch.at > now {
+    pub(crate) fn look(&mut self, turn: &mut Turn, devices: &mut Devices, openers: &mut Openers) {
+        let now = turn.now();
+        if self.at > now {
             return;
         }
-        self.rooms.watch.at = now + INTERVAL;
-        while let Some((number, disk, astray)) = self.rooms.watch.take() {
-            self.note_astray(number, &disk, astray);
+        self.at = now + INTERVAL;
+        while let Some((number, disk, astray)) = self.take() {
+            match devices.get_mut(number) {
+                Some(device) => note_astray(device, &disk, astray, turn),
+                None => late("device"),
+            }
         }
-        self.rooms.watch.say_overdue(now);
+        self.say_overdue(now);
         // Those that did not end within a second may be stuck, each with a thread.
-        self.rooms.watch.threads.grow(self.rooms.watch.under_way.len() + 1);
+        self.threads.grow(self.under_way.len() + 1);
         let mut looks: BTreeMap<Medium, Vec<Look>> = BTreeMap::new();
-        for (number, device) in self.rooms.devices.iter() {
+        for (number, device) in devices.iter() {
             let Some(parts) = device.kind.disk().filter(|parts| parts.is_here()) else { continue };
-            let Some(medium) = self.rooms.openers.medium_of(&parts.plan) else { continue };
+            let Some(medium) = openers.medium_of(&parts.plan) else { continue };
             let look = Look(*number, Arc::downgrade(&parts.disk), ImageNames::of(&parts.plan));
             looks.entry(medium).or_default().push(look);
         }
-        self.rooms.watch.has_disks = !looks.is_empty();
-        self.rooms.watch.begin(looks, now);
+        self.has_disks = !looks.is_empty();
+        self.begin(looks, now);
     }
+}
 
-    fn note_astray(&mut self, number: u32, looked_at: &Weak<Disk>, astray: Option<Astray>) {
-        let Some(device) = self.rooms.devices.get_mut(number) else { return late("device") };
-        let parts =
-            found!(self.rooms.turn.defects, device.kind.disk_mut(), "disk that was looked at");
-        // It was resized, let go or opened anew meanwhile.
-        if looked_at.as_ptr() != Arc::as_ptr(&parts.disk) {
-            return;
+fn note_astray(
+    device: &mut Device,
+    looked_at: &Weak<Disk>,
+    astray: Option<Astray>,
+    turn: &mut Turn,
+) {
+    let parts = found!(turn.defects, device.kind.disk_mut(), "disk that was looked at");
+    // It was resized, let go or opened anew meanwhile.
+    if looked_at.as_ptr() != Arc::as_ptr(&parts.disk) {
+        return;
+    }
+    let before = std::mem::replace(&mut parts.astray, astray);
+    let kind = |astray: &Option<Astray>| astray.as_ref().map(std::mem::discriminant);
+    if kind(&before) == kind(&astray) {
+        return;
+    }
+    let said = parts.astray_text();
+    if device.may_log(turn.now()) {
+        let id = &device.facts.id;
+        match said {
+            Some(text) => warn!(disk = id, "{text}"),
+            None if matches!(before, Some(Astray::Cut { .. })) => warn!(
+                disk = id,
+                "its image is as long as it was again; what had been cut off is zeroes, unless it was restored"
+            ),
+            None => info!(disk = id, "its image is as it was again"),
         }
-        let before = std::mem::replace(&mut parts.astray, astray);
-        let kind = |astray: &Option<Astray>| astray.as_ref().map(std::mem::discriminant);
-        if kind(&before) == kind(&astray) {
-            return;
-        }
-        let said = parts.astray_text();
-        if device.may_log(self.rooms.turn.now()) {
-            let id = &device.facts.id;
-            match said {
-                Some(text) => warn!(disk = id, "{text}"),
-                None if matches!(before, Some(Astray::Cut { .. })) => warn!(
-                    disk = id,
-                    "its image is as long as it was again; what had been cut off is zeroes, unless it was restored"
-                ),
-                None => info!(disk = id, "its image is as it was again"),
-            }
-        }
-        if before == Some(Astray::Replaced) {
-            // Who waits for what the path names may have it now.
-            self.judge_again(number);
-        }
+    }
+    if before == Some(Astray::Replaced) {
+        // Who waits for what the path names may have it now.
+        device.judge_again(turn);
     }
 }

@@ -1,17 +1,20 @@
 //! What an operator decides of a guest whose image is another one: that it goes on with it, or that its own is opened.
 
 use backend::Astray;
-use config::api::{Answer, ApiError, ErrorKind};
+use config::api::{ApiError, ErrorKind};
 use config::{Change, Plan};
-use tracing::info;
 
+use super::Bonds;
 use crate::defects::found;
 use crate::device::Device;
-use crate::manager::Manager;
+use crate::devices::Devices;
 use crate::opening::not_open::NotOpen;
+use crate::opening::openers::Openers;
+use crate::remote::Remote;
+use crate::turn::Turn;
 
 /// What the path of a disk names now.
-enum Named {
+pub(crate) enum Named {
     /// What is open, or it has no path.
     Open,
     /// Another image.
@@ -22,40 +25,15 @@ enum Named {
     Unknown(NotOpen),
 }
 
-impl Manager {
-    /// An operator has the guest of a disk go on with the image that is there.
-    pub(crate) fn accept_image(&mut self, id: &str) -> Result<Answer, ApiError> {
-        let number =
-            self.rooms.devices.number_of(id).ok_or_else(|| match self.rooms.plan.disk(id) {
-                Some(_) => {
-                    let error = format!("disk {id:?} is not open");
-                    ApiError::new(ErrorKind::Refused, error, "`sidecore show` says why")
-                }
-                None => self.rooms.plan.no_such_disk(id),
-            })?;
-        let parts = self.rooms.devices.disk(number).ok_or_else(|| ApiError::no_such_disk(id))?;
-        if parts.bond.is_served() && !parts.was_empty {
-            let error = format!("the guest of disk {id:?} is on the image that is there");
-            return Err(ApiError::new(ErrorKind::Conflict, error, "there is nothing to accept"));
-        }
-        self.may_accept(id, number)?;
-        let parts =
-            self.rooms.devices.disk_mut(number).ok_or_else(|| ApiError::no_such_disk(id))?;
-        parts.was_empty = false;
-        if let Some(image) = parts.bond.accept() {
-            self.rooms.devices.keep_image(id, &image, &mut self.rooms.bonds, &self.rooms.plan);
-            info!(disk = id, "accepted: its guest goes on with {image}");
-        }
-        self.links(|remote, around| remote.accept_remote(number, around));
-        self.judge_again(number);
-        self.settle();
-        self.show(id, true)
-    }
-
-    /// An image that its path does not name is lost with the daemon.
-    fn may_accept(&mut self, id: &str, number: u32) -> Result<(), ApiError> {
+impl Named {
+    /// Whether what is open may be what a guest goes on with: an image that its path does not name is lost with
+    /// the daemon.
+    ///
+    /// # Errors
+    /// It is not, and what to do.
+    pub(crate) fn may_be_accepted(self, id: &str) -> Result<(), ApiError> {
         let refused = |error, hint| Err(ApiError::new(ErrorKind::Refused, error, hint));
-        match self.named(number) {
+        match self {
             Named::Open => Ok(()),
             Named::Another => refused(
                 format!("what the path of disk {id:?} names now is not the image that is open"),
@@ -77,28 +55,29 @@ impl Manager {
             }
         }
     }
+}
 
-    /// The rings of a disk whose guest waits are judged once more.
-    pub(crate) fn judge_again(&mut self, number: u32) {
-        let device = self.rooms.devices.get_mut(number);
-        let device = found!(self.rooms.turn.defects, device, "device whose rings are judged again");
-        for queue in &mut device.queues {
-            queue.try_again();
-        }
-        self.rooms.turn.touch(number);
-    }
+/// Images that are open, and what their paths name.
+pub(crate) struct Images<'a> {
+    pub(crate) turn: &'a mut Turn,
+    pub(crate) devices: &'a Devices,
+    pub(crate) openers: &'a mut Openers,
+    pub(crate) bonds: &'a Bonds,
+    pub(crate) remote: &'a Remote,
+}
 
+impl Images<'_> {
     /// What the path of disk `number` names now.
-    fn named(&mut self, number: u32) -> Named {
-        let Some(parts) = self.rooms.devices.disk(number) else {
-            self.rooms.turn.defects.note("disk whose path is looked at");
+    pub(crate) fn named(&mut self, number: u32) -> Named {
+        let Some(parts) = self.devices.disk(number) else {
+            self.turn.defects.note("disk whose path is looked at");
             return Named::Open;
         };
         let (plan, open) = (parts.plan.clone(), parts.file);
         if plan.source.path().is_none() || open.is_none() {
             return Named::Open;
         }
-        match self.rooms.openers.check(&plan, &self.rooms.bonds) {
+        match self.openers.check(&plan, self.bonds) {
             Ok(lies) if lies.file() == open => Named::Open,
             Ok(lies) if lies.file().is_some() => Named::Another,
             Ok(_) => Named::Nothing,
@@ -113,8 +92,7 @@ impl Manager {
             let disk = device.kind.disk().filter(|_| !device.is_going());
             disk.is_some_and(|disk| disk.bond.refused().is_some())
         };
-        let anew =
-            self.rooms.devices.values().filter(|device| waits(device) || self.is_left(device));
+        let anew = self.devices.values().filter(|device| waits(device) || self.is_left(device));
         self.reopenings(anew.map(|device| device.number).collect(), wanted)
     }
 
@@ -123,15 +101,15 @@ impl Manager {
         let disk =
             device.kind.disk().filter(|_| !device.is_going() && device.connections.is_empty());
         let is_astray = disk.is_some_and(|disk| disk.astray == Some(Astray::Replaced));
-        is_astray && !self.rooms.remote.is_clients(device.number)
+        is_astray && !self.remote.is_clients(device.number)
     }
 
     /// What opens those of `numbers` anew whose paths name another image.
     pub(crate) fn reopenings(&mut self, numbers: Vec<u32>, wanted: &Plan) -> Vec<Change> {
         let mut changes = Vec::new();
         for number in numbers {
-            let device = self.rooms.devices.get(number);
-            let id = found!(self.rooms.turn.defects, device, "disk to open anew").facts.id.clone();
+            let device = self.devices.get(number);
+            let id = found!(self.turn.defects, device, "disk to open anew").facts.id.clone();
             let Some(plan) = wanted.disk(&id).cloned() else { continue };
             // What cannot be looked at is told when it is opened.
             if let Named::Another = self.named(number) {

@@ -124,7 +124,7 @@ impl Manager {
             return Err(refused_rights(error));
         }
         if let Some(number) = self.rooms.devices.number_of(id) {
-            self.set_service(number);
+            self.rooms.services().set(number);
         }
         info!(disk = id, share, %policy, %limit, group, "set");
         self.show(id, true)
@@ -228,7 +228,9 @@ impl Manager {
         image.into_iter().for_each(|image| {
             self.rooms.devices.keep_image(&id, &image, &mut self.rooms.bonds, &self.rooms.plan)
         });
-        self.judge_again(number);
+        if let Some(device) = self.rooms.devices.get_mut(number) {
+            device.judge_again(&mut self.rooms.turn);
+        }
         self.tell_capacity(number);
         let origin = plan.origin.clone();
         self.set_plan(plan);
@@ -266,24 +268,65 @@ impl Manager {
         self.is_undone(number, format!("{name}{told}"));
     }
 
-    /// The capacity of a disk is another now: its front-ends are told.
+    /// An operator has the guest of a disk go on with the image that is there.
+    pub(crate) fn accept_image(&mut self, id: &str) -> Answered {
+        let number =
+            self.rooms.devices.number_of(id).ok_or_else(|| match self.rooms.plan.disk(id) {
+                Some(_) => {
+                    let error = format!("disk {id:?} is not open");
+                    ApiError::new(ErrorKind::Refused, error, "`sidecore show` says why")
+                }
+                None => self.rooms.plan.no_such_disk(id),
+            })?;
+        let parts = self.rooms.devices.disk(number).ok_or_else(|| ApiError::no_such_disk(id))?;
+        if parts.bond.is_served() && !parts.was_empty {
+            let error = format!("the guest of disk {id:?} is on the image that is there");
+            return Err(ApiError::new(ErrorKind::Conflict, error, "there is nothing to accept"));
+        }
+        self.rooms.images().named(number).may_be_accepted(id)?;
+        let parts =
+            self.rooms.devices.disk_mut(number).ok_or_else(|| ApiError::no_such_disk(id))?;
+        parts.was_empty = false;
+        if let Some(image) = parts.bond.accept() {
+            self.rooms.devices.keep_image(id, &image, &mut self.rooms.bonds, &self.rooms.plan);
+            info!(disk = id, "accepted: its guest goes on with {image}");
+        }
+        self.links(|remote, around| remote.accept_remote(number, around));
+        if let Some(device) = self.rooms.devices.get_mut(number) {
+            device.judge_again(&mut self.rooms.turn);
+        }
+        self.settle();
+        self.show(id, true)
+    }
+
+    /// The operator knows what was lost.
+    pub(crate) fn clear(&mut self, id: &str) -> Answered {
+        let number =
+            self.rooms.devices.number_of(id).ok_or_else(|| self.rooms.plan.no_such_disk(id))?;
+        let parts =
+            self.rooms.devices.disk(number).ok_or_else(|| self.rooms.plan.no_such_disk(id))?;
+        if !parts.sync_failed() {
+            let error = format!("disk {id:?} has lost no data that it knows of");
+            return Err(ApiError::new(ErrorKind::Conflict, error, "there is nothing to clear"));
+        }
+        self.rooms.unsynced.forget(id).map_err(|error| {
+            let error = format!("the mark of disk {id:?} cannot be removed: {error}");
+            ApiError::new(ErrorKind::Internal, error, "mend the state folder and clear it again")
+        })?;
+        parts.disk.forget_sync_failure();
+        self.links(|remote, around| remote.forgive_remote(number, around));
+        info!(disk = id, "cleared: it may flush again");
+        self.show(id, true)
+    }
+
+    /// The capacity of a disk is another now: whoever has it is told.
     pub(crate) fn tell_capacity(&mut self, number: u32) {
         let device = self.rooms.devices.get_mut(number);
         let device = found!(self.rooms.turn.defects, device, "device with another capacity");
-        let disk =
-            found!(self.rooms.turn.defects, device.kind.disk(), "disk with another capacity");
-        disk.live.set_capacity(disk.disk.size_bytes());
+        device.tell_capacity(&mut self.rooms.turn);
         if device.is_exported() {
             self.rooms.turn.touch(number);
-            return self.links(|remote, around| remote.tell_clients(number, around));
-        }
-        for connection in device.connections.values_mut() {
-            let told =
-                connection.session.config_changed().map(|bytes| connection.front_end.tell(bytes));
-            if let Some(Err(error)) = told {
-                let id = &device.facts.id;
-                warn!(disk = id, %error, "its front-end could not be told of the new size");
-            }
+            self.links(|remote, around| remote.tell_clients(number, around));
         }
     }
 

@@ -59,7 +59,7 @@ impl Manager {
             }
             return Err(not_kept(&error, UNDONE));
         }
-        self.set_services_of(id);
+        self.rooms.services().set_members(id);
         info!(group = id, %limit, "set");
         self.show_group(id)
     }
@@ -76,7 +76,7 @@ impl Manager {
             }
             return Err(not_kept(&error, UNDONE));
         }
-        self.forget_groups();
+        self.rooms.groups.forget(&self.rooms.plan);
         info!(group = id, "removed");
         Ok(view)
     }

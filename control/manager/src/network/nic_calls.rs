@@ -142,7 +142,7 @@ impl Manager {
             (plan.share, plan.policy) = (after.service.share, after.service.policy);
             self.change_uplink(uplink, plan);
         }
-        self.set_service(number);
+        self.rooms.services().set(number);
     }
 
     /// Takes the cable of any NIC out, or puts it in. One of the file follows the file again when the

@@ -308,7 +308,7 @@ impl Manager {
             {
                 disk.disk.assume_sync_failed();
             }
-            self.note_unsynced(number);
+            self.rooms.note_unsynced(number);
         }
         self.links(Remote::open_inherited_links);
         self.send_all_out();
