@@ -17,6 +17,8 @@ use std::fmt::Debug;
 
 use schedule::Nanos;
 
+use crate::mode::Mode;
+
 /// Descriptors with their numbers.
 pub type Ports<P> = Vec<(u16, P)>;
 
@@ -45,17 +47,6 @@ enum Wish<B> {
     Stay,
     Move(B),
     Leave,
-}
-
-/// What goes on around it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// All is served.
-    Serving,
-    /// Another process may be about to serve it.
-    Frozen,
-    /// Nothing is served any more.
-    Stopping,
 }
 
 /// A descriptor that came back.
@@ -204,21 +195,21 @@ impl<P, B: Copy + Eq + Debug> Life<P, B> {
     }
 
     /// Goes on with descriptors that are here, but for one that is to move: that is plugged in first. One that is
-    /// closed is tried again after `pause`.
-    pub fn go_on(&mut self, mode: Mode, now: Nanos, pause: Nanos) -> Next<P> {
+    /// closed is tried again at `retry_at`.
+    pub fn go_on(&mut self, mode: Mode, now: Nanos, retry_at: Nanos) -> Next<P> {
         let State::Kept(ports, problem) = &mut self.state else { return Next::Rest };
-        let stays = mode == Mode::Frozen && problem.is_none() && self.wish == Wish::Stay;
+        let stays = mode.is_frozen() && problem.is_none() && self.wish == Wish::Stay;
         if stays || matches!(self.wish, Wish::Move(_)) {
             return Next::Rest;
         }
         let (ports, problem) = (std::mem::take(ports), problem.take());
-        let is_served = mode == Mode::Serving && problem.is_none() && self.wish == Wish::Stay;
+        let is_served = !mode.is_stopping() && problem.is_none() && self.wish == Wish::Stay;
         if is_served && !ports.is_empty() {
             self.state = State::Open(ports.len() as u16);
             return Next::Serve(ports);
         }
         // Of one that another process was to have nothing may be left: it is opened anew.
-        let retry_at = if is_served { now } else { Nanos(now.0.saturating_add(pause.0)) };
+        let retry_at = if is_served { now } else { retry_at };
         self.state = State::Closed { problem: problem.clone().unwrap_or_default(), retry_at };
         match self.wish {
             Wish::Leave => Next::Leave(ports, problem),

@@ -27,7 +27,6 @@ use crate::idle_peers;
 use crate::kind::DevicePlan;
 use crate::manager::{End, INBOX_INTERVAL, Manager};
 use crate::network::Network;
-use crate::network::taps::MadeTaps;
 use crate::opening::openers::Openers;
 use crate::opening::shut::{Alike, Shut, ShutDevices, alike};
 use crate::poll::{Poll, Token};
@@ -149,8 +148,7 @@ fn begin(
         watch: Watch::from(now),
         cores,
         devices: Devices::default(),
-        network: Network::default(),
-        taps: MadeTaps::in_folder(&plan.daemon.state_dir),
+        network: Network::new(&plan.daemon.state_dir),
         remote: Remote::new(&plan.daemon.state_dir),
         groups: Groups::default(),
         shut: ShutDevices::default(),
@@ -158,15 +156,12 @@ fn begin(
         waiting: Waiting::default(),
         moves: Moves::default(),
         bounds,
-        took_over_at: None,
         idle_peers: idle_peers::Looks::from(now),
         failures: failures::Looks::from(now),
         plan: Plan { disks: Vec::new(), switches: Vec::new(), nics: Vec::new(), ..plan.clone() },
     };
     let manager = Manager {
         rooms,
-        queries: Vec::new(),
-        next_query: 0,
         reloading: None,
         upgrade: None,
         drain: Drain::default(),
@@ -266,9 +261,9 @@ fn inherit(plan: Plan, options: Options, heir: &Heir) -> (Manager, Server) {
     let server = granted(heir, settle_down(entrance, &manager.rooms.options));
     let mut estate = manager.rooms.estate.take().unwrap_or_default();
     granted(heir, heir.receive_rings(&mut estate));
+    granted(heir, estate.pass_uplinks_on(&mut manager.rooms.network));
     manager.rooms.estate = Some(estate);
     manager.place_rings();
-    granted(heir, manager.inherit_uplinks());
     granted(heir, manager.inherit_links());
     let mut estate = manager.rooms.estate.take().unwrap_or_default();
     granted(heir, heir.receive_leave(&mut estate));
@@ -453,7 +448,11 @@ impl Manager {
     fn take_in_switch(&mut self, switch: SwitchPlan) -> Result<(), StartError> {
         let id = switch.id.clone();
         self.rooms.plan.switches.push(switch.clone());
-        let served = self.serve_switch(switch, Vec::new());
+        let (network, mut around) = self.rooms.network();
+        let served = network.serve_switch(switch, Vec::new(), &mut around);
+        if self.rooms.estate.is_none() {
+            self.open_ports();
+        }
         served.map_err(|source| StartError::Switch { id, source })
     }
 

@@ -22,7 +22,7 @@ impl Rooms {
 impl Rooms {
     /// Links, for operators.
     pub(crate) fn show_links(&self) -> Answer {
-        let has_port = |port| self.network.uplinks.contains_key(&port);
+        let has_port = |port| self.network.uplink(port).is_some();
         self.remote.show(&self.devices, self.turn.now(), has_port)
     }
 }

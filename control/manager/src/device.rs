@@ -177,7 +177,7 @@ impl Device {
         let connections = self.connections.values().filter_map(Connection::due_at);
         let connections =
             connections.chain(self.connections.keys().filter_map(|id| self.gives_up_at(*id)));
-        let announced = self.kind.nic().and_then(|nic| nic.arrival.due_at());
+        let announced = self.kind.nic().and_then(|nic| nic.arrival().due_at());
         let door = self.door.due().map(instant_of);
         let others = door.into_iter().chain(self.log.due_at()).chain(announced);
         connections.chain(others).chain(self.asks_at()).chain(self.follow.scans_at()).min()
@@ -272,6 +272,11 @@ impl Device {
         self.existence != Existence::Open || self.kind.is_resizing()
     }
 
+    /// Whether its guest runs here for sure: a ring is served, and none was asked back.
+    pub(crate) fn surely_runs(&self) -> bool {
+        self.queues.iter().any(Queue::is_attached) && self.leaving_since().is_none()
+    }
+
     /// Whether it has no socket though it should: its cable was put in again.
     pub(crate) fn wants_to_listen(&self) -> bool {
         self.facts.mode == Mode::Listen && self.door.is_closed()
@@ -298,7 +303,7 @@ impl Device {
         cores: &mut Cores,
     ) {
         let command = match &mut self.kind {
-            Kind::Nic(nic) => nic.port.tell(index, command),
+            Kind::Nic(nic) => nic.tell(index, command),
             Kind::Disk(_) => Some(command),
         };
         let queue = self.queues.get_mut(usize::from(index));

@@ -304,11 +304,7 @@ impl Guests {
         let Device { kind: Kind::Nic(nic), follow, .. } = device else { return false };
         let roster = self.roster.as_ref();
         let lanes = roster.and_then(|roster| lanes_of(nic, follow.vcpus(), roster));
-        let slots =
-            |lanes: &Option<Arc<Lanes>>| lanes.as_ref().map(|lanes| (lanes.slots, lanes.redirect));
-        let has_changed = slots(&lanes) != slots(&nic.lanes);
-        nic.lanes = lanes;
-        has_changed
+        nic.set_lanes(lanes)
     }
 
     /// A device's guest is that process, whose vCPUs now are `looked`. Gives those that have slots, with them.

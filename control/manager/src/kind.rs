@@ -186,7 +186,7 @@ impl Kind {
             Kind::Disk(disk) => return disk.bond.forget_refusal(),
             Kind::Nic(nic) => nic,
         };
-        nic.port.let_go();
+        nic.let_go();
     }
 }
 

@@ -15,8 +15,7 @@ use crate::defects::{found, late};
 use crate::device::{Device, Due};
 use crate::front_ends::FrontEnds;
 use crate::kind::Kind;
-use crate::network::switch_calls::MacQuery;
-use crate::network::uplinks::Uplink;
+use crate::network::announce;
 use crate::opening::shut::Shut;
 use crate::poll::Token;
 use crate::queue::{Owner, Place, Queue};
@@ -29,6 +28,7 @@ use crate::upgrade::links::SavedSeat;
 use crate::upgrade::predecessor::{HandedOver, Upgrade};
 
 mod drain;
+mod net;
 
 /// Events of one sidecore that are heard before others are: a peer can cause many.
 const EVENTS_PER_TURN: u32 = 256;
@@ -40,9 +40,6 @@ pub(crate) const INBOX_INTERVAL: Duration = Duration::from_millis(1);
 /// The loop, and what is under way.
 pub(crate) struct Manager {
     pub(crate) rooms: Rooms,
-    /// Operators who wait for tables of addresses.
-    pub(crate) queries: Vec<MacQuery>,
-    pub(crate) next_query: u64,
     /// A reload that waits until what it removes is gone.
     pub(crate) reloading: Option<Reloading>,
     /// Another process is to take over.
@@ -142,7 +139,7 @@ impl Manager {
         let reload = self.reloading.as_ref().and_then(Reloading::due_at);
         let answers = self.rooms.waiting.due_at();
         let due = retries.chain(answers).chain(shut).chain(reload).chain(self.stop_by);
-        let uplinks = self.rooms.network.uplinks.values().filter_map(Uplink::due_at);
+        let uplinks = self.rooms.network.due_at();
         let uplinks = uplinks.filter(|_| self.stop_by.is_none());
         let due = due.chain(uplinks).chain(self.rooms.cores.due_at());
         let links = self.rooms.remote.due_at().filter(|_| self.stop_by.is_none());
@@ -154,7 +151,7 @@ impl Manager {
         let due = due
             .chain(self.upgrade.as_ref().map(|upgrade| upgrade.due_at(self.rooms.turn.now())))
             .chain(self.settles_at());
-        let due = due.chain(self.queries.iter().map(MacQuery::due_at)).min();
+        let due = due.chain(self.rooms.network.answers_at()).min();
         let until = due.map(|due| due.saturating_duration_since(self.rooms.turn.now()));
         match self.rooms.cores.is_backed_up() {
             true => Some(until.unwrap_or(INBOX_INTERVAL).min(INBOX_INTERVAL)),
@@ -192,8 +189,10 @@ impl Manager {
                 Event::HostRefused(served, why) => {
                     self.uplink_is_back(served.into_spec(), Some(why.to_string()));
                 }
-                Event::HostGone(key) => self.uplink_failed(key),
-                Event::Macs(table) => self.hear_macs(&table),
+                Event::HostGone(key) => {
+                    self.rooms.network.uplink_failed(key, &mut self.rooms.cores);
+                }
+                Event::Macs(table) => self.rooms.switch_calls().hear_macs(&table),
                 Event::FromLink(key, said) => {
                     let mode = self.mode();
                     self.links(|remote, around| {
@@ -218,6 +217,12 @@ impl Manager {
         }
     }
 
+    fn uplink_is_back(&mut self, spec: sidecore::HostSpec, problem: Option<String>) {
+        let mode = self.mode();
+        let (network, mut around) = self.rooms.network();
+        network.uplink_is_back(spec, problem, mode, &mut around);
+    }
+
     fn queue_is_back(&mut self, core: usize, served: Box<sidecore::Served>, problem: Option<&str>) {
         let device = served.key().device;
         if let Some(base) = self.front_ends().queue_is_back(core, served, problem) {
@@ -234,7 +239,7 @@ impl Manager {
     /// Something is at its new sidecore, or (with a reason) still at the old one.
     fn move_is_over(&mut self, id: MoveId, why: Option<Stay>) {
         if let Some((nic, why)) = self.rooms.move_is_over(id, why) {
-            self.nic_move_is_over(id, nic, why);
+            self.rooms.travel().end(id, nic, why);
         }
     }
 
@@ -248,7 +253,7 @@ impl Manager {
         for Relief { device, queue, to } in self.rooms.look_at_loads() {
             match queue {
                 Some(queue) => self.rooms.relieve(QueueKey { device, queue }, to),
-                None => self.relieve_of_nic(device, to),
+                None => self.rooms.travel().relieve(device, to),
             }
         }
     }
@@ -282,7 +287,7 @@ impl Manager {
             device.listen_again(&self.rooms.poll, self.rooms.turn.now());
         }
         let now = self.rooms.turn.now();
-        self.note_arrival(number, now);
+        announce::note_arrival(device, now);
         self.links(|remote, around| {
             remote.settle_export(number, around);
             remote.follow_remote(number, around);
@@ -291,14 +296,22 @@ impl Manager {
         for index in 0..self.follow(number) {
             self.attach_if_ready(number, index);
         }
-        self.announce_arrival(number, now);
+        self.announce_arrival(number);
         self.front_ends().stop_started(number);
+    }
+
+    fn announce_arrival(&mut self, number: u32) {
+        let is_frozen = self.mode().is_frozen();
+        let Rooms { turn, devices, cores, .. } = &mut self.rooms;
+        let device = devices.get_mut(number);
+        let device = found!(turn.defects, device, "device whose guest may be announced");
+        announce::announce_arrival(device, is_frozen, turn, cores);
     }
 
     pub(crate) fn attach_if_ready(&mut self, number: u32, index: u16) {
         let device = self.rooms.devices.get_mut(number);
         let device = found!(self.rooms.turn.defects, device, "device whose queue is to start");
-        if device.kind.nic().is_some_and(|nic| nic.travels() || nic.plug().is_none()) {
+        if device.kind.nic().is_some_and(|nic| nic.travels() || nic.at().is_none()) {
             // Where it is to start is known when the NIC has arrived, or its switch has a port for it.
             return;
         }
@@ -311,7 +324,7 @@ impl Manager {
             Ok(Some((connection, served))) => {
                 let is_nic = device.kind.nic().is_some();
                 let home = match &device.kind {
-                    Kind::Nic(nic) => Some(nic.plug().map(|plug| plug.place.home)),
+                    Kind::Nic(nic) => Some(nic.home()),
                     // With its link.
                     Kind::Disk(disk) => disk.remote.as_ref().map(|remote| Some(remote.core())),
                 };
@@ -355,7 +368,7 @@ impl Manager {
     fn due(&mut self) {
         if self.stop_by.is_none() {
             self.open_shut();
-            self.retry_uplinks(self.rooms.turn.now());
+            self.open_ports();
             self.links(Remote::open_links);
         }
         let now = self.rooms.turn.now();
@@ -364,12 +377,14 @@ impl Manager {
         self.rooms.cores.knock(now);
         self.balance(now);
         self.go_on_with_calls(now);
-        self.answer_queries(now);
+        self.rooms.switch_calls().answer_overdue();
         self.follow_due(now);
         let Rooms { watch, turn, devices, openers, .. } = &mut self.rooms;
         watch.look(turn, devices, openers);
         let told = self.rooms.look_at_guests();
-        told.into_iter().for_each(|nic| self.say_port(nic));
+        let Rooms { devices, cores, .. } = &mut self.rooms;
+        let told = told.into_iter().filter_map(|nic| devices.get(nic)?.kind.nic());
+        told.for_each(|nic| nic.say_port(cores));
         if !self.mode().is_frozen() {
             self.rooms.idle_peers.look(now, &mut self.rooms.devices);
         }
@@ -380,7 +395,7 @@ impl Manager {
             self.rooms.devices.values().filter(due).map(|device| device.number).collect();
         for number in due {
             self.front_ends().close_overdue(number, now);
-            self.announce_arrival(number, now);
+            self.announce_arrival(number);
             let Some(device) = self.rooms.devices.get_mut(number) else {
                 self.rooms.turn.defects.note("device that something was due for");
                 continue;
@@ -406,7 +421,7 @@ impl Manager {
         self.calls.close();
         self.rooms.waiting.clear();
         self.rooms.moves.answer_nobody();
-        self.queries.clear();
+        self.rooms.network.answer_nobody();
         self.reloading = None;
     }
 

@@ -214,10 +214,10 @@ impl Manager {
             self.set_plan(plan.clone());
         }
         for plan in &wanted.switches {
-            self.set_switch_plan(plan.clone());
+            self.rooms.switch_calls().set_plan(plan.clone());
         }
         for plan in &wanted.nics {
-            self.set_nic_plan(plan.clone());
+            self.rooms.nic_calls().set_plan(plan.clone());
         }
         self.rooms.plan.disks = wanted.disks;
         self.rooms.plan.switches = wanted.switches;
@@ -303,7 +303,7 @@ impl Manager {
         for Late { plan, why, .. } in &prepared.later {
             self.rooms.shut.insert(Shut::waiting(plan.clone(), why.clone(), self.rooms.turn.now()));
         }
-        self.give_back(prepared.hosts);
+        prepared.hosts.give_back(&self.rooms.network);
         prepared.later
     }
 
@@ -312,7 +312,7 @@ impl Manager {
             Change::SetClients { link } => {
                 self.links(|remote, around| remote.set_link_clients(link, around));
                 // Ports that waited for the right to have them.
-                self.retry_uplinks_now();
+                self.rooms.network.hasten(self.rooms.turn.now());
             }
             Change::Remove { id } => match self.rooms.devices.number_of(id) {
                 // It goes when its client has it no more.

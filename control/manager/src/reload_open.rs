@@ -97,7 +97,7 @@ impl Manager {
             if !new.is_empty() {
                 refused.hint += &format!(", but empty images were made: {}", new.join(", "));
             }
-            self.give_back(prepared.hosts);
+            prepared.hosts.give_back(&self.rooms.network);
             for device in prepared.opened {
                 device.close_image(&mut self.rooms.openers, None);
             }
@@ -233,7 +233,7 @@ impl Manager {
         going: &[Going],
         prepared: &mut Prepared,
     ) -> Result<(), ApiError> {
-        prepared.hosts = self.open_hosts(changes)?;
+        prepared.hosts = Hosts::open(changes, &self.rooms.network)?;
         for change in changes {
             let Change::AddNic(nic) = change else { continue };
             let plan = DevicePlan::Nic((**nic).clone());
@@ -411,7 +411,7 @@ impl Manager {
     fn put_in_force(&mut self, plan: &DevicePlan) {
         match plan {
             DevicePlan::Disk(disk) => self.set_plan(disk.clone()),
-            DevicePlan::Nic(nic) => self.set_nic_plan(nic.clone()),
+            DevicePlan::Nic(nic) => self.rooms.nic_calls().set_plan(nic.clone()),
         }
     }
 }

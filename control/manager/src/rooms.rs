@@ -2,8 +2,6 @@
 //!
 //! Not here: the loop, and what is under way (`manager`).
 
-use std::time::Instant;
-
 use config::Plan;
 use config::api::ApiError;
 use config::spec::DiskMove;
@@ -21,8 +19,12 @@ use crate::failures;
 use crate::front_ends::FrontEnds;
 use crate::guests::{self, Guests};
 use crate::idle_peers;
-use crate::network::Network;
-use crate::network::taps::MadeTaps;
+use crate::network::nic_calls::NicCalls;
+use crate::network::nic_views::NicViews;
+use crate::network::switch_calls::SwitchCalls;
+use crate::network::travel::Travel;
+use crate::network::uplink::Uplink;
+use crate::network::{self, Network};
 use crate::opening::openers::Openers;
 use crate::opening::shut::ShutDevices;
 use crate::poll::Poll;
@@ -51,7 +53,6 @@ pub(crate) struct Rooms {
     pub(crate) devices: Devices,
     /// Switches, wires, and ports that lead to the host.
     pub(crate) network: Network,
-    pub(crate) taps: MadeTaps,
     pub(crate) remote: Remote,
     /// The meters of the plan's groups.
     pub(crate) groups: Groups,
@@ -66,8 +67,6 @@ pub(crate) struct Rooms {
     pub(crate) bounds: Bounds,
     /// What a predecessor serves, until this process does.
     pub(crate) estate: Option<Estate>,
-    /// When it was taken over, if it was.
-    pub(crate) took_over_at: Option<Instant>,
     /// Front-ends that have not come to a request.
     pub(crate) idle_peers: idle_peers::Looks,
     /// Disks whose guests may have been given errors.
@@ -101,15 +100,8 @@ impl Rooms {
     pub(crate) fn look_at_loads(&mut self) -> Vec<Relief> {
         let Rooms { cores, devices, guests, network, turn, .. } = self;
         guests.see_rivals(turn, devices);
-        let uplinks = network.uplinks.values().map(|uplink| uplink.place.home);
+        let uplinks = network.uplinks().map(Uplink::home);
         balance::look(cores, devices, |core| guests.lost(core), uplinks, turn.now())
-    }
-
-    /// The sidecore for so many queues of a device that start now, together. They may be moved later.
-    pub(crate) fn place_movable(&mut self, number: u32, queues: usize) -> Option<usize> {
-        let Rooms { cores, devices, turn, .. } = self;
-        let device = found!(turn.defects, devices.get_mut(number), "device to place");
-        cores.place_movable(queues, || device.memory_node(turn.now()))
     }
 
     /// The sidecore for a queue that starts: where it was before it was asked for, or wherever suits.
@@ -210,5 +202,34 @@ impl Rooms {
     fn guests(&mut self) -> (&mut Guests, guests::Around<'_>) {
         let Rooms { guests, turn, devices, poll, bounds, .. } = self;
         (guests, guests::Around { turn, devices, poll, bounds })
+    }
+
+    /// The network, and what it reaches.
+    pub(crate) fn network(&mut self) -> (&mut Network, network::Around<'_>) {
+        let Rooms { network, turn, devices, cores, .. } = self;
+        (network, network::Around { turn, devices, cores })
+    }
+
+    pub(crate) fn travel(&mut self) -> Travel<'_> {
+        let Rooms { network, moves, plan, turn, devices, cores, .. } = self;
+        let around = network::Around { turn, devices, cores };
+        Travel { network, moves, plan, around }
+    }
+
+    pub(crate) fn switch_calls(&mut self) -> SwitchCalls<'_> {
+        let Rooms { network, plan, state, turn, devices, cores, .. } = self;
+        let around = network::Around { turn, devices, cores };
+        SwitchCalls { network, plan, state, around }
+    }
+
+    pub(crate) fn nic_calls(&mut self) -> NicCalls<'_> {
+        let Rooms { network, plan, shut, turn, devices, cores, .. } = self;
+        let around = network::Around { turn, devices, cores };
+        NicCalls { network, plan, shut, around }
+    }
+
+    pub(crate) fn nic_views(&self) -> NicViews<'_> {
+        let Rooms { plan, devices, shut, network, guests, remote, turn, .. } = self;
+        NicViews { plan, devices, shut, network, guests, remote, now: turn.now() }
     }
 }

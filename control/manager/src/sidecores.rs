@@ -298,6 +298,13 @@ impl Cores {
         self.fences == 0
     }
 
+    /// Sends a command to each.
+    pub(crate) fn send_all(&mut self, command: impl Fn() -> Command) {
+        for core in 0..self.all.len() {
+            self.send(core, command());
+        }
+    }
+
     /// Sends what waits.
     pub(crate) fn flush(&mut self) {
         self.all.iter_mut().for_each(Core::flush);

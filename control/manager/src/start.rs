@@ -153,7 +153,7 @@ fn role_of(kind: &Kind, index: u16, negotiated: u64) -> Result<RoleSpec, RingErr
             backend: disk.disk.backend(),
         }),
         Kind::Nic(nic) => {
-            let place = nic.plug().ok_or(RingError::NoPort)?.place;
+            let place = nic.at().ok_or(RingError::NoPort)?.way.place;
             let (bridge, port, pair) = (place.bridge, place.port, index / 2);
             let queue = NicQueue { net: Net::new(negotiated), bridge, port, pair };
             Ok(if index.is_multiple_of(2) {

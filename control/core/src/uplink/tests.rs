@@ -3,7 +3,7 @@
 use super::*;
 
 const NOW: Nanos = Nanos(1_000);
-const PAUSE: Nanos = Nanos(50);
+const LATER: Nanos = Nanos(1_050);
 const GONE: &str = "its interface is gone";
 
 type Uplink = Life<char, u8>;
@@ -83,8 +83,8 @@ fn what_its_sidecore_has_is_not_closed() {
     );
     let mut life = Uplink::new(NOW);
     assert_eq!(life.close("full", NOW), (true, vec![]));
-    assert_eq!(life.close("full", PAUSE), (false, vec![]), "that is known");
-    assert_eq!((life.problem(), life.due_at()), (Some("full"), Some(PAUSE)));
+    assert_eq!(life.close("full", LATER), (false, vec![]), "that is known");
+    assert_eq!((life.problem(), life.due_at()), (Some("full"), Some(LATER)));
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn one_that_comes_back_has_the_others_asked_for_and_the_last_makes_it_whole() {
     assert_eq!(life.come_back(1, 'b', Some(GONE.to_owned())), Back::Partly(Some(2)));
     assert_eq!(life.come_back(0, 'a', Some("another".to_owned())), Back::Whole);
     assert_eq!(life.kept(), Some(&[(0, 'a'), (1, 'b')][..]));
-    let next = life.go_on(Mode::Serving, NOW, PAUSE);
+    let next = life.go_on(Mode::Serving, NOW, LATER);
     assert_eq!(next, Next::Close(vec![(0, 'a'), (1, 'b')], Some(GONE.to_owned())));
     // One queue alone is whole at once.
     let mut life = Life { state: State::Open(1), wish: Wish::Stay } as Uplink;
@@ -127,7 +127,7 @@ fn one_that_comes_back_has_the_others_asked_for_and_the_last_makes_it_whole() {
 
 /// What goes on with descriptors that are here.
 fn gone_on(wish: Wish<u8>, mode: Mode) -> Vec<[String; 3]> {
-    let found = table(wish, |life| life.go_on(mode, NOW, PAUSE));
+    let found = table(wish, |life| life.go_on(mode, NOW, LATER));
     let (not_here, here) = found.split_at(4);
     for [before, after, gave] in not_here {
         assert!(after.starts_with(before.as_str()) && gave == "Rest", "{before} {after} {gave}");
@@ -142,14 +142,16 @@ fn what_is_whole_is_served_again_or_kept_or_closed() {
     let for_that = format!("Close({ports}, Some({GONE:?}))");
     let gone = ["kept, gone".to_owned(), closed, for_that];
     let row = |before: &str, after: &str, gave: String| [before.to_owned(), after.to_owned(), gave];
-    assert_eq!(
-        gone_on(Wish::Stay, Mode::Serving),
-        [
-            row("kept", "open", format!("Serve({ports})")),
-            row("kept, none", "closed \"\" 1000", "Close([], None)".to_owned()),
-            gone.clone(),
-        ]
-    );
+    for mode in [Mode::Serving, Mode::Inheriting, Mode::HeirExpected, Mode::HeirWaits] {
+        assert_eq!(
+            gone_on(Wish::Stay, mode),
+            [
+                row("kept", "open", format!("Serve({ports})")),
+                row("kept, none", "closed \"\" 1000", "Close([], None)".to_owned()),
+                gone.clone(),
+            ]
+        );
+    }
     assert_eq!(
         gone_on(Wish::Stay, Mode::Frozen),
         [

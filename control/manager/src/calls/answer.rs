@@ -87,7 +87,7 @@ impl Manager {
             };
             let (id, is_nic) = (&device.facts.id, device.kind.nic().is_some());
             let answer = match not_moved(&problems) {
-                None if is_nic => self.show_nic(id, true),
+                None if is_nic => self.rooms.nic_views().show(id, true),
                 None => self.show(id, true),
                 Some(why) => {
                     let kind = if is_nic { "nic" } else { "disk" };
@@ -103,14 +103,18 @@ impl Manager {
     /// The same for NICs and switches.
     fn answer_net(&mut self, call: Call, reply: Reply) {
         let answer = match call {
-            Call::ListNics => Ok(self.list_nics()),
-            Call::ShowNic { id } => self.show_nic(&id, true),
+            Call::ListNics => Ok(self.rooms.nic_views().list()),
+            Call::ShowNic { id } => self.rooms.nic_views().show(&id, true),
             Call::AddNic(spec) => self.add_nic(&spec),
             Call::ChangeNic { id, change } => self.change_nic(&id, &change),
             Call::MoveNic { id, wish } => return self.move_nic(&id, &wish, reply),
             Call::SetLink { id, link } => self.set_link(&id, link),
-            Call::ListSwitches => Ok(self.list_switches()),
-            Call::AddSwitch(spec) => self.add_switch(&spec),
+            Call::ListSwitches => Ok(self.rooms.switch_calls().list()),
+            Call::AddSwitch(spec) => {
+                let added = self.rooms.switch_calls().add(&spec);
+                self.open_ports();
+                added
+            }
             Call::RemoveNic { id, force } => {
                 let may = self.check_nic_made_by_api(&id);
                 match may.and_then(|()| self.check_unused("nic", &id, force)) {
@@ -118,8 +122,8 @@ impl Manager {
                     Err(error) => Err(error),
                 }
             }
-            Call::ShowSwitch { id } => return self.show_switch(&id, reply),
-            Call::RemoveSwitch { id } => return self.remove_switch(&id, reply),
+            Call::ShowSwitch { id } => return self.rooms.switch_calls().show(&id, reply),
+            Call::RemoveSwitch { id } => return self.rooms.switch_calls().remove(&id, reply),
             // Answered before.
             _ => Err(ApiError::new(ErrorKind::Internal, "no answer to that", "")),
         };
@@ -153,7 +157,9 @@ impl Manager {
             Kind::Disk(parts) => {
                 Answer::Disk(Box::new(views::disk(device, parts, (false, self.rooms.turn.now()))))
             }
-            Kind::Nic(parts) => Answer::Nic(Box::new(self.nic_view(device, parts, false))),
+            Kind::Nic(parts) => {
+                Answer::Nic(Box::new(self.rooms.nic_views().view(device, parts, false)))
+            }
         }
     }
 
@@ -180,7 +186,11 @@ impl Manager {
         match self.rooms.devices.number_of(id) {
             None => {
                 let is_nic = self.rooms.plan.nic(id).is_some();
-                let answer = if is_nic { self.show_nic(id, false) } else { self.show(id, false) };
+                let answer = if is_nic {
+                    self.rooms.nic_views().show(id, false)
+                } else {
+                    self.show(id, false)
+                };
                 if let Err(error) = self.keep_without(id) {
                     return reply.answer(Err(error));
                 }
@@ -250,7 +260,7 @@ impl Manager {
             return self.is_gone(number);
         }
         if let Kind::Nic(nic) = &mut device.kind
-            && std::mem::take(&mut nic.moving)
+            && nic.take_new_switch()
         {
             self.plug_in_anew(number);
         }
@@ -327,13 +337,6 @@ impl Manager {
         };
         warn!(device = id, "an operator waits for {}", views::unanswered(requests));
         reply.into_iter().for_each(|reply| reply.answer(answer.clone()));
-    }
-
-    /// Has the device's queues start anew, with what its plan says now.
-    pub(crate) fn restart(&mut self, number: u32) {
-        let device = self.rooms.devices.get_mut(number);
-        found!(self.rooms.turn.defects, device, "device to restart").restart();
-        self.rooms.turn.touch(number);
     }
 
     pub(crate) fn check_made_by_api(&self, id: &str) -> Result<(), ApiError> {

@@ -15,6 +15,7 @@ use crate::device::{Connection, Device, Held};
 use crate::frame_socket::Incoming;
 use crate::front_end::FrontEndError;
 use crate::lent::Lent;
+use crate::network::announce::announce;
 use crate::poll::Token;
 use crate::queue::{Owner, Queue};
 
@@ -201,7 +202,7 @@ impl FrontEnds<'_> {
         }
         self.turn.touch(number);
         if let Some(mac) = announced {
-            device.announce(mac, self.turn, self.cores);
+            announce(device, mac, self.turn, self.cores);
         }
         match applied {
             Ok(reply) => {

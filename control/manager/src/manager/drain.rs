@@ -59,7 +59,7 @@ impl Manager {
                     self.hear_cores_until(by, |rooms| rooms.has_back(part))
                 }
                 // Nobody sends frames.
-                Step::Fence(_) if self.rooms.network.switches.is_empty() => true,
+                Step::Fence(_) if !self.rooms.network.has_switches() => true,
                 Step::Fence(by) | Step::CatchUp(by) => self.fence_until(by),
                 Step::Look => {
                     let late = late_disks(self.rooms.devices.values());
@@ -82,7 +82,7 @@ impl Manager {
         match part {
             Part::Senders => self.rooms.ask_all_for(|device, index| sends(device, index)),
             Part::Receivers => self.rooms.ask_all_for(|device, index| receives(device, index)),
-            Part::Ways => self.give_up_uplinks(),
+            Part::Ways => self.rooms.network.give_up_uplinks(&mut self.rooms.cores),
             Part::Rest => self.rooms.ask_all_for(|_, _| true),
             Part::Links => self.rooms.remote.ask_for_links(&mut self.rooms.cores),
         }
@@ -99,7 +99,10 @@ impl Manager {
                 self.rooms.remote.send_links_out(&mut self.rooms.cores);
                 true
             }
-            Part::Ways => self.send_uplinks_out(),
+            Part::Ways => {
+                let (network, mut around) = self.rooms.network();
+                network.send_uplinks_out(&mut around)
+            }
             Part::Rest => {
                 let devices: Vec<u32> = devices.map(|device| device.number).collect();
                 devices.into_iter().for_each(|number| self.settle_device(number));

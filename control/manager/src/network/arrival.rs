@@ -7,29 +7,14 @@
 //! has just come up is said again. Nothing is said of a driver that starts anew, nor of a guest that another process of
 //! this daemon had, nor once a ring is on its way back: then the guest may already run elsewhere.
 //!
-//! Not here: what VMMs ask to be announced, and what is done for one announcement (`nic_calls`). Called by
-//! `manager`, when it settles a device and when time has come, and by `upgrade`.
+//! Here: when. Not here: that it is done, and what VMMs ask to be announced (`announce`).
 
 use std::time::{Duration, Instant};
-
-use tracing::warn;
-
-use crate::defects::found;
-use crate::device::Device;
-use crate::kind::Kind;
-use crate::manager::Manager;
-use crate::network::nic::NicParts;
-use crate::queue::Queue;
-use crate::sidecores::Cores;
-use crate::start;
-use crate::turn::Turn;
 
 /// From the first announcement to the second; each further pause is longer by [`PAUSE_STEP`] (QEMU's
 /// `announce-initial`, `announce-step`, `announce-rounds`).
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_STEP: Duration = Duration::from_millis(100);
-/// Between two announcements of a guest: VMMs leave 50 ms and more.
-const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(20);
 /// Announcements of one arrival.
 const ROUNDS: u32 = 5;
 
@@ -64,6 +49,24 @@ impl Rounds {
 }
 
 impl Arrival {
+    /// Its driver is at the rings of this front-end now, or at none. `used`: whether rings that start were used
+    /// before, or none starts.
+    pub(crate) fn see(
+        &mut self,
+        connection: Option<u32>,
+        used: impl FnOnce() -> Option<bool>,
+        now: Instant,
+    ) {
+        *self = match (connection, *self) {
+            (None, _) => Arrival::Away,
+            (Some(connection), here @ Arrival::Here(same, _)) if connection == same => here,
+            (Some(connection), _) => match used() {
+                Some(used) => Arrival::Here(connection, used.then(|| Rounds::from(now))),
+                None => Arrival::Away,
+            },
+        };
+    }
+
     /// When the next announcement is due.
     pub(crate) fn due_at(self) -> Option<Instant> {
         match self {
@@ -73,100 +76,13 @@ impl Arrival {
     }
 
     /// Whether one is due; it is counted as said.
-    fn take(&mut self, now: Instant) -> bool {
+    pub(crate) fn take(&mut self, now: Instant) -> bool {
         let Arrival::Here(connection, Some(rounds)) = *self else { return false };
         if now < rounds.at {
             return false;
         }
         *self = Arrival::Here(connection, rounds.next(now));
         true
-    }
-}
-
-impl Device {
-    /// Whether a ring starts now, and rings were used before: its guest was running elsewhere, or with an
-    /// earlier daemon. `None`: none starts, or not yet, since a front-end before this one has not let go.
-    fn brings_used_rings(&self) -> Option<bool> {
-        let travels = self.kind.nic().is_some_and(NicParts::travels);
-        if travels || !self.attached().is_empty() {
-            return None;
-        }
-        let connection = self.runner.and_then(|id| self.connections.get(&id));
-        let session = &connection.filter(|connection| connection.life.held().is_none())?.session;
-        (0..self.facts.rings).find_map(|index| session.ready(index))?;
-        let front_end = &connection?.front_end;
-        let features = session.features();
-        let mut rings = (0..self.facts.rings).filter_map(|index| session.set_up(index));
-        Some(rings.any(|facts| start::was_used(&facts, features, front_end)))
-    }
-
-    /// This process has taken over from one where its guest was: the network knows.
-    pub(crate) fn has_stayed(&mut self) {
-        if self.is_started(None)
-            && let (Some(connection), Kind::Nic(nic)) = (self.runner, &mut self.kind)
-        {
-            nic.arrival = Arrival::Here(connection, None);
-        }
-    }
-
-    /// A guest has come here from another host, with its address: whoever is on its network learns where it is
-    /// now.
-    pub(crate) fn announce(&mut self, mac: [u8; 6], turn: &mut Turn, cores: &mut Cores) {
-        let Kind::Nic(nic) = &mut self.kind else { return turn.defects.note("NIC to announce") };
-        if !nic.may_announce(mac) {
-            if self.log.allows(turn.now()) {
-                warn!(nic = self.facts.id, "another address than its own was not announced");
-            }
-            return;
-        }
-        // Each is a flood: a VMM says it a few times, 50 ms and more apart.
-        if nic.announced_at.is_some_and(|at| turn.now() < at + ANNOUNCE_INTERVAL) {
-            return;
-        }
-        nic.announced_at = Some(turn.now());
-        nic.say_announcement(mac, cores);
-    }
-
-    /// Whether its guest runs here for sure: a ring is served, and none was asked back.
-    pub(crate) fn surely_runs(&self) -> bool {
-        self.queues.iter().any(Queue::is_attached) && self.leaving_since().is_none()
-    }
-}
-
-impl Manager {
-    /// Notes that the driver of a NIC's guest has come or gone. To be called before its rings are served:
-    /// then they stand as they came.
-    pub(crate) fn note_arrival(&mut self, number: u32, now: Instant) {
-        let device = self.rooms.devices.get_mut(number);
-        let device = found!(self.rooms.turn.defects, device, "device whose guest may have come");
-        let Some(before) = device.kind.nic().map(|nic| nic.arrival) else { return };
-        let connection = device.runner.filter(|_| device.is_started(None));
-        let after = match (connection, before) {
-            (None, _) => Arrival::Away,
-            (Some(connection), Arrival::Here(same, _)) if connection == same => before,
-            (Some(connection), _) => match device.brings_used_rings() {
-                Some(used) => Arrival::Here(connection, used.then(|| Rounds::from(now))),
-                None => Arrival::Away,
-            },
-        };
-        if let Kind::Nic(nic) = &mut device.kind {
-            nic.arrival = after;
-        }
-    }
-
-    /// Announces a NIC's address, if that is due.
-    pub(crate) fn announce_arrival(&mut self, number: u32, now: Instant) {
-        let is_frozen = self.mode().is_frozen();
-        let device = self.rooms.devices.get_mut(number);
-        let device = found!(self.rooms.turn.defects, device, "device whose guest may be announced");
-        let may = device.surely_runs() && !is_frozen && device.is_started(None);
-        if let Kind::Nic(NicParts { arrival, shape, .. }) = &mut device.kind
-            && arrival.take(now)
-            && may
-        {
-            let mac = shape.mac;
-            device.announce(mac, &mut self.rooms.turn, &mut self.rooms.cores);
-        }
     }
 }
 
@@ -192,6 +108,26 @@ mod tests {
         assert!(arrival.take(late));
         assert!(!arrival.take(late));
         assert_eq!(arrival.due_at(), Some(late + PAUSE_MIN));
+    }
+
+    #[test]
+    fn a_driver_that_comes_is_announced_if_its_rings_were_used_and_once() {
+        let start = crate::clock::now();
+        let fresh = Rounds::from(start);
+        for (before, connection, used, after) in [
+            (Arrival::Away, None, Some(true), Arrival::Away),
+            (Arrival::Away, Some(1), None, Arrival::Away),
+            (Arrival::Away, Some(1), Some(false), Arrival::Here(1, None)),
+            (Arrival::Away, Some(1), Some(true), Arrival::Here(1, Some(fresh))),
+            (Arrival::Here(1, None), Some(1), Some(true), Arrival::Here(1, None)),
+            (Arrival::Here(1, None), Some(2), Some(true), Arrival::Here(2, Some(fresh))),
+            (Arrival::Here(1, Some(fresh)), Some(2), None, Arrival::Away),
+            (Arrival::Here(1, Some(fresh)), None, Some(true), Arrival::Away),
+        ] {
+            let mut arrival = before;
+            arrival.see(connection, || used, start);
+            assert_eq!(arrival, after, "{before:?} {connection:?} {used:?}");
+        }
     }
 
     #[test]

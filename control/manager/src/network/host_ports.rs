@@ -3,7 +3,7 @@
 //! A tap at the end of a NIC's wire has as many queues as the NIC has pairs; all else has one. Called by
 //! `uplinks`, and by whoever opens what a change asks for before anything is changed.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::OwnedFd;
 
 use backend::link::LinkNic;
 use backend::net::{HostOpenError, HostPort, HostSource, NullMode, TAP_MTU_RANGE, Why};
@@ -11,8 +11,10 @@ use config::plan::{HostPlan, NicPlan, NullPlan};
 use config::spec::Via;
 use tracing::{info, warn};
 
-use crate::network::taps::MadeTaps;
-use crate::upgrade::estate::TapEstate;
+use super::taps::MadeTaps;
+
+/// A queue of a tap, and whether a daemon made that.
+pub(crate) type TapQueue = (OwnedFd, bool);
 
 /// In the order of their numbers.
 #[derive(Debug, Default)]
@@ -37,6 +39,12 @@ impl From<&NicPlan> for Guest {
         let (least, most) = (*TAP_MTU_RANGE.start(), *TAP_MTU_RANGE.end());
         let mtu = plan.mtu.clamp(least, most);
         Guest { mac: plan.mac.0, mtu, pairs: plan.queues }
+    }
+}
+
+impl From<Vec<(u16, HostPort)>> for HostPorts {
+    fn from(ports: Vec<(u16, HostPort)>) -> HostPorts {
+        HostPorts { ports, end: None }
     }
 }
 
@@ -104,7 +112,7 @@ impl HostPorts {
     /// A descriptor is of something else.
     pub(crate) fn inherit(
         name: &str,
-        queues: impl Iterator<Item = (u16, TapEstate)>,
+        queues: impl Iterator<Item = (u16, TapQueue)>,
     ) -> Result<HostPorts, HostOpenError> {
         let mut ports = HostPorts::default();
         for (queue, (fd, made)) in queues {
@@ -113,35 +121,14 @@ impl HostPorts {
         Ok(ports)
     }
 
-    /// What [`Self::inherit`] takes: number, whether a daemon made the tap, descriptor.
-    pub(crate) fn taps(&self) -> impl Iterator<Item = (u16, bool, BorrowedFd<'_>)> {
-        self.ports.iter().filter_map(|(queue, port)| {
-            let (fd, made) = port.tap()?;
-            Some((*queue, made, fd))
-        })
-    }
-
-    /// Closes what no other process can go on with.
-    pub(crate) fn close_all_but_taps(&mut self) {
-        self.ports.retain(|(_, port)| port.tap().is_some());
-    }
-
-    pub(crate) fn count(&self) -> u16 {
-        self.ports.len() as u16
-    }
-
-    pub(crate) fn put(&mut self, queue: u16, port: HostPort) {
+    fn put(&mut self, queue: u16, port: HostPort) {
         self.ports.push((queue, port));
         self.ports.sort_unstable_by_key(|(queue, _)| *queue);
     }
 
-    pub(crate) fn numbered(self) -> impl Iterator<Item = (u16, HostPort)> {
-        self.ports.into_iter()
-    }
-
-    /// How they are served, for people.
-    pub(crate) fn describe(&self) -> &'static str {
-        self.ports.first().map_or("", |(_, port)| port.describe())
+    /// Each with its number.
+    pub(crate) fn into_ports(self) -> Vec<(u16, HostPort)> {
+        self.ports
     }
 
     /// Closes what goes for good, and with it a tap that we made.

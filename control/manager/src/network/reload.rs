@@ -4,60 +4,37 @@ use std::collections::BTreeMap;
 
 use config::Change;
 use config::api::{ApiError, ErrorKind};
-use config::plan::{HostPlan, SwitchPlan};
+use config::plan::HostPlan;
 use tracing::warn;
 
 use crate::device::Device;
-use crate::kind::Kind;
-use crate::manager::Manager;
-use crate::network::host_ports::{Guest, HostPorts};
-use crate::network::nic::NicParts;
+
+use super::Network;
+use super::host_ports::{Guest, HostPorts};
+use super::switch_calls::SwitchCalls;
 
 /// What was opened for uplinks and wires that are about to be made, by interface.
 #[derive(Default)]
 pub(crate) struct Hosts(BTreeMap<String, (HostPlan, HostPorts)>);
 
 impl Hosts {
-    fn take(&mut self, host: &HostPlan) -> Option<HostPorts> {
-        self.0.remove(host.interface()?).map(|(_, port)| port)
-    }
-
-    /// Gives a NIC what was opened for its wire.
-    pub(crate) fn wire(&mut self, device: &mut Device) {
-        if let Kind::Nic(nic) = &mut device.kind
-            && let Some(host) = nic.plan.host()
-        {
-            nic.opened = self.take(host);
-        }
-    }
-}
-
-impl Manager {
-    /// Closes what was opened and is not used.
-    pub(crate) fn give_back(&self, hosts: Hosts) {
-        for (host, port) in hosts.0.into_values() {
-            port.take_away(&host, &self.rooms.taps);
-        }
-    }
-
     /// Opens the interfaces that changes ask for, but for those that others have until they are
     /// removed: these are opened when they are free.
     ///
     /// # Errors
     /// The first that cannot be opened; nothing is left open.
-    pub(crate) fn open_hosts(&self, changes: &[Change]) -> Result<Hosts, ApiError> {
+    pub(crate) fn open(changes: &[Change], network: &Network) -> Result<Hosts, ApiError> {
         let mut hosts = Hosts::default();
         for (guest, host, whose) in changes.iter().flat_map(wanted) {
             let Some(name) = host.interface() else { continue };
             // What is open on it now says that it can be, unless it is to be opened otherwise.
-            let mut uplinks = self.rooms.network.uplinks.values();
-            if uplinks.any(|up| up.plan.host == host) {
+            if network.uplinks().any(|uplink| uplink.plan().host == host) {
                 continue;
             }
-            match HostPorts::open(&host, guest, &self.rooms.taps) {
+            match network.open_host(&host, guest) {
                 Ok(port) => drop(hosts.0.insert(name.to_string(), (host, port))),
                 Err(why) => {
-                    self.give_back(hosts);
+                    hosts.give_back(network);
                     let hint = "put that right and reload again; nothing was changed";
                     return Err(ApiError::new(ErrorKind::Refused, format!("{whose}: {why}"), hint));
                 }
@@ -66,82 +43,75 @@ impl Manager {
         Ok(hosts)
     }
 
-    pub(crate) fn apply_net_change(&mut self, change: &Change, hosts: &mut Hosts) {
+    fn take(&mut self, host: &HostPlan) -> Option<HostPorts> {
+        self.0.remove(host.interface()?).map(|(_, port)| port)
+    }
+
+    /// Gives a NIC what was opened for its wire.
+    pub(crate) fn wire(&mut self, device: &mut Device) {
+        if let Some(nic) = device.kind.nic_mut()
+            && let Some(host) = nic.plan.host()
+        {
+            let opened = self.take(host);
+            nic.bring(opened);
+        }
+    }
+
+    /// Closes what was opened and is not used.
+    pub(crate) fn give_back(self, network: &Network) {
+        for (host, port) in self.0.into_values() {
+            network.take_away(&host, port);
+        }
+    }
+}
+
+impl SwitchCalls<'_> {
+    /// Does what a change says of switches and their uplinks, with what was opened for that; nothing, if it is about
+    /// something else.
+    pub(crate) fn apply(&mut self, change: &Change, hosts: &mut Hosts) {
+        let (network, around) = (&mut *self.network, &mut self.around);
         match change {
-            Change::RemoveNic { id } => match self.rooms.devices.number_of(id) {
-                Some(number) => self.begin_removal(number, None),
-                None => self.drop_shut(id),
-            },
             Change::RemoveUplink { switch, name } => {
-                if let Some(uplink) = self.uplink_on(switch, name) {
-                    self.remove_uplink(uplink);
+                if let Some(uplink) = network.uplink_on(switch, name) {
+                    network.remove_uplink(uplink, around);
                 }
             }
-            Change::RemoveSwitch { id } => self.begin_switch_removal(id, None),
-            Change::SetSwitch(plan) => self.replace_switch(plan),
+            Change::RemoveSwitch { id } => self.begin_removal(id, None),
+            Change::SetSwitch(plan) => {
+                if let Some(left) = network.replace_switch(plan, around) {
+                    self.have_nics_follow(left);
+                }
+            }
             Change::SetUplink { switch, uplink } => {
-                if let Some(number) = self.uplink_on(switch, uplink.name()) {
-                    self.change_uplink(number, (**uplink).clone());
-                }
-            }
-            Change::SetNic(plan) => {
-                if let Some(before) = self.rooms.plan.nic(&plan.id).cloned() {
-                    self.set_nic_plan((**plan).clone());
-                    self.apply_nic(&before, plan);
+                if let Some(number) = network.uplink_on(switch, uplink.name()) {
+                    network.change_uplink(number, (**uplink).clone(), around);
                 }
             }
             Change::AddSwitch(plan) => {
                 let opened = plan.uplinks.iter().map(|uplink| hosts.take(&uplink.host)).collect();
-                self.rooms.plan.switches.push((**plan).clone());
-                if let Err(error) = self.serve_switch((**plan).clone(), opened) {
+                self.plan.switches.push((**plan).clone());
+                if let Err(error) = network.serve_switch((**plan).clone(), opened, around) {
                     warn!(switch = plan.id, "cannot be served: {error}");
                 }
             }
             Change::AddUplink { switch, uplink } => {
                 let opened = hosts.take(&uplink.host);
-                self.add_uplink_to(switch, (**uplink).clone(), opened);
+                network.add_uplink_to(switch, (**uplink).clone(), opened, around);
             }
             // NICs are opened before; disks are not of this part.
             _ => {}
         }
     }
 
-    /// Gives a switch other limits: a new one takes over its ports, one by one, as their queues and
-    /// descriptors come back.
-    fn replace_switch(&mut self, plan: &SwitchPlan) {
-        let Some(old) = self.rooms.network.switch_mut(&plan.id) else {
-            // The reload that added it said so.
-            return warn!(switch = plan.id, "keeps its limits: it is not served");
-        };
-        old.leaving = Some(None);
-        let bridge = old.bridge;
-        let mut limits = plan.clone();
-        // Its uplinks are other changes.
-        limits.uplinks.clone_from(&old.plan.uplinks);
-        let made = match self.make_switch(&limits) {
-            Ok(made) => made,
-            Err(error) => {
-                if let Some(old) =
-                    self.rooms.network.switches.iter_mut().find(|s| s.bridge == bridge)
-                {
-                    old.leaving = None;
-                }
-                return warn!(switch = plan.id, "keeps its limits: {error}");
+    /// Has the NICs of a bridge go to the switch that has its switch's name now, when their queues are back.
+    fn have_nics_follow(&mut self, left: sidecore::BridgeId) {
+        for device in self.around.devices.values_mut().filter(|device| !device.is_going()) {
+            let Some(nic) = device.kind.nic_mut() else { continue };
+            if nic.at().is_some_and(|at| at.way.place.bridge == left) {
+                nic.follow_switch();
+                device.restart();
+                self.around.turn.touch(device.number);
             }
-        };
-        for uplink in self.rooms.network.uplinks_of(bridge) {
-            self.move_uplink(uplink, made);
-        }
-        let on_it = |device: &Device| {
-            let plug = device.kind.nic().and_then(NicParts::plug);
-            plug.is_some_and(|plug| plug.place.bridge == bridge)
-        };
-        let nics = self.rooms.devices.values().filter(|device| on_it(device) && !device.is_going());
-        for number in nics.map(|device| device.number).collect::<Vec<_>>() {
-            if let Some(nic) = self.rooms.devices.nic_mut(number) {
-                nic.moving = true;
-            }
-            self.restart(number);
         }
     }
 }

@@ -2,64 +2,73 @@
 //!
 //! How a NIC travels is the sidecores' affair ([`sidecore::relocation`]): all of them have a part in it,
 //! and one answers, in a millisecond or so. Until then it is not known who has its queues; what is to be
-//! said of them is kept, as for disks (`moves`, where operators who wait are, too). Called by `calls`
-//! (operators), `balance` (loads), `moves` (the answer), and by all that concerns where a NIC is.
+//! said of them is kept, as for disks (`moves`, where operators who wait are, too). Called for operators, for loads
+//! (`balance`), and with the sidecores' answer.
 
-use config::Target;
 use config::api::{ApiError, ErrorKind};
 use config::spec::NicMove;
+use config::{Plan, Target};
 use control::port::Arrived;
 use sidecore::{Command, MoveId, Stay, nanos_of, relocation};
 use tracing::{debug, info};
 
-use crate::api::Reply;
-use crate::calls::Answered;
 use crate::defects::found;
-use crate::manager::Manager;
 use crate::queue::Move;
-use crate::sidecores::moves::NotMoved;
+use crate::sidecores::moves::{Moves, NotMoved};
 use crate::sidecores::wishes::check_sidecore;
+
+use super::{Around, Network};
 
 /// An operator's move is begun again so often: each takes a millisecond or two, in which a sidecore that sleeps,
 /// or frames that are on their way, may come too late.
 const TRIES_MAX: u8 = 50;
 
-impl Manager {
-    /// Moves a NIC. The operator is answered when it is where it was to be, or is not going there.
-    pub(crate) fn move_nic(&mut self, id: &str, wish: &NicMove, reply: Reply) {
-        let to = match wish.to {
-            Target::Sidecore(to) => usize::from(to),
-            Target::Auto => return reply.answer(self.let_nic_go(id)),
-        };
-        let number = match self.nic_may_move(id, to) {
-            Ok(number) => number,
-            Err(error) => return reply.answer(Err(error)),
-        };
-        info!(nic = id, to, "moving");
-        self.rooms.cores.wake(to);
-        let begun = self.begin_nic_move(number, to, true);
-        self.rooms.moves.wait(number, begun.into_iter().collect(), reply);
-    }
+/// NICs on their way, and what that concerns.
+pub(crate) struct Travel<'a> {
+    pub(crate) network: &'a Network,
+    pub(crate) moves: &'a mut Moves,
+    pub(crate) plan: &'a Plan,
+    pub(crate) around: Around<'a>,
+}
 
-    /// Has a NIC stay nowhere any more, as `moves` does with queues.
-    fn let_nic_go(&mut self, id: &str) -> Answered {
-        self.check_nic_moves(id)?;
-        let number = self.rooms.devices.number_of(id);
-        if let Some(nic) = number.and_then(|number| self.rooms.devices.nic_mut(number)) {
-            nic.port.let_go();
-        }
-        info!(nic = id, "let go");
-        self.show_nic(id, true)
+/// What came of an operator's wish.
+#[derive(Debug)]
+pub(crate) enum Begun {
+    /// The NIC stays nowhere any more.
+    LetGo,
+    /// That device is to be where it was to go when this move is over, or is there.
+    Goes(u32, Option<MoveId>),
+}
+
+impl Travel<'_> {
+    /// Moves a NIC, or has it stay nowhere any more, as `moves` does with queues.
+    ///
+    /// # Errors
+    /// Why it cannot go there, or not now.
+    pub(crate) fn ask(&mut self, id: &str, wish: &NicMove) -> Result<Begun, ApiError> {
+        let Target::Sidecore(to) = wish.to else {
+            self.check_moves(id)?;
+            let devices = &mut self.around.devices;
+            if let Some(nic) = devices.number_of(id).and_then(|number| devices.nic_mut(number)) {
+                nic.let_go();
+            }
+            info!(nic = id, "let go");
+            return Ok(Begun::LetGo);
+        };
+        let number = self.may_go(id, to.into())?;
+        info!(nic = id, to, "moving");
+        self.around.cores.wake(to.into());
+        Ok(Begun::Goes(number, self.begin(number, to.into(), true)))
     }
 
     /// Refuses what is no NIC, and one that goes nowhere.
-    fn check_nic_moves(&self, id: &str) -> Result<(), ApiError> {
+    fn check_moves(&self, id: &str) -> Result<(), ApiError> {
         let refused = |error: String, hint: &str| ApiError::new(ErrorKind::Refused, error, hint);
-        if self.rooms.plan.disk(id).is_some() {
+        if self.plan.disk(id).is_some() {
             let error = format!("{id:?} is a disk; use `sidecore disk move`");
             return Err(refused(error, "it moves the queues of a disk"));
         }
-        let plan = self.rooms.plan.nic(id).ok_or_else(|| self.rooms.plan.no_such_nic(id))?;
+        let plan = self.plan.nic(id).ok_or_else(|| self.plan.no_such_nic(id))?;
         if plan.host().is_some() {
             let error =
                 format!("nic {id:?} is wired to the host, and a host port stays where it is");
@@ -72,15 +81,14 @@ impl Manager {
     ///
     /// # Errors
     /// `Busy` when it can in a moment; anything else when it cannot as it is.
-    pub(crate) fn nic_may_move(&self, id: &str, to: usize) -> Result<u32, ApiError> {
+    fn may_go(&self, id: &str, to: usize) -> Result<u32, ApiError> {
         let refused = |error: String, hint: &str| ApiError::new(ErrorKind::Refused, error, hint);
-        self.check_nic_moves(id)?;
-        check_sidecore(to, self.rooms.cores.count())?;
-        let device =
-            self.rooms.devices.number_of(id).and_then(|number| self.rooms.devices.get(number));
+        self.check_moves(id)?;
+        check_sidecore(to, self.around.cores.count())?;
+        let devices = &self.around.devices;
+        let device = devices.number_of(id).and_then(|number| devices.get(number));
         let nic = device.and_then(|device| Some((device, device.kind.nic()?)));
-        let Some((device, nic, _)) = nic.and_then(|(device, nic)| Some((device, nic, nic.plug()?)))
-        else {
+        let Some((device, nic)) = nic.filter(|(_, nic)| nic.at().is_some()) else {
             let error = format!("nic {id:?} is not at its switch now");
             return Err(refused(error, "`sidecore nic show` says why"));
         };
@@ -92,103 +100,90 @@ impl Manager {
         Ok(device.number)
     }
 
-    /// A NIC goes to where there is more room. One that cannot just now, or stays, is looked at again after a pause.
-    pub(crate) fn relieve_of_nic(&mut self, number: u32, to: usize) {
-        let at = nanos_of(self.rooms.turn.now());
-        let from = self.rooms.devices.nic_mut(number).and_then(|nic| {
-            nic.port.way_mut()?.moved = Some(at);
-            Some(nic.plug()?.place.home)
-        });
-        let device = self.rooms.devices.get(number);
-        let id =
-            found!(self.rooms.turn.defects, device, "NIC to move for its load").facts.id.clone();
-        let may = self.nic_may_move(&id, to).is_ok_and(|found| found == number);
-        let moved = if may { self.begin_nic_move(number, to, false) } else { None };
-        debug!(device = number, from, to, begun = moved.is_some(), "balance");
-    }
-
-    /// Has a NIC that [may](Self::nic_may_move) go to sidecore `to`. `None`: it is there.
-    pub(crate) fn begin_nic_move(
-        &mut self,
-        number: u32,
-        to: usize,
-        by_hand: bool,
-    ) -> Option<MoveId> {
+    /// Has a NIC that [may](Self::may_go) go to sidecore `to`. `None`: it is there.
+    fn begin(&mut self, number: u32, to: usize, by_hand: bool) -> Option<MoveId> {
         // The loads' wishes come again by themselves.
-        self.begin_trip(number, (to, by_hand), if by_hand { TRIES_MAX } else { 0 })
+        self.set_out(number, (to, by_hand), if by_hand { TRIES_MAX } else { 0 })
     }
 
-    fn begin_trip(
+    fn set_out(
         &mut self,
         number: u32,
         (to, by_hand): (usize, bool),
         tries_left: u8,
     ) -> Option<MoveId> {
-        let nic =
-            found!(self.rooms.turn.defects, self.rooms.devices.nic_mut(number), "NIC that moves");
-        if nic.port.stays_at(to, by_hand) {
-            return None;
-        }
-        let plug = nic.plug();
-        let place = found!(self.rooms.turn.defects, plug, "port of a NIC that moves").place;
-        let device = found!(self.rooms.turn.defects, self.rooms.devices.get(number), "NIC to move");
+        let Around { turn, devices, .. } = &mut self.around;
+        let device = found!(turn.defects, devices.get_mut(number), "NIC that moves");
         let queues = device.attached().len();
-        // Frames can go from there to wherever its switch has ports before it is there.
-        self.connect_homes(Some(place.bridge), to);
-        let id = self.rooms.moves.begin_nic(number);
-        let nic =
-            found!(self.rooms.turn.defects, self.rooms.devices.nic_mut(number), "NIC to move");
-        if !nic.port.depart(Move { id, to, by_hand }, tries_left) {
-            self.rooms.turn.defects.note("NIC that is at rest");
-            self.rooms.moves.end(id, Ok(()));
+        let nic = found!(turn.defects, device.kind.nic_mut(), "NIC to move");
+        if nic.stays_at(to, by_hand) {
             return None;
         }
-        let (port, ends) = ((place.bridge, place.port), (place.home as u16, to as u16));
-        let parts = relocation(id, port, queues, ends, self.rooms.cores.count() as u16);
+        let at = found!(turn.defects, nic.at(), "port of a NIC that moves");
+        let (place, from) = (at.way.place, at.home);
+        // Frames can go from there to wherever its switch has ports before it is there.
+        self.network.connect_homes(place.bridge, to, &mut self.around);
+        let id = self.moves.begin_nic(number);
+        let Around { turn, devices, cores, .. } = &mut self.around;
+        let nic = found!(turn.defects, devices.nic_mut(number), "NIC to move");
+        if !nic.depart(Move { id, to, by_hand }, tries_left) {
+            turn.defects.note("NIC that is at rest");
+            self.moves.end(id, Ok(()));
+            return None;
+        }
+        let (port, ends) = ((place.bridge, place.port), (from as u16, to as u16));
+        let parts = relocation(id, port, queues, ends, cores.count() as u16);
         for (core, part) in parts.into_iter().enumerate() {
-            self.rooms.cores.send(core, Command::Relocate(part));
+            cores.send(core, Command::Relocate(part));
         }
         Some(id)
     }
 
+    /// A NIC goes to where there is more room. One that cannot just now, or stays, is looked at again after a pause.
+    pub(crate) fn relieve(&mut self, number: u32, to: usize) {
+        let Around { turn, devices, .. } = &mut self.around;
+        let device = found!(turn.defects, devices.get_mut(number), "NIC to move for its load");
+        let id = device.facts.id.clone();
+        let nic = found!(turn.defects, device.kind.nic_mut(), "NIC to move for its load");
+        nic.note_moved(nanos_of(turn.now()));
+        let from = nic.home();
+        let may = self.may_go(&id, to).is_ok_and(|found| found == number);
+        let begun = may && self.begin(number, to, false).is_some();
+        debug!(device = number, from, to, begun, "balance");
+    }
+
     /// A NIC is at its new home, or (with a reason) still at the old one.
-    pub(crate) fn nic_move_is_over(&mut self, id: MoveId, number: u32, why: Option<Stay>) {
-        let rings = self.rooms.devices.get(number).map_or(0, |device| device.facts.rings);
+    pub(crate) fn end(&mut self, id: MoveId, number: u32, why: Option<Stay>) {
         let stayed = why.is_some();
-        let arrived =
-            self.rooms.devices.nic_mut(number).and_then(|nic| nic.port.arrive(id, stayed));
+        let Around { turn, devices, cores, .. } = &mut self.around;
+        let arrived = devices.nic_mut(number).and_then(|nic| nic.arrive(id, stayed));
         let Some(Arrived { from, to, wish, held, announced, tries_left }) = arrived else {
-            return self.rooms.moves.end(id, Err(NotMoved::NotThere));
+            return self.moves.end(id, Err(NotMoved::NotThere));
         };
+        let device = found!(turn.defects, devices.get_mut(number), "NIC that has moved");
         if !stayed {
-            self.rooms.cores.give_load(from, rings.into());
-            self.rooms.cores.take_load(to, rings.into());
+            let rings = usize::from(device.facts.rings);
+            cores.give_load(from, rings);
+            cores.take_load(to, rings);
             debug!(device = number, from, to, "moved");
-            let queues = self.rooms.devices.get_mut(number).map(|device| &mut device.queues);
-            queues.into_iter().flatten().for_each(|queue| queue.rehome(to));
+            device.queues.iter_mut().for_each(|queue| queue.rehome(to));
         }
         for (index, command) in held {
-            self.rooms.devices.tell(
-                number,
-                index,
-                command,
-                &mut self.rooms.turn,
-                &mut self.rooms.cores,
-            );
+            device.tell(index, command, turn, cores);
         }
         // Not of a guest that is on its way out: it may already run elsewhere.
-        let device = self.rooms.devices.get_mut(number).filter(|device| device.surely_runs());
-        let nic = device.and_then(|device| device.kind.nic_mut());
-        if let Some((mac, nic)) = announced.zip(nic) {
-            nic.say_announcement(mac, &mut self.rooms.cores);
+        if let Some(mac) = announced.filter(|_| device.surely_runs())
+            && let Some(nic) = device.kind.nic_mut()
+        {
+            nic.say_announcement(mac, cores);
         }
         // What was not started meanwhile starts now.
-        self.rooms.turn.touch(number);
+        turn.touch(number);
         let is_late = matches!(why, Some(Stay::Unsettled));
         if is_late && tries_left > 0 && self.try_again(id, number, wish, tries_left - 1) {
             return;
         }
-        self.rooms.moves.end(id, why.map_or(Ok(()), |why| Err(NotMoved::Stayed(why))));
+        self.moves.end(id, why.map_or(Ok(()), |why| Err(NotMoved::Stayed(why))));
     }
 
     /// Begins an operator's move again, in place of `before`. False: it cannot go now.
@@ -199,19 +194,12 @@ impl Manager {
         (to, by_hand): (usize, bool),
         tries_left: u8,
     ) -> bool {
-        let id = self.rooms.devices.get(number).map(|device| device.facts.id.clone());
-        if id.is_none_or(|id| self.nic_may_move(&id, to).is_err()) {
+        let id = self.around.devices.get(number).map(|device| device.facts.id.clone());
+        if id.is_none_or(|id| self.may_go(&id, to).is_err()) {
             return false;
         }
-        let Some(next) = self.begin_trip(number, (to, by_hand), tries_left) else { return false };
-        self.rooms.moves.replace(before, next);
+        let Some(next) = self.set_out(number, (to, by_hand), tries_left) else { return false };
+        self.moves.replace(before, next);
         true
-    }
-
-    /// Its port goes: whatever its sidecores come to, it is not there any more.
-    pub(crate) fn forget_travel(&mut self, number: u32) {
-        if let Some(id) = self.rooms.devices.nic_mut(number).and_then(|nic| nic.port.call_off()) {
-            self.rooms.moves.end(id, Err(NotMoved::Removed));
-        }
     }
 }

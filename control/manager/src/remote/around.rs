@@ -50,13 +50,12 @@ impl Around<'_> {
 
     /// Whether a port is there.
     pub(super) fn has_port(&self, port: u32) -> bool {
-        self.network.uplinks.contains_key(&port)
+        self.network.uplink(port).is_some()
     }
 
     /// The NIC whose wire a port is an end of.
     pub(super) fn nic_of(&mut self, port: u32) -> Option<&mut Device> {
-        let (_, device) = self.network.uplinks.get(&port)?.nic.as_ref()?;
-        self.devices.get_mut(*device)
+        self.devices.get_mut(self.network.uplink(port)?.device()?)
     }
 }
 

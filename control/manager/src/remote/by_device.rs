@@ -254,10 +254,10 @@ impl Remote {
     /// A port was opened: its link has the other end from now on. Where that cannot be, the port is gone, and is tried
     /// again.
     pub(crate) fn plug_into_link(&mut self, port: u32, nic: Box<LinkNic>, around: &mut Around<'_>) {
-        let uplink = around.network.uplinks.get(&port);
+        let uplink = around.network.uplink(port);
         let uplink = found!(around.turn.defects, uplink, "port that was opened");
-        let host = uplink.plan.host.clone();
-        let id = uplink.nic.as_ref().map_or(uplink.plan.name(), |(id, _)| id).to_string();
+        let host = uplink.plan().host.clone();
+        let id = uplink.id().to_string();
         let key = match self.link_of_port(&host, around.plan) {
             Ok(key) => key,
             Err(why) => return warn!(port, "has no link: {why}"),
@@ -294,7 +294,7 @@ impl Remote {
     /// Asks for a NIC when its guest's first ring is to start, and gives it back when the last one has stopped.
     pub(crate) fn follow_nic(&mut self, device: u32, around: &mut Around<'_>) {
         let nic = around.devices.get(device).and_then(|device| device.kind.nic());
-        let port = nic.and_then(NicParts::plug).and_then(|plug| plug.uplink);
+        let port = nic.and_then(NicParts::uplink);
         // A port that goes by no link; or is an IOhost's, which asks for nothing.
         let is_its = |link: &&OneLink| port.is_some_and(|port| link.has_port(port));
         let key = self.links.iter().find(is_its).map(|link| link.line.key());

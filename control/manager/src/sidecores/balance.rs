@@ -13,6 +13,7 @@ use tracing::{debug, info};
 use crate::device::Device;
 use crate::devices::Devices;
 use crate::kind::Kind;
+use crate::network::nic::NicParts;
 use crate::queue::{Found, Place, Queue, Weighed};
 use crate::sidecores::Cores;
 
@@ -67,7 +68,7 @@ pub(crate) fn look(
 
 /// The sidecores that something of a device is on its way to.
 fn goals(device: &Device) -> impl Iterator<Item = usize> {
-    let travel = device.kind.nic().and_then(|nic| nic.port.moving()).map(|moving| moving.to);
+    let travel = device.kind.nic().and_then(NicParts::going_to);
     device.queues.iter().filter_map(Queue::moving_to).chain(travel)
 }
 
@@ -99,11 +100,11 @@ fn weigh(
     }
     let Kind::Nic(nic) = &mut device.kind else { return weighed };
     let travels = nic.travels();
-    if let Some(way) = nic.port.way_mut().filter(|_| rests || travels) {
-        way.moved = Some(at);
+    if rests || travels {
+        nic.note_moved(at);
     }
-    let Some(plug) = nic.plug() else { return Vec::new() };
-    let (core, can_move, moved) = (plug.place.home, plug.can_move(), plug.moved);
+    let Some(its) = nic.at() else { return Vec::new() };
+    let (core, can_move, moved) = (its.home, nic.can_move(), its.way.moved);
     vec![((number, None), QueueLoad { core, load: sum, can_move, node, moved })]
 }
 
@@ -115,8 +116,8 @@ mod tests {
 
     use super::*;
     use crate::kind::Facts;
-    use crate::network::Place;
-    use crate::network::nic::{NicParts, Plug};
+    use crate::network::nic::Way;
+    use crate::network::place::Place;
     use crate::queue::Owner;
 
     #[test]
@@ -156,8 +157,8 @@ mod tests {
     fn a_nic_is_weighed_as_a_whole_and_rests_while_it_is_on_its_way() {
         let (mut device, at) = (nic(), Nanos(5));
         assert_eq!(weigh(&mut device, &[], at, None), [], "it is nowhere");
-        let place = Place { bridge: BridgeId(0), port: PortId(0), home: 1, is_wire: false };
-        assert!(parts(&mut device).port.plug(Plug::at(place, false)));
+        let place = Place { bridge: BridgeId(0), port: PortId(0), is_wire: false };
+        assert!(parts(&mut device).plug(Way::at(place), 1, false));
         let of = |load, can_move, moved| {
             vec![((7, None), QueueLoad { core: 1, load, can_move, node: None, moved })]
         };
@@ -169,9 +170,9 @@ mod tests {
         }
         assert_eq!(weigh(&mut device, &[], at, None), of(300, true, None));
         let to = crate::queue::Move { id: MoveId(1), to: 0, by_hand: true };
-        assert!(parts(&mut device).port.depart(to, 0));
+        assert!(parts(&mut device).depart(to, 0));
         assert_eq!(weigh(&mut device, &[], at, None), of(150, true, Some(at)));
-        assert_eq!(parts(&mut device).port.call_off(), Some(MoveId(1)));
+        assert_eq!(parts(&mut device).call_off_travel(), Some(MoveId(1)));
         assert_eq!(weigh(&mut device, &[], Nanos(9), None), of(75, true, Some(at)));
         let _ = device.queues[2].ask(false, crate::clock::now());
         assert_eq!(weigh(&mut device, &[], Nanos(9), None), of(36, true, Some(Nanos(9))));
@@ -180,15 +181,15 @@ mod tests {
     #[test]
     fn a_nic_that_an_operator_moved_stays_until_its_front_end_goes_and_a_wire_always() {
         let mut device = nic();
-        let place = Place { bridge: BridgeId(0), port: PortId(0), home: 1, is_wire: false };
+        let place = Place { bridge: BridgeId(0), port: PortId(0), is_wire: false };
         let can_move = |device: &mut Device| weigh(device, &[], Nanos(5), None)[0].1.can_move;
-        assert!(parts(&mut device).port.plug(Plug::at(place, true)));
+        assert!(parts(&mut device).plug(Way::at(place), 1, true));
         assert!(!can_move(&mut device));
         device.kind.reset();
         assert!(can_move(&mut device));
-        parts(&mut device).port.unplug();
+        parts(&mut device).unplug();
         let wire = Place { is_wire: true, ..place };
-        assert!(parts(&mut device).port.plug(Plug::at(wire, false)));
+        assert!(parts(&mut device).plug(Way::at(wire), 1, false));
         device.kind.reset();
         assert!(!can_move(&mut device));
     }

@@ -10,7 +10,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use backend::{Disk, Grain, Handles};
-use config::plan::HostPlan;
 use vhost_user::Message;
 
 use super::channel::Channel;
@@ -25,7 +24,6 @@ use crate::frame_socket::FrameSocket;
 use crate::kind::{DevicePlan, Kind};
 use crate::lent::Lent;
 use crate::manager::Manager;
-use crate::network::uplinks::State;
 use crate::queue::{Known, Queue};
 
 /// How long the heir may leave one packet unread.
@@ -141,20 +139,17 @@ impl Manager {
             channel.send(&packet, &[], SEND_TIME_MAX)?;
         }
         if format >= WITH_GUARD {
-            for uplink in self.rooms.network.uplinks.values() {
+            for uplink in self.rooms.network.uplinks() {
                 let (name, [frames, work]) = uplink.counted();
                 let packet = FromPredecessor::Uplink { name, frames, work };
                 channel.send(&packet, &[], SEND_TIME_MAX)?;
             }
         }
         self.send_seats(channel)?;
-        for uplink in self.rooms.network.uplinks.values() {
-            let (State::Kept(ports), HostPlan::Tap { name }) = (&uplink.state, &uplink.plan.host)
-            else {
-                continue;
-            };
-            for (queue, made, fd) in ports.taps() {
-                let packet = FromPredecessor::Tap { name: name.clone(), queue, made };
+        for uplink in self.rooms.network.uplinks() {
+            let Some(name) = uplink.tap() else { continue };
+            for (queue, made, fd) in uplink.tap_queues() {
+                let packet = FromPredecessor::Tap { name: name.to_string(), queue, made };
                 channel.send(&packet, &[fd], SEND_TIME_MAX)?;
             }
         }
@@ -217,13 +212,13 @@ fn grain_words(grain: Grain) -> Option<[u32; 4]> {
 
 fn nic_words(kind: &Kind) -> Option<NicWords> {
     let nic = kind.nic()?;
-    let plug = nic.plug()?;
+    let at = nic.at()?;
     Some(NicWords {
         is_up: nic.is_up(),
         mac: nic.live.mac(),
         mtu: nic.live.mtu(),
-        home: plug.place.home,
-        by_hand: plug.by_hand,
+        home: at.home,
+        by_hand: at.by_hand,
     })
 }
 

@@ -13,6 +13,8 @@ use super::error::EstateError;
 use super::pause::Moments;
 use super::wire::{self, DeviceWords, FromPredecessor, Handle, RingWords};
 use crate::device::{CONNECTIONS_MAX, Connection};
+use crate::network::host_ports::TapQueue;
+use crate::network::uplink::Counted;
 use crate::poll::DEVICES_END;
 use crate::remote::words::KnownWords;
 use crate::sockets;
@@ -56,9 +58,6 @@ pub(crate) struct DeviceEstate {
     pub(crate) counters: BTreeMap<String, u64>,
 }
 
-/// A queue of a tap, and whether a daemon made that.
-pub(crate) type TapEstate = (OwnedFd, bool);
-
 /// A seat of a link.
 #[derive(Debug)]
 pub(crate) struct SeatEstate {
@@ -84,7 +83,7 @@ pub(crate) struct Estate {
     pub(crate) state_lock: Option<OwnedFd>,
     pub(crate) devices: BTreeMap<String, DeviceEstate>,
     pub(crate) rings: Vec<RingWords>,
-    pub(crate) taps: BTreeMap<(String, u16), TapEstate>,
+    pub(crate) taps: BTreeMap<(String, u16), TapQueue>,
     /// There are links: the run of the daemon that clients were told of.
     pub(crate) run: Option<u64>,
     /// What IOhosts have told of disks, by link.
@@ -102,13 +101,10 @@ pub(crate) struct Estate {
     /// The format that it is told in.
     pub(crate) format: u32,
     /// What uplinks have counted.
-    pub(crate) uplinks: BTreeMap<String, UplinkEstate>,
+    pub(crate) uplinks: BTreeMap<String, Counted>,
     /// The device that is being told of.
     last: Option<String>,
 }
-
-/// What the port of an uplink has counted, and its descriptors.
-pub(crate) type UplinkEstate = [BTreeMap<String, u64>; 2];
 
 /// What a packet led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use backend::net::HostOpenError;
 use backend::{Grain, Handles, Inherited, Limits};
 use config::Size;
 use rustix::fs::{Mode, OFlags};
@@ -30,6 +31,9 @@ use crate::idle_peers::Beginning;
 use crate::kind::{DevicePlan, Kind};
 use crate::lent::Lent;
 use crate::manager::Manager;
+use crate::network::Network;
+use crate::network::announce::has_stayed;
+use crate::network::host_ports::TapQueue;
 use crate::poll::Token;
 use crate::queue::Known;
 use crate::remote::Remote;
@@ -136,11 +140,27 @@ impl Estate {
     }
 
     /// The queues of that tap.
-    pub(crate) fn take_tap(&mut self, name: &str) -> Vec<(u16, super::estate::TapEstate)> {
+    fn take_tap(&mut self, name: &str) -> Vec<(u16, TapQueue)> {
         let named = |(tap, _): &&(String, u16)| tap == name;
         let keys: Vec<(String, u16)> = self.taps.keys().filter(named).cloned().collect();
         let taken = keys.into_iter().filter_map(|key| Some((key.1, self.taps.remove(&key)?)));
         taken.collect()
+    }
+
+    /// Has uplinks take over what they have counted, and the queues of taps, before the predecessor lets go: their
+    /// carrier stays, and what cannot be taken refuses the upgrade.
+    ///
+    /// # Errors
+    /// Which tap, and why.
+    pub(crate) fn pass_uplinks_on(&mut self, network: &mut Network) -> Result<(), HostOpenError> {
+        for uplink in network.uplinks_mut() {
+            if let Some(counted) = self.uplinks.get(&uplink.lasting_name()) {
+                uplink.count_on(counted);
+            }
+            let queues = uplink.tap().map(|name| self.take_tap(name));
+            uplink.inherit(queues.unwrap_or_default())?;
+        }
+        Ok(())
     }
 }
 
@@ -283,7 +303,7 @@ impl Manager {
     /// The predecessor has let go: all begins, and it is told how long that took.
     pub(crate) fn take_over(&mut self, heir: Heir) {
         let left = self.rooms.turn.tick();
-        self.rooms.took_over_at = Some(left);
+        self.rooms.network.take_over(left);
         self.rooms.state.note_holder(&self.rooms.plan.daemon.api);
         self.rooms.bounds.be_lenient(false);
         let gone = self.rooms.estate.as_mut().map(|estate| {
@@ -296,7 +316,7 @@ impl Manager {
                 self.front_ends().close(number, id, "it was gone when another process took over");
             }
         }
-        self.rooms.devices.values_mut().for_each(Device::has_stayed);
+        self.rooms.devices.values_mut().for_each(has_stayed);
         self.rooms.shut.retry_all(self.rooms.turn.now());
         let failed =
             self.rooms.estate.as_mut().map(|estate| std::mem::take(&mut estate.sync_failed));
@@ -313,7 +333,7 @@ impl Manager {
         self.links(Remote::open_inherited_links);
         self.send_all_out();
         self.resize_as_planned();
-        self.retry_uplinks(self.rooms.turn.now());
+        self.open_ports();
         self.rooms.cores.flush();
         let moments = self.rooms.estate.as_mut().map(|estate| std::mem::take(&mut estate.moments));
         let moments = Moments { left_ns: machine_ns(left), ..moments.unwrap_or_default() };

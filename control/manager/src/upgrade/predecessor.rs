@@ -29,7 +29,7 @@ use crate::clock::now;
 use crate::defects::{found, late};
 use crate::device::Device;
 use crate::manager::Manager;
-use crate::network::uplinks::State;
+use crate::network::uplink::Uplink;
 use crate::poll::Token;
 use crate::queue::Queue;
 use crate::reload::Reloading;
@@ -301,9 +301,9 @@ impl Manager {
     fn what_must_end(&self) -> Option<&'static str> {
         let is_moving = |device: &Device| {
             device.queues.iter().any(|queue| queue.moving_to().is_some())
-                || device.kind.nic().is_some_and(|nic| nic.travels() || nic.moving)
+                || device.kind.nic().is_some_and(|nic| nic.travels() || nic.goes_to_new_switch())
         };
-        let is_leaving = self.rooms.network.switches.iter().any(|switch| switch.leaving.is_some());
+        let is_leaving = self.rooms.network.is_losing_a_switch();
         let mut devices = self.rooms.devices.values();
         if self.reloading.as_ref().is_some_and(Reloading::is_asked) {
             return Some("a reload");
@@ -370,12 +370,8 @@ impl Manager {
         let Some(upgrade) = &self.upgrade else { return Err(UpgradeError::NotBegun) };
         self.send_flip(&upgrade.channel, format, drained).map_err(UpgradeError::Send)?;
         expect(&upgrade.channel, TAKEN_TIME_MAX, FromHeir::Taken {})?;
-        for uplink in self.rooms.network.uplinks.values_mut() {
-            // Of some interfaces there can be only one socket.
-            if let State::Kept(ports) = &mut uplink.state {
-                ports.close_all_but_taps();
-            }
-        }
+        // Of some interfaces there can be only one socket.
+        self.rooms.network.uplinks_mut().for_each(Uplink::close_all_but_taps);
         self.rooms.remote.say_farewell();
         let Some(upgrade) = &mut self.upgrade else { return Err(UpgradeError::NotBegun) };
         let sent = upgrade.channel.send(&FromPredecessor::Yours {}, &[], SEND_TIME_MAX);
