@@ -170,6 +170,14 @@ impl<H, V> Giving<H, V> {
         }
     }
 
+    /// The same as [`Self::given`], when nothing is to be done any more.
+    pub fn into_given(self) -> Option<(H, V)> {
+        match self.stage {
+            Stage::Given(heir, hello) => Some((heir, hello)),
+            _ => None,
+        }
+    }
+
     /// Who has it now, and what it said of itself; nobody, where it is not given.
     pub fn given(&self) -> Option<(&H, &V)> {
         match &self.stage {

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use config::Plan;
-use config::api::{Answer, ApiError, UpgradeView};
+use config::api::ApiError;
 use config::plan::{Origin, SwitchPlan};
 use config::spec::SocketRights;
 use confine::Kind;
@@ -39,13 +39,11 @@ use crate::sidecores::{self, Cores};
 use crate::state::{self, StateFile};
 use crate::turn::Turn;
 use crate::unsynced::Unsynced;
-use crate::upgrade::Heir;
 use crate::upgrade::error::TakeBackError;
 use crate::upgrade::estate::Estate;
 use crate::upgrade::guard;
 use crate::upgrade::launcher::Launcher;
-use crate::upgrade::pause::PauseWords;
-use crate::upgrade::predecessor::HandedOver;
+use crate::upgrade::{Heir, Succession};
 use crate::watch::Watch;
 
 mod error;
@@ -99,7 +97,7 @@ impl Options {
 /// # Errors
 /// [`StartError`]: what could not be opened, and what to do. After the start there are none.
 pub fn run(plan: Plan, mut options: Options) -> Result<(), StartError> {
-    let Some(heir) = options.heir.take() else {
+    let Some(mut heir) = options.heir.take() else {
         let (mut manager, entrance) = begin(&plan, options, None)?;
         let opened =
             manager.open_all(plan).and_then(|()| settle_down(entrance, &manager.rooms.options));
@@ -112,7 +110,7 @@ pub fn run(plan: Plan, mut options: Options) -> Result<(), StartError> {
             }
         };
     };
-    let (mut manager, server) = inherit(plan, options, &heir);
+    let (mut manager, server) = inherit(plan, options, &mut heir);
     manager.take_over(heir);
     serve(manager, server)
 }
@@ -163,10 +161,8 @@ fn begin(
     let manager = Manager {
         rooms,
         reloading: None,
-        upgrade: None,
+        succession: Succession::default(),
         drain: Drain::default(),
-        saved_seats: Vec::new(),
-        probation: None,
         listening,
         calls,
         stop_by: None,
@@ -251,28 +247,22 @@ fn take_short_turns() {
 
 /// A manager that could serve all that another daemon serves, and waits for nothing any more. What it holds is
 /// shared, and dropping it would cut off front-ends: so whatever fails ends the process where it fails.
-fn inherit(plan: Plan, options: Options, heir: &Heir) -> (Manager, Server) {
-    let estate = granted(heir, heir.receive_estate(&options.told()));
-    let (mut manager, entrance) = granted(heir, begin(&plan, options, Some(estate)));
-    granted(heir, manager.open_all(plan));
-    granted(heir, manager.refuse_if_taken_from_guest());
-    granted(heir, manager.adopt());
+fn inherit(plan: Plan, options: Options, heir: &mut Heir) -> (Manager, Server) {
+    let estate = granted(heir.receive_estate(&options.told()), heir);
+    let (mut manager, entrance) = granted(begin(&plan, options, Some(estate)), heir);
+    granted(manager.open_all(plan), heir);
+    granted(manager.adopt(), heir);
     // All that can fail does so before the predecessor is told to let go.
-    let server = granted(heir, settle_down(entrance, &manager.rooms.options));
-    let mut estate = manager.rooms.estate.take().unwrap_or_default();
-    granted(heir, heir.receive_rings(&mut estate));
-    granted(heir, estate.pass_uplinks_on(&mut manager.rooms.network));
-    manager.rooms.estate = Some(estate);
-    manager.place_rings();
-    granted(heir, manager.inherit_links());
-    let mut estate = manager.rooms.estate.take().unwrap_or_default();
-    granted(heir, heir.receive_leave(&mut estate));
-    manager.rooms.estate = Some(estate);
+    let server = granted(settle_down(entrance, &manager.rooms.options), heir);
+    granted(manager.receive_rings(heir), heir);
+    granted(manager.inherit_uplinks(), heir);
+    granted(manager.inherit_links(), heir);
+    granted(manager.receive_leave(heir), heir);
     (manager, server)
 }
 
 /// What was to be had, or the end of this process.
-fn granted<T, E: std::fmt::Display>(heir: &Heir, what: Result<T, E>) -> T {
+fn granted<T, E: std::fmt::Display>(what: Result<T, E>, heir: &Heir) -> T {
     what.unwrap_or_else(|why| heir.refuse(&why.to_string()))
 }
 
@@ -310,20 +300,12 @@ fn serve(mut manager: Manager, mut server: Server) -> Result<(), StartError> {
         // Whoever comes from now on is the other process's.
         server.take_nobody_in();
         manager.answer_all_busy();
-        let settled = handed_over.await_settled();
-        let HandedOver { pid, version, reply, pause, .. } = handed_over;
-        let Err(why) = settled else {
-            let pause = pause.map(PauseWords::view);
-            let answer = Answer::Upgraded(UpgradeView { pid, version, pause });
-            break (pid, reply.map(|reply| (reply, answer)));
-        };
+        let Err(why) = handed_over.await_settled() else { break handed_over.settled() };
         let back = manager.take_back(&why).and_then(|()| manager.open_door_again());
-        if let Some(reply) = reply {
-            reply.answer(Err(match &back {
-                Ok(_) => guard::taken_back(&why),
-                Err(more) => guard::lost(&why, more),
-            }));
-        }
+        handed_over.failed(match &back {
+            Ok(_) => guard::taken_back(&why),
+            Err(more) => guard::lost(&why, more),
+        });
         match back {
             Ok(new) => std::mem::replace(&mut server, new).give_sockets_away(),
             Err(more) => {

@@ -23,12 +23,12 @@ use crate::reload::Reloading;
 use crate::remote::Remote;
 use crate::rooms::Rooms;
 use crate::sidecores::balance::Relief;
-use crate::upgrade::guard::Probation;
-use crate::upgrade::links::SavedSeat;
-use crate::upgrade::predecessor::{HandedOver, Upgrade};
+use crate::upgrade::Succession;
+use crate::upgrade::predecessor::HandedOver;
 
 mod drain;
 mod net;
+mod upgrading;
 
 /// Events of one sidecore that are heard before others are: a peer can cause many.
 const EVENTS_PER_TURN: u32 = 256;
@@ -42,14 +42,10 @@ pub(crate) struct Manager {
     pub(crate) rooms: Rooms,
     /// A reload that waits until what it removes is gone.
     pub(crate) reloading: Option<Reloading>,
-    /// Another process is to take over.
-    pub(crate) upgrade: Option<Upgrade>,
+    /// Another process is to take over, or this one has.
+    pub(crate) succession: Succession,
     /// Whether queues and ports are with the sidecores, or another process is told where they are.
     pub(crate) drain: Drain,
-    /// Links, written down for it.
-    pub(crate) saved_seats: Vec<SavedSeat>,
-    /// This process has just taken over, and its predecessor watches it.
-    pub(crate) probation: Option<Probation>,
     /// The API's listening sockets, for a successor.
     pub(crate) listening: Listening,
     pub(crate) calls: Calls,
@@ -104,9 +100,7 @@ impl Manager {
             self.go_on_reloading();
             self.drop_unwanted();
             self.rooms.cores.flush();
-            if self.go_on_upgrading()
-                && let Some(handed_over) = self.handed_over()
-            {
+            if let Some(handed_over) = self.go_on_upgrading() {
                 return End::HandedOver(handed_over);
             }
             if let Some(by) = self.stop_by {
@@ -148,9 +142,7 @@ impl Manager {
         let due = due.chain(cores.look_at()).chain(idle_peers.due_at(devices));
         let due = due.chain(watch.due_at()).chain(failures.due_at(devices));
         let due = due.chain(self.rooms.state.lock_due_at());
-        let due = due
-            .chain(self.upgrade.as_ref().map(|upgrade| upgrade.due_at(self.rooms.turn.now())))
-            .chain(self.settles_at());
+        let due = due.chain(self.succession.due_at(self.rooms.turn.now()));
         let due = due.chain(self.rooms.network.answers_at()).min();
         let until = due.map(|due| due.saturating_duration_since(self.rooms.turn.now()));
         match self.rooms.cores.is_backed_up() {
@@ -247,7 +239,7 @@ impl Manager {
     fn balance(&mut self, now: Instant) {
         let is_due = self.rooms.cores.look_at().is_some_and(|due| due <= now);
         // Nobody is to be on the way when another process takes over.
-        if !is_due || self.mode().is_stopping() || self.upgrade.is_some() {
+        if !is_due || !self.mode().may_move() {
             return;
         }
         for Relief { device, queue, to } in self.rooms.look_at_loads() {

@@ -102,7 +102,7 @@ impl Manager {
 
     fn may_reload(&self) -> Result<(), ApiError> {
         let busy = |error: &str, hint: &str| Err(ApiError::new(ErrorKind::Busy, error, hint));
-        match (&self.upgrade, &self.reloading) {
+        match (self.succession.upgrade(), &self.reloading) {
             (Some(_), _) => busy(
                 "another process is taking over, and reads the file itself",
                 "ask again in a moment",

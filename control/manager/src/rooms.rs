@@ -37,6 +37,8 @@ use crate::stalls;
 use crate::state::StateFile;
 use crate::turn::Turn;
 use crate::unsynced::Unsynced;
+use crate::upgrade::adopt::Adopting;
+use crate::upgrade::bequest::Bequest;
 use crate::upgrade::estate::Estate;
 use crate::watch::Watch;
 
@@ -88,6 +90,18 @@ impl Rooms {
     pub(crate) fn hear_vmm(&mut self, inquiry: u32) {
         let (guests, mut around) = self.guests();
         guests.hear(inquiry, &mut around);
+    }
+
+    /// What there is to hand over.
+    pub(crate) fn bequest(&self) -> Bequest<'_> {
+        let Rooms { devices, network, remote, turn, .. } = self;
+        Bequest { devices, network, remote, now: turn.now() }
+    }
+
+    /// An estate, and what is made of it; nothing, where this process began alone.
+    pub(crate) fn adopting(&mut self) -> Option<Adopting<'_>> {
+        let Rooms { estate, turn, devices, bounds, poll, .. } = self;
+        Some(Adopting { estate: estate.as_mut()?, turn, devices, bounds, poll })
     }
 
     /// All front-ends.

@@ -8,12 +8,14 @@
 //! | `predecessor` | the course of an upgrade, from an operator's call to the end of this process or back |
 //! | `bequest` | what is handed over: devices, front-ends, rings |
 //! | `estate` | the same as it came, checked |
-//! | `heir` | a start with an estate |
+//! | `heir` | a start with an estate: what is said, and when |
+//! | `adopt` | what is made of an estate |
 //! | `guard` | the first second after it, and the way back |
 //! | `links` | what links are given up, and begin with |
 //! | `pause` | how long queues stood still |
 //! | `error` | why it fails, on either side |
 
+pub(crate) mod adopt;
 pub(crate) mod bequest;
 mod channel;
 pub(crate) mod error;
@@ -26,12 +28,79 @@ pub(crate) mod pause;
 pub(crate) mod predecessor;
 pub(crate) mod wire;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
 
 pub(crate) use bequest::made_of;
+use guard::Probation;
 pub use heir::Heir;
+use predecessor::Upgrade;
+
+/// Which side of an upgrade this process is on.
+#[derive(Default)]
+pub(crate) enum Succession {
+    #[default]
+    None,
+    /// It has just taken over, and its predecessor watches it.
+    Watched(Probation),
+    /// Another process is to take over.
+    Upgrading(Upgrade),
+}
+
+impl Succession {
+    /// When it is to be looked at without an event.
+    pub(crate) fn due_at(&self, now: Instant) -> Option<Instant> {
+        match self {
+            Succession::None => None,
+            Succession::Watched(probation) => Some(probation.due_at()),
+            Succession::Upgrading(upgrade) => Some(upgrade.due_at(now)),
+        }
+    }
+
+    pub(crate) fn probation(&self) -> Option<&Probation> {
+        match self {
+            Succession::Watched(probation) => Some(probation),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn upgrade(&self) -> Option<&Upgrade> {
+        match self {
+            Succession::Upgrading(upgrade) => Some(upgrade),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn upgrade_mut(&mut self) -> Option<&mut Upgrade> {
+        match self {
+            Succession::Upgrading(upgrade) => Some(upgrade),
+            _ => None,
+        }
+    }
+
+    /// It is over, or there is none.
+    pub(crate) fn take_probation(&mut self) -> Option<Probation> {
+        match std::mem::take(self) {
+            Succession::Watched(probation) => Some(probation),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+
+    /// The same of an upgrade.
+    pub(crate) fn take_upgrade(&mut self) -> Option<Upgrade> {
+        match std::mem::take(self) {
+            Succession::Upgrading(upgrade) => Some(upgrade),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+}
 
 pub(crate) fn timespec(time: Duration) -> Timespec {
     Timespec {

@@ -13,18 +13,21 @@ use backend::{Disk, Grain, Handles};
 use vhost_user::Message;
 
 use super::channel::Channel;
+use super::links::{SavedSeats, send_known};
 use super::wire::{
     DeviceWords, DiskWords, FromPredecessor, Handle, LinkWords, NicWords, PACKET_BYTES_MAX,
     PlaceWords, RINGS_MAX, RingWords, WITH_GUARD,
 };
 use crate::clock::machine_ns;
 use crate::device::{Connection, Device, Held};
+use crate::devices::Devices;
 use crate::disk::DiskParts;
 use crate::frame_socket::FrameSocket;
 use crate::kind::{DevicePlan, Kind};
 use crate::lent::Lent;
-use crate::manager::Manager;
+use crate::network::Network;
 use crate::queue::{Known, Queue};
+use crate::remote::Remote;
 
 /// How long the heir may leave one packet unread.
 pub(super) const SEND_TIME_MAX: Duration = Duration::from_secs(2);
@@ -87,16 +90,24 @@ pub(crate) fn made_of(plan: &DevicePlan) -> BTreeMap<String, String> {
     words.into_iter().map(|(name, word)| (name.to_string(), word)).collect()
 }
 
-impl Manager {
+/// What there is to hand over.
+pub(crate) struct Bequest<'a> {
+    pub(crate) devices: &'a Devices,
+    pub(crate) network: &'a Network,
+    pub(crate) remote: &'a Remote,
+    pub(crate) now: Instant,
+}
+
+impl Bequest<'_> {
     /// Tells of everything but where rings stand.
     pub(super) fn send_estate(&self, channel: &Channel) -> io::Result<()> {
-        for device in self.rooms.devices.values().filter(|device| !device.is_going()) {
+        for device in self.devices.values().filter(|device| !device.is_going()) {
             self.send_device(channel, device)?;
             for (id, connection) in &device.connections {
                 send_connection(channel, connection, device.runner == Some(*id))?;
             }
         }
-        self.send_known(channel)?;
+        send_known(self.remote, channel)?;
         channel.send(&FromPredecessor::Estate {}, &[], SEND_TIME_MAX)
     }
 
@@ -111,9 +122,9 @@ impl Manager {
             made_of: made_of(&device.kind.plan()),
             socket: device.facts.socket.clone(),
             handles,
-            closed_for_ms: device.shut_until(self.rooms.turn.now()).map_or(0, |until| {
-                until.saturating_duration_since(self.rooms.turn.now()).as_millis() as u64
-            }),
+            closed_for_ms: device
+                .shut_until(self.now)
+                .map_or(0, |until| until.saturating_duration_since(self.now).as_millis() as u64),
             disk: disk.map(disk_words),
             nic: nic_words(&device.kind),
         };
@@ -125,36 +136,36 @@ impl Manager {
         &self,
         channel: &Channel,
         format: u32,
+        seats: &SavedSeats,
         drained: Instant,
     ) -> io::Result<()> {
-        let devices = self.rooms.devices.values().filter(|device| !device.is_going());
+        let devices = self.devices.values().filter(|device| !device.is_going());
         let rings: Vec<RingWords> = devices.flat_map(ring_words).collect();
         for some in in_packets(rings)? {
             channel.send(&FromPredecessor::Rings { rings: some }, &[], SEND_TIME_MAX)?;
         }
-        for device in self.rooms.devices.values() {
+        for device in self.devices.values() {
             let Some(nic) = device.kind.nic() else { continue };
             let (device, counters) = (device.facts.id.clone(), nic.counters.snapshot().named());
             let packet = FromPredecessor::Port { device, counters };
             channel.send(&packet, &[], SEND_TIME_MAX)?;
         }
         if format >= WITH_GUARD {
-            for uplink in self.rooms.network.uplinks() {
+            for uplink in self.network.uplinks() {
                 let (name, [frames, work]) = uplink.counted();
                 let packet = FromPredecessor::Uplink { name, frames, work };
                 channel.send(&packet, &[], SEND_TIME_MAX)?;
             }
         }
-        self.send_seats(channel)?;
-        for uplink in self.rooms.network.uplinks() {
+        seats.send(channel)?;
+        for uplink in self.network.uplinks() {
             let Some(name) = uplink.tap() else { continue };
             for (queue, made, fd) in uplink.tap_queues() {
                 let packet = FromPredecessor::Tap { name: name.to_string(), queue, made };
                 channel.send(&packet, &[fd], SEND_TIME_MAX)?;
             }
         }
-        let disks =
-            self.rooms.devices.values().filter_map(|device| Some((device, device.kind.disk()?)));
+        let disks = self.devices.values().filter_map(|device| Some((device, device.kind.disk()?)));
         let failed = disks.filter(|(_, disk)| disk.disk.sync_failed());
         let sync_failed = failed.map(|(device, _)| device.facts.id.clone()).collect();
         let flip = FromPredecessor::Flip { sync_failed, drained_ns: machine_ns(drained) };

@@ -66,6 +66,9 @@ pub(crate) enum HeirError {
     /// End of the predecessor, or its decision to go on.
     #[error("the daemon that serves has ended, or goes on")]
     Gone,
+    /// Step out of order of this process.
+    #[error("it is not told enough")]
+    Early,
     /// Packet out of order.
     #[error("{came:?} instead of {awaited:?}")]
     OutOfOrder { came: Progress, awaited: Progress },
@@ -199,9 +202,6 @@ pub(crate) enum UpgradeError {
     /// Absence of an upgrade.
     #[error("there is none")]
     NotBegun,
-    /// Heir of which nothing is known yet.
-    #[error("the new process said nothing")]
-    NoHello,
     /// Answer that did not come in time.
     #[error("the new process did not answer in time")]
     Late,

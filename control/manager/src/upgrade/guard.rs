@@ -9,20 +9,19 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use config::api::{ApiError, Call, ErrorKind};
+use config::api::{ApiError, ErrorKind};
 use rustix::process::{Signal, pidfd_send_signal};
-use tracing::{error, info, warn};
+use tracing::error;
 use virtqueue::Format;
 
 use super::channel::Channel;
 use super::error::{SettleError, TakeBackError};
 use super::heir::Heir;
 use super::wire::FromHeir;
-use crate::defects::found;
 use crate::device::Device;
 use crate::follow::Stand;
-use crate::manager::Manager;
-use crate::poll::Token;
+use crate::opening::openers::Openers;
+use crate::poll::{Poll, Token};
 use crate::start::{self, format_of};
 
 /// How long a predecessor can take back what it has given.
@@ -41,47 +40,22 @@ pub(crate) struct Probation {
     until: Instant,
 }
 
-impl Manager {
-    /// When the predecessor is let go of, if there still is one.
-    pub(crate) fn settles_at(&self) -> Option<Instant> {
-        self.probation.as_ref().map(|probation| probation.until)
+impl Probation {
+    /// Of one that serves since just now. Its predecessor's end is heard: nobody has to wait for the time to come.
+    pub(crate) fn begin(heir: Heir, poll: &Poll, now: Instant) -> Probation {
+        let _ = poll.add(heir.channel(), Token::Guard);
+        Probation { heir, until: now + SETTLING_TIME }
     }
 
-    /// Lets the predecessor go, if its time has come.
-    pub(crate) fn settle_when_due(&mut self, now: Instant) {
-        if self.settles_at().is_some_and(|at| at <= now) {
-            self.settle_for_good();
-        }
-    }
-
-    /// Before that call is answered.
-    pub(crate) fn settle_before(&mut self, call: &Call) {
-        if call.change().is_some() {
-            self.settle_for_good();
-        }
-    }
-
-    /// This process serves, and its predecessor, if it can, watches it for a while.
-    pub(super) fn be_watched(&mut self, heir: Heir, settles: bool) {
-        if !settles {
-            self.keep_all_rights();
-            return (self.rooms.options.settled)();
-        }
-        // Its end is heard: nobody has to wait for the time to come.
-        let _ = self.rooms.poll.add(heir.channel(), Token::Guard);
-        self.probation = Some(Probation { heir, until: self.rooms.turn.tick() + SETTLING_TIME });
+    /// When the predecessor is let go of.
+    pub(crate) fn due_at(&self) -> Instant {
+        self.until
     }
 
     /// Lets the predecessor go: from now on it could not take anything back.
-    pub(crate) fn settle_for_good(&mut self) {
-        // It is let go, or there was none.
-        let Some(Probation { heir, .. }) = self.probation.take() else { return };
-        self.rooms.poll.remove(heir.channel());
-        // One that has ended needs no word.
-        let _ = heir.say(&FromHeir::Settled {});
-        (self.rooms.options.settled)();
-        // Not before: it looks into folders of users, who may make whoever looks there wait.
-        self.keep_all_rights();
+    pub(crate) fn end(mut self, poll: &Poll) {
+        poll.remove(self.heir.channel());
+        self.heir.settle();
     }
 }
 
@@ -136,57 +110,28 @@ pub(crate) fn lost(why: &SettleError, more: &TakeBackError) -> ApiError {
     )
 }
 
-impl Manager {
-    /// Serves again what another process had for a moment, which has ended.
-    ///
-    /// # Errors
-    /// What cannot be taken back; this process is of no use then.
-    pub(crate) fn take_back(&mut self, why: &SettleError) -> Result<(), TakeBackError> {
-        if !self.rooms.remote.is_empty() {
-            return Err(TakeBackError::Links);
-        }
-        warn!("the new process took over, and {why}: its devices are taken back");
-        self.rooms.turn.tick();
-        self.saved_seats.clear();
-        self.rooms.state.note_holder(&self.rooms.plan.daemon.api);
-        let numbers: Vec<u32> = self.rooms.devices.keys().copied().collect();
-        for number in &numbers {
-            self.fence_disk(*number);
-            self.rooms.devices.get_mut(*number).into_iter().for_each(Device::find_rings);
-        }
-        self.send_all_out();
-        self.rooms.turn.touch_all(numbers);
-        info!("serving again");
-        Ok(())
-    }
-
+impl Device {
     /// What the dead process had in flight lands before anything else: its requests hold the description that is
     /// open here too, so that is closed, and the disk opened again when its locks are free (0005, "The fence").
-    fn fence_disk(&mut self, number: u32) {
-        let device = found!(
-            self.rooms.turn.defects,
-            self.rooms.devices.get_mut(number),
-            "device to take back"
-        );
+    /// Whether it is, and its locks are to be taken.
+    pub(crate) fn fence(&mut self, openers: &mut Openers) -> bool {
         // A NIC has no image.
-        let Some(parts) = device.kind.disk_mut() else { return };
+        let Some(parts) = self.kind.disk_mut() else { return false };
         let is_served = parts.plan.source.path().is_some() && !parts.plan.readonly;
         if !is_served || !parts.is_here() {
-            return;
+            return false;
         }
         let (plan, away) = (parts.plan.clone(), parts.disk.away());
         let held = std::mem::replace(&mut parts.disk, away);
         parts.stand = Some(Stand::Away(None));
         parts.was_empty = false;
         // A last close waits for as long as the file system does.
-        self.rooms.openers.let_go(&plan, held, None);
-        self.take_locks(number);
+        openers.let_go(&plan, held, None);
+        true
     }
-}
 
-impl Device {
     /// Each ring goes on as after a crash.
-    fn find_rings(&mut self) {
+    pub(crate) fn find_rings(&mut self) {
         let runner = self.runner.and_then(|id| Some((id, self.connections.get_mut(&id)?)));
         let Some((id, connection)) = runner else { return };
         let format = format_of(connection.session.features());

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tracing::info;
 
 use crate::clock::machine_ns;
-use crate::manager::Manager;
+use crate::devices::Devices;
 
 /// What queues went through, nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,30 +63,26 @@ impl Moments {
     }
 }
 
+impl Moments {
+    /// How long queues stood still that sidecores have now, all of them; nothing when there are none.
+    pub(crate) fn measured(&self, devices: &Devices) -> Option<PauseWords> {
+        let served_ns = |device: u32, queue: u16| {
+            let queue = devices.get(device)?.queues.get(usize::from(queue))?;
+            let at = Nanos(queue.place().map(|_| queue.counters().snapshot().attached_ns)?);
+            Some(machine_ns(sidecore::instant_of(at)))
+        };
+        let words = self.words(served_ns)?;
+        let PauseWords { queues, p50_ns, max_ns, drained_ns, handed_ns, started_ns } = words;
+        info!(queues, p50_ns, max_ns, drained_ns, handed_ns, started_ns, "queues stood still");
+        Some(words)
+    }
+}
+
 impl PauseWords {
     /// For an operator.
     pub(crate) fn view(self) -> PauseView {
         let PauseWords { queues, p50_ns, max_ns, drained_ns, handed_ns, started_ns } = self;
         PauseView { queues, p50_ns, max_ns, drained_ns, handed_ns, started_ns }
-    }
-}
-
-impl Manager {
-    /// Waits until every sidecore has the queues that it was given, and says how long these stood still.
-    /// Nothing when there are none, or when a sidecore does not answer.
-    pub(super) fn measure_pause(&mut self, moments: &Moments) -> Option<PauseWords> {
-        if moments.asked.is_empty() || !self.catch_up() {
-            return None;
-        }
-        let served_ns = |device: u32, queue: u16| {
-            let queue = self.rooms.devices.get(device)?.queues.get(usize::from(queue))?;
-            let at = Nanos(queue.place().map(|_| queue.counters().snapshot().attached_ns)?);
-            Some(machine_ns(sidecore::instant_of(at)))
-        };
-        let words = moments.words(served_ns)?;
-        let PauseWords { queues, p50_ns, max_ns, drained_ns, handed_ns, started_ns } = words;
-        info!(queues, p50_ns, max_ns, drained_ns, handed_ns, started_ns, "queues stood still");
-        Some(words)
     }
 }
 

@@ -4,35 +4,33 @@
 //! Between BEGIN and YOURS control does nothing else, for at most [`BEQUEST_TIME_MAX`]; sidecores go on.
 //! Two waits are apart from that: for the launcher to start an heir, and, when it is given up though it
 //! might serve, for its end ([`END_TIME_MAX`]). Not here: how queues come back (`drain`), what is sent
-//! (`bequest`).
+//! (`bequest`); what is done to devices meanwhile (`manager/upgrading`).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use config::api::{ApiError, ErrorKind};
+use config::api::{Answer, ApiError, ErrorKind, UpgradeView};
 use control::mode::Mode;
+use control::upgrade::{Back, Giving};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use sidecore::nanos_of;
-use tracing::{info, warn};
+use sidecore::{instant_of, nanos_of};
+use tracing::{error, info, warn};
 
 use super::channel::{Channel, STEP};
 use super::error::{SettleError, UpgradeError};
 use super::guard;
-use super::launcher::{LAUNCHERS, Said};
+use super::launcher::{LAUNCHERS, Launcher};
+use super::links::SavedSeats;
 use super::pause::PauseWords;
 use super::timespec;
 use super::wire::{self, FromHeir, FromPredecessor};
-use crate::api::Reply;
+use crate::api::{Listening, Reply};
 use crate::clock::now;
-use crate::defects::{found, late};
 use crate::device::Device;
-use crate::manager::Manager;
-use crate::network::uplink::Uplink;
-use crate::poll::Token;
-use crate::queue::Queue;
-use crate::reload::Reloading;
+use crate::poll::{Poll, Token};
+use crate::rooms::Rooms;
 
 /// How long a launcher may take to start an heir.
 const START_TIME_MAX: Duration = Duration::from_secs(5);
@@ -56,37 +54,42 @@ const SERVING_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// An upgrade that has begun.
 pub(crate) struct Upgrade {
+    giving: Giving<Process, Hello>,
     channel: Channel,
-    /// The launcher that starts it.
-    launcher: usize,
-    /// The heir's number, and its process, whatever becomes of that. Nothing before it is started.
-    heir: Option<(u32, OwnedFd)>,
     reply: Option<Reply>,
-    /// What it said of itself; until then it is waited for.
-    hello: Option<Hello>,
-    /// When what it waits for must have come.
-    due: Instant,
-    /// It may serve from now on, unless it has ended.
-    flipped: bool,
-    /// What it told of queues that stood still.
+    /// What the heir told of queues that stood still.
     pause: Option<PauseWords>,
 }
 
+/// The heir's process, whatever becomes of that.
+struct Process {
+    pid: u32,
+    process: OwnedFd,
+}
+
+/// What it said of itself.
 struct Hello {
     version: String,
     format: u32,
 }
 
+/// What is to be done about an upgrade.
+pub(crate) enum Next {
+    /// Nothing: something is waited for.
+    Wait,
+    /// [`Upgrade::ask_another`].
+    AskAnother,
+    /// [`Upgrade::tell`], if nothing is under way.
+    Tell,
+}
+
 /// The estate is somebody else's.
 pub(crate) struct HandedOver {
-    pub(crate) pid: u32,
-    pub(crate) version: String,
-    pub(crate) reply: Option<Reply>,
-    pub(crate) pause: Option<PauseWords>,
+    process: Process,
+    hello: Hello,
+    reply: Option<Reply>,
+    pause: Option<PauseWords>,
     channel: Channel,
-    process: OwnedFd,
-    /// It says when it is settled.
-    settles: bool,
 }
 
 impl HandedOver {
@@ -95,347 +98,327 @@ impl HandedOver {
     /// # Errors
     /// The process that took over has ended before, and how that was seen.
     pub(crate) fn await_settled(&self) -> Result<(), SettleError> {
-        if self.settles { guard::watch(&self.channel, &self.process) } else { Ok(()) }
+        match self.hello.format >= wire::WITH_GUARD {
+            true => guard::watch(&self.channel, &self.process.process),
+            false => Ok(()),
+        }
+    }
+
+    /// Who serves, and what the operator is to be told who asked for that.
+    pub(crate) fn settled(self) -> (u32, Option<(Reply, Answer)>) {
+        let HandedOver { process: Process { pid, .. }, hello, reply, pause, .. } = self;
+        let pause = pause.map(PauseWords::view);
+        let answer = Answer::Upgraded(UpgradeView { pid, version: hello.version, pause });
+        (pid, reply.map(|reply| (reply, answer)))
+    }
+
+    /// The operator is told that it has not come about.
+    pub(crate) fn failed(self, error: ApiError) {
+        if let Some(reply) = self.reply {
+            reply.answer(Err(error));
+        }
     }
 }
 
 impl Upgrade {
-    /// When it is to be looked at without an event.
-    pub(crate) fn due_at(&self, now: Instant) -> Instant {
-        match self.hello {
-            Some(_) => now + BUSY_INTERVAL,
-            None => self.due,
-        }
-    }
-
-    /// What is to become of this process.
-    fn mode(&self) -> Mode {
-        match self.hello {
-            Some(_) => Mode::HeirWaits,
-            None => Mode::HeirExpected,
-        }
-    }
-
-    /// Has the heir end; true when it has.
-    fn end(&self) -> bool {
-        let Some((_, process)) = &self.heir else { return true };
-        // It may have ended already.
-        let _ = pidfd_send_signal(process, Signal::KILL);
-        // Only one that could serve is waited for: any other has nothing to do but to see that its
-        // channel is closed.
-        !self.flipped || is_readable(process, END_TIME_MAX)
-    }
-}
-
-impl Manager {
-    /// What is to become of this process: rooms are told it with what they settle.
-    pub(crate) fn mode(&self) -> Mode {
-        match &self.upgrade {
-            _ if self.drain.is_frozen() => Mode::Frozen,
-            _ if self.stop_by.is_some() => Mode::Stopping,
-            _ if self.rooms.estate.is_some() => Mode::Inheriting,
-            Some(upgrade) => upgrade.mode(),
-            None => Mode::Serving,
-        }
-    }
-
-    /// Has an heir started.
-    pub(crate) fn begin_upgrade(&mut self, reply: Reply) {
-        match self.may_upgrade().and_then(|()| self.ask_launcher(0).map_err(|why| refused(&why))) {
-            Ok(mut upgrade) => {
-                upgrade.reply = Some(reply);
-                self.upgrade = Some(upgrade);
-            }
-            Err(error) => {
-                warn!("no upgrade: {}", error.error);
-                reply.answer(Err(error));
-            }
-        }
-    }
-
-    fn may_upgrade(&mut self) -> Result<(), ApiError> {
-        let busy = |what: &str| ApiError::new(ErrorKind::Busy, what, "try again in a moment");
-        if self.upgrade.is_some() {
-            return Err(busy("an upgrade is under way already"));
-        }
-        if self.mode().is_stopping() {
-            return Err(busy("the daemon is being stopped"));
-        }
-        self.check_file()?;
-        self.rooms.state.keep(&self.rooms.plan).map_err(|error| refused(&UpgradeError::Keep(error)))
-    }
-
     /// Asks the first launcher from `first` on that can be asked. Each has a channel of its own: one that is late
     /// starts an heir whose predecessor is gone.
-    fn ask_launcher(&mut self, first: usize) -> Result<Upgrade, UpgradeError> {
-        let launcher = self.rooms.options.launcher.as_ref().ok_or(UpgradeError::NoLauncher)?;
+    ///
+    /// # Errors
+    /// There is none.
+    fn ask_from(
+        first: usize,
+        launcher: Option<&Launcher>,
+        now: Instant,
+    ) -> Result<Upgrade, UpgradeError> {
+        let launcher = launcher.ok_or(UpgradeError::NoLauncher)?;
         for at in first..LAUNCHERS {
             let (channel, theirs) = Channel::pair().map_err(UpgradeError::Channel)?;
             if launcher.ask(at, theirs.as_fd()).is_err() {
                 continue;
             }
-            let (hello, flipped, pause, reply, heir) = (None, false, None, None, None);
-            let (launcher, due) = (at, self.rooms.turn.now() + START_TIME_MAX);
-            return Ok(Upgrade { channel, launcher, heir, reply, hello, due, flipped, pause });
+            let giving = Giving::ask(at, nanos_of(now + START_TIME_MAX));
+            return Ok(Upgrade { giving, channel, reply: None, pause: None });
         }
         Err(UpgradeError::LaunchersLost)
     }
 
-    /// The launcher that was asked starts none: the next one is asked.
-    fn ask_next_launcher(&mut self) {
-        let upgrade =
-            found!(self.rooms.turn.defects, &mut self.upgrade, "upgrade that asked a launcher");
-        let (next, reply) = (upgrade.launcher + 1, upgrade.reply.take());
-        match self.ask_launcher(next) {
-            Ok(upgrade) => self.upgrade = Some(Upgrade { reply, ..upgrade }),
+    /// Has a launcher start an heir.
+    ///
+    /// # Errors
+    /// There is none that can be asked.
+    pub(crate) fn ask(launcher: Option<&Launcher>, now: Instant) -> Result<Upgrade, UpgradeError> {
+        Upgrade::ask_from(0, launcher, now)
+    }
+
+    /// The same of the next launcher, when the one that was asked starts none.
+    ///
+    /// # Errors
+    /// There is none that can be asked, and the operator was told so.
+    pub(crate) fn ask_another(
+        self,
+        launcher: Option<&Launcher>,
+        now: Instant,
+    ) -> Result<Upgrade, UpgradeError> {
+        let next = self.giving.launcher().map_or(LAUNCHERS, |at| at + 1);
+        match Upgrade::ask_from(next, launcher, now) {
+            Ok(upgrade) => Ok(Upgrade { reply: self.reply, ..upgrade }),
             Err(why) => {
-                self.upgrade = None;
-                warn!("no upgrade: {why}");
-                if let Some(reply) = reply {
+                if let Some(reply) = self.reply {
                     reply.answer(Err(refused(&why)));
                 }
+                Err(why)
             }
         }
     }
 
-    /// A launcher said something, or has ended.
-    pub(crate) fn hear_launcher(&mut self, at: usize) {
-        let launcher = self.rooms.options.launcher.as_ref();
-        let launcher = found!(self.rooms.turn.defects, launcher, "launcher that is polled");
-        let said = launcher.heard(at);
-        if matches!(said, Said::Ended) {
-            warn!(
-                "a launcher has ended: with the last one there is no upgrade, until the daemon is started again"
-            );
-            if let Some(end) = launcher.ends().nth(at) {
-                self.rooms.poll.remove(end);
-            }
+    /// It is this operator's.
+    pub(crate) fn of(self, reply: Reply) -> Upgrade {
+        Upgrade { reply: Some(reply), ..self }
+    }
+
+    /// What is to become of this process, until all stays as it is.
+    pub(crate) fn mode(&self) -> Mode {
+        match self.giving.hello() {
+            Some(_) => Mode::HeirWaits,
+            None => Mode::HeirExpected,
         }
-        let is_asked = |upgrade: &&mut Upgrade| upgrade.launcher == at && upgrade.heir.is_none();
-        let upgrade = self.upgrade.as_mut().filter(is_asked);
-        let Some(upgrade) = upgrade else { return late("upgrade that asked this launcher") };
-        match said {
-            Said::Nothing => {}
-            Said::Started(pid) => {
-                // Its parent has not asked how it ended, so the number is still its own.
-                let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
-                let process = process.map(|pid| pidfd_open(pid, PidfdFlags::empty()));
-                let Some(Ok(process)) = process else {
-                    return self.give_up_upgrade(&UpgradeError::Watch);
-                };
-                info!(pid, "an heir was started");
-                upgrade.heir = Some((pid, process));
-                upgrade.due = self.rooms.turn.now() + HELLO_TIME_MAX;
-                // What it has said already is heard then.
-                if self.rooms.poll.add(&upgrade.channel, Token::Heir).is_err() {
-                    self.give_up_upgrade(&UpgradeError::Listen);
-                }
-            }
-            Said::Refused(why) => self.give_up_upgrade(&UpgradeError::Launcher(why)),
-            Said::Ended => self.ask_next_launcher(),
+    }
+
+    /// When it is to be looked at without an event.
+    pub(crate) fn due_at(&self, now: Instant) -> Instant {
+        match self.giving.hello() {
+            Some(_) => now + BUSY_INTERVAL,
+            None => instant_of(self.giving.due()),
         }
+    }
+
+    /// What it waits for has not come in time.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.giving.due() <= nanos_of(now)
+    }
+
+    /// That launcher is to start its heir.
+    pub(crate) fn asks(&self, launcher: usize) -> bool {
+        self.giving.launcher() == Some(launcher)
+    }
+
+    /// Its launcher has started process `pid`.
+    ///
+    /// # Errors
+    /// It cannot be watched or heard.
+    pub(crate) fn start(
+        &mut self,
+        pid: u32,
+        poll: &Poll,
+        now: Instant,
+    ) -> Result<(), UpgradeError> {
+        // Its parent has not asked how it ended, so the number is still its own.
+        let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let process = process.map(|pid| pidfd_open(pid, PidfdFlags::empty()));
+        let Some(Ok(process)) = process else { return Err(UpgradeError::Watch) };
+        info!(pid, "an heir was started");
+        let due = nanos_of(now + HELLO_TIME_MAX);
+        if !self.giving.started(Process { pid, process }, due) {
+            return Err(UpgradeError::NotBegun);
+        }
+        // What it has said already is heard then.
+        poll.add(&self.channel, Token::Heir).map_err(|_| UpgradeError::Listen)
     }
 
     /// The heir said something, or has ended.
-    pub(crate) fn hear_heir(&mut self) {
-        let Some(upgrade) = self.upgrade.as_mut() else { return late("upgrade") };
-        if upgrade.hello.is_some() {
+    ///
+    /// # Errors
+    /// It was not its first word, or no common format is in that.
+    pub(crate) fn hear(&mut self, now: Instant) -> Result<(), UpgradeError> {
+        if self.giving.hello().is_some() {
             // It says nothing more before it is asked.
-            return self.give_up_upgrade(&UpgradeError::Ended);
+            return Err(UpgradeError::Ended);
         }
-        match hear(&upgrade.channel, Duration::from_millis(100)) {
-            Ok(FromHeir::Hello { version, formats }) => match wire::common_format(&formats) {
-                Some(format) => {
-                    upgrade.hello = Some(Hello { version, format });
-                    upgrade.due = self.rooms.turn.now() + BUSY_TIME_MAX;
+        match hear(&self.channel, Duration::from_millis(100))? {
+            FromHeir::Hello { version, formats } => {
+                let Some(format) = wire::common_format(&formats) else {
+                    return Err(UpgradeError::Formats { version, formats });
+                };
+                let due = nanos_of(now + BUSY_TIME_MAX);
+                match self.giving.greeted(Hello { version, format }, due) {
+                    true => Ok(()),
+                    false => Err(UpgradeError::NotBegun),
                 }
-                None => self.give_up_upgrade(&UpgradeError::Formats { version, formats }),
-            },
-            Ok(other) => self.give_up_upgrade(&UpgradeError::Began(other)),
-            Err(why) => self.give_up_upgrade(&why),
+            }
+            other => Err(UpgradeError::Began(other)),
         }
     }
 
-    /// Goes on when nothing else is under way. True: the estate is the heir's, and this process is to
-    /// end without touching anything.
-    pub(crate) fn go_on_upgrading(&mut self) -> bool {
-        let Some(upgrade) = &self.upgrade else { return false };
-        let (is_due, has_hello) = (upgrade.due <= self.rooms.turn.now(), upgrade.hello.is_some());
-        if !has_hello {
-            if is_due && upgrade.heir.is_none() {
-                warn!("a launcher does not answer: was it stopped?");
-                self.ask_next_launcher();
-            } else if is_due {
-                // This process may be the one that was late.
-                match self.has_heir_spoken() {
-                    true => self.hear_heir(),
-                    false => self.give_up_upgrade(&UpgradeError::Silent),
-                }
-            }
-            return false;
+    /// What is to be done next.
+    ///
+    /// # Errors
+    /// The heir says nothing.
+    pub(crate) fn next(&mut self, now: Instant) -> Result<Next, UpgradeError> {
+        if self.giving.hello().is_some() {
+            return Ok(Next::Tell);
         }
-        if let Some(what) = self.what_must_end() {
-            if is_due {
-                self.give_up_upgrade(&UpgradeError::Busy(what));
-            }
-            return false;
+        if !self.is_due(now) {
+            return Ok(Next::Wait);
         }
-        match self.bequeath() {
-            Ok(()) => true,
-            Err(why) => {
-                self.give_up_upgrade(&why);
-                false
-            }
+        if self.giving.launcher().is_some() {
+            warn!("a launcher does not answer: was it stopped?");
+            return Ok(Next::AskAnother);
+        }
+        // This process may be the one that was late.
+        match self.has_heir_spoken() {
+            true => self.hear(now).map(|()| Next::Wait),
+            false => Err(UpgradeError::Silent),
         }
     }
 
     /// Whether the heir's first word waits to be read, or it has ended.
-    fn has_heir_spoken(&mut self) -> bool {
-        let upgrade =
-            found!(self.rooms.turn.defects, &self.upgrade, "upgrade that waits for its heir");
-        let mut fds = [PollFd::new(&upgrade.channel, PollFlags::IN)];
+    fn has_heir_spoken(&self) -> bool {
+        let mut fds = [PollFd::new(&self.channel, PollFlags::IN)];
         poll(&mut fds, Some(&timespec(Duration::ZERO))).is_ok_and(|ready| ready > 0)
     }
 
-    /// What is under way that an heir could not go on with.
-    fn what_must_end(&self) -> Option<&'static str> {
-        let is_moving = |device: &Device| {
-            device.queues.iter().any(|queue| queue.moving_to().is_some())
-                || device.kind.nic().is_some_and(|nic| nic.travels() || nic.goes_to_new_switch())
-        };
-        let is_leaving = self.rooms.network.is_losing_a_switch();
-        let mut devices = self.rooms.devices.values();
-        if self.reloading.as_ref().is_some_and(Reloading::is_asked) {
-            return Some("a reload");
+    /// Tells the heir what there is, which stays so, and waits until it could serve that.
+    ///
+    /// # Errors
+    /// It could not, or does not say so.
+    pub(crate) fn tell(
+        &mut self,
+        rooms: &Rooms,
+        listening: &Listening,
+        began: Instant,
+    ) -> Result<(), UpgradeError> {
+        if !self.giving.tell() {
+            return Err(UpgradeError::NotBegun);
         }
-        if is_leaving || devices.any(|device| device.is_held_back()) {
-            return Some("a device or switch that is being removed, resized or started anew");
-        }
-        let is_parting =
-            |device: &Device| device.kind.disk().is_some_and(|d| d.parting_since().is_some());
-        if self.rooms.devices.values().any(is_parting) {
-            return Some("an image that is being let go");
-        }
-        if self.rooms.remote.lets_go() {
-            return Some("a disk that its client gives back");
-        }
-        self.rooms.devices.values().any(is_moving).then_some("a move")
-    }
-
-    fn bequeath(&mut self) -> Result<(), UpgradeError> {
-        self.close_ill_connections();
-        let began = self.rooms.turn.tick();
-        if !self.drain.freeze() {
-            self.rooms.turn.defects.note("queues that are out, before an upgrade");
-        }
-        // Of an upgrade that was given up.
-        let queues = self.rooms.devices.values_mut().flat_map(|device| &mut device.queues);
-        queues.for_each(Queue::forget_asked);
-        let Some(upgrade) = &mut self.upgrade else { return Err(UpgradeError::NotBegun) };
-        let Some(hello) = &upgrade.hello else { return Err(UpgradeError::NoHello) };
-        let format = hello.format;
-        if format < wire::WITH_LINKS && !self.rooms.remote.is_empty() {
+        let hello = self.giving.hello().ok_or(UpgradeError::NotBegun)?;
+        let (channel, format) = (&self.channel, hello.format);
+        if format < wire::WITH_LINKS && !rooms.remote.is_empty() {
             return Err(UpgradeError::NoLinks(hello.version.clone()));
         }
-        upgrade.channel.end_by(Some(began + BEQUEST_TIME_MAX));
-        let read = self.listening.read.as_ref();
-        let lock = self.rooms.state.lock_held().filter(|_| format >= wire::WITH_FOLDER);
+        channel.end_by(Some(began + BEQUEST_TIME_MAX));
+        let read = listening.read.as_ref();
+        let lock = rooms.state.lock_held().filter(|_| format >= wire::WITH_FOLDER);
+        let daemon = &rooms.plan.daemon;
         let begin = FromPredecessor::Begin {
             format,
-            api: self.rooms.plan.daemon.api.clone(),
-            api_read: read.and(self.rooms.plan.daemon.api_read.clone()),
-            state_dir: (format >= wire::WITH_FOLDER)
-                .then(|| self.rooms.plan.daemon.state_dir.clone()),
+            api: daemon.api.clone(),
+            api_read: read.and(daemon.api_read.clone()),
+            state_dir: (format >= wire::WITH_FOLDER).then(|| daemon.state_dir.clone()),
             has_lock: lock.is_some(),
         };
-        let sockets = [Some(&self.listening.api), read].into_iter().flatten().map(AsFd::as_fd);
+        let sockets = [Some(&listening.api), read].into_iter().flatten().map(AsFd::as_fd);
         let fds: Vec<_> = sockets.chain(lock).collect();
-        let Some(upgrade) = &self.upgrade else { return Err(UpgradeError::NotBegun) };
-        let channel = &upgrade.channel;
         let sent = channel.send(&begin, &fds, SEND_TIME_MAX);
-        sent.and_then(|()| self.send_estate(channel)).map_err(|error| {
+        sent.and_then(|()| rooms.bequest().send_estate(channel)).map_err(|error| {
             // What it said before it ended is better than that it has.
             let last = hear(channel, Duration::ZERO);
             last.err().unwrap_or(UpgradeError::Send(error))
         })?;
-        expect(channel, READY_TIME_MAX, FromHeir::Ready {})?;
-        let ends_at = channel.ends_at();
-        let ready = self.rooms.turn.tick();
-        let until = ends_at.unwrap_or(ready) - TAKEN_TIME_MAX;
-        self.bring_all_home(nanos_of(until))?;
-        self.prepare_seats()?;
-        let drained = self.rooms.turn.tick();
-        let Some(upgrade) = &mut self.upgrade else { return Err(UpgradeError::NotBegun) };
-        upgrade.flipped = true;
-        let Some(upgrade) = &self.upgrade else { return Err(UpgradeError::NotBegun) };
-        self.send_flip(&upgrade.channel, format, drained).map_err(UpgradeError::Send)?;
-        expect(&upgrade.channel, TAKEN_TIME_MAX, FromHeir::Taken {})?;
-        // Of some interfaces there can be only one socket.
-        self.rooms.network.uplinks_mut().for_each(Uplink::close_all_but_taps);
-        self.rooms.remote.say_farewell();
-        let Some(upgrade) = &mut self.upgrade else { return Err(UpgradeError::NotBegun) };
-        let sent = upgrade.channel.send(&FromPredecessor::Yours {}, &[], SEND_TIME_MAX);
+        expect(channel, READY_TIME_MAX, FromHeir::Ready {})
+    }
+
+    /// The moment by which all is to be here.
+    pub(crate) fn drained_by(&self, ready: Instant) -> Instant {
+        self.channel.ends_at().unwrap_or(ready) - TAKEN_TIME_MAX
+    }
+
+    /// Tells the heir where all stands, which is here since `drained`, and waits until it has that.
+    ///
+    /// # Errors
+    /// It does not take it.
+    pub(crate) fn flip(
+        &mut self,
+        rooms: &Rooms,
+        seats: &SavedSeats,
+        drained: Instant,
+    ) -> Result<(), UpgradeError> {
+        let hello = self.giving.hello().ok_or(UpgradeError::NotBegun)?;
+        let format = hello.format;
+        if !self.giving.flip() {
+            return Err(UpgradeError::NotBegun);
+        }
+        let sent = rooms.bequest().send_flip(&self.channel, format, seats, drained);
         sent.map_err(UpgradeError::Send)?;
-        // From here on the way back is `guard`'s.
-        upgrade.channel.end_by(None);
-        upgrade.pause = hear_serving(&upgrade.channel);
-        let (ready, drained) = (ready - began, drained - ready);
-        info!(?ready, ?drained, after = ?began.elapsed(), "handed over");
+        expect(&self.channel, TAKEN_TIME_MAX, FromHeir::Taken {})
+    }
+
+    /// Tells the heir that all is let go, and hears how long queues stood still. From here on the way back is
+    /// [`HandedOver`]'s.
+    ///
+    /// # Errors
+    /// It cannot be told.
+    pub(crate) fn give(&mut self) -> Result<(), UpgradeError> {
+        let sent = self.channel.send(&FromPredecessor::Yours {}, &[], SEND_TIME_MAX);
+        sent.map_err(UpgradeError::Send)?;
+        if !self.giving.give() {
+            return Err(UpgradeError::NotBegun);
+        }
+        self.channel.end_by(None);
+        self.pause = hear_serving(&self.channel);
         Ok(())
     }
 
-    /// A front-end that took back what it had lent would only keep the new process from mapping it.
-    fn close_ill_connections(&mut self) {
-        let ill = |device: &Device| {
-            let ill = device.connections.iter().filter(|(_, connection)| {
-                connection.front_end.loss().is_some() || !connection.front_end.kept.is_whole()
-            });
-            ill.map(|(id, _)| (device.number, *id)).collect::<Vec<_>>()
-        };
-        let ill: Vec<(u32, u32)> = self.rooms.devices.values().flat_map(ill).collect();
-        for (number, id) in ill {
-            self.front_ends().close(number, id, "it took away memory that it had lent");
-        }
-    }
-
-    /// Ends the new process and goes on serving.
-    pub(crate) fn give_up_upgrade(&mut self, why: &UpgradeError) {
-        // A stop gives up whatever there may be.
-        let Some(mut upgrade) = self.upgrade.take() else { return };
-        self.rooms.poll.remove(&upgrade.channel);
-        if !upgrade.end() {
-            // It may serve as soon as it runs again; two that serve would be worse than none.
-            tracing::error!("the heir does not end: this process gives way to it");
-            std::process::abort();
+    /// Has the heir end, and tells the operator when all is served here again.
+    pub(crate) fn give_up(self, poll: &Poll, why: &UpgradeError) -> Option<(Reply, ApiError)> {
+        let Upgrade { giving, channel, reply, .. } = self;
+        poll.remove(&channel);
+        match giving.give_up() {
+            Back::GoOn(None) => {}
+            // It has nothing to do but to see that its channel is closed.
+            Back::GoOn(Some(heir)) | Back::SendOut(heir) => heir.kill(),
+            Back::EndFirst(heir) | Back::TakeBack(heir) => {
+                heir.kill();
+                if !is_readable(&heir.process, END_TIME_MAX) {
+                    // It may serve as soon as it runs again; two that serve would be worse than none.
+                    error!("the heir does not end: this process gives way to it");
+                    std::process::abort();
+                }
+            }
         }
         warn!("the upgrade is given up: {why}");
-        self.saved_seats.clear();
-        if self.drain.is_frozen() {
-            self.send_all_out();
-        }
-        let mode = self.mode();
-        self.links(|remote, around| remote.hear_links_later(mode, around));
-        self.front_ends().release_all();
-        self.rooms.turn.touch_all(self.rooms.devices.keys().copied());
-        if let Some(reply) = upgrade.reply.take() {
-            reply.answer(Err(refused(why)));
-        }
+        reply.map(|reply| (reply, refused(why)))
     }
 
-    /// After [`Self::go_on_upgrading`]: who is to be told, and by whom it is served now.
-    pub(crate) fn handed_over(&mut self) -> Option<HandedOver> {
-        let upgrade =
-            found!(self.rooms.turn.defects, self.upgrade.take(), "upgrade that has come about");
-        let Upgrade { reply, hello, pause, channel, heir, .. } = upgrade;
-        let (pid, process) = found!(self.rooms.turn.defects, heir, "process that took over");
-        self.rooms.poll.remove(&channel);
-        let settles = hello.as_ref().is_some_and(|hello| hello.format >= wire::WITH_GUARD);
-        let version = hello.map(|hello| hello.version).unwrap_or_default();
-        Some(HandedOver { pid, reply, version, pause, channel, process, settles })
+    /// Who is to be told, and by whom all is served now; nobody, where it was not given.
+    pub(crate) fn handed_over(self, poll: &Poll) -> Option<HandedOver> {
+        let Upgrade { giving, channel, reply, pause } = self;
+        poll.remove(&channel);
+        let (process, hello) = giving.into_given()?;
+        Some(HandedOver { process, hello, reply, pause, channel })
     }
 }
 
-fn refused(why: &UpgradeError) -> ApiError {
+impl Process {
+    fn kill(&self) {
+        // It may have ended already.
+        let _ = pidfd_send_signal(&self.process, Signal::KILL);
+    }
+}
+
+/// What is under way that an heir could not go on with.
+pub(crate) fn what_must_end(rooms: &Rooms) -> Option<&'static str> {
+    let Rooms { devices, network, remote, .. } = rooms;
+    let is_moving = |device: &Device| {
+        device.queues.iter().any(|queue| queue.moving_to().is_some())
+            || device.kind.nic().is_some_and(|nic| nic.travels() || nic.goes_to_new_switch())
+    };
+    if network.is_losing_a_switch() || devices.values().any(|device| device.is_held_back()) {
+        return Some("a device or switch that is being removed, resized or started anew");
+    }
+    let is_parting =
+        |device: &Device| device.kind.disk().is_some_and(|d| d.parting_since().is_some());
+    if devices.values().any(is_parting) {
+        return Some("an image that is being let go");
+    }
+    if remote.lets_go() {
+        return Some("a disk that its client gives back");
+    }
+    devices.values().any(is_moving).then_some("a move")
+}
+
+/// What an operator is told whose upgrade is not.
+pub(crate) fn refused(why: &UpgradeError) -> ApiError {
     let error = format!("the daemon was not replaced: {why}");
     ApiError::new(
         ErrorKind::Refused,

@@ -1,0 +1,441 @@
+//! Upgrades, as far as they concern devices: what is given, taken back, or taken over, and in which order.
+//!
+//! Not here: what both sides say to each other, and when (`upgrade`).
+
+use std::time::Instant;
+
+use backend::net::HostOpenError;
+use config::Size;
+use config::api::{ApiError, Call, ErrorKind};
+use control::mode::Mode;
+use sidecore::nanos_of;
+use tracing::{info, warn};
+
+use super::Manager;
+use crate::api::Reply;
+use crate::clock::machine_ns;
+use crate::defects::{found, late};
+use crate::device::Device;
+use crate::network::announce::has_stayed;
+use crate::network::uplink::Uplink;
+use crate::queue::Queue;
+use crate::reload::Reloading;
+use crate::remote::Remote;
+use crate::rooms::Rooms;
+use crate::upgrade::error::{HeirError, SeatError, SettleError, TakeBackError, UpgradeError};
+use crate::upgrade::estate::DeviceEstate;
+use crate::upgrade::guard::Probation;
+use crate::upgrade::launcher::Said;
+use crate::upgrade::links::{LinkEstate, SavedSeats, links_of};
+use crate::upgrade::pause::Moments;
+use crate::upgrade::predecessor::{HandedOver, Next, Upgrade, refused, what_must_end};
+use crate::upgrade::wire::{FromHeir, WITH_GUARD};
+use crate::upgrade::{Heir, Succession};
+
+/// The predecessor's side.
+impl Manager {
+    /// What is to become of this process: rooms are told it with what they settle.
+    pub(crate) fn mode(&self) -> Mode {
+        match self.succession.upgrade() {
+            _ if self.drain.is_frozen() => Mode::Frozen,
+            _ if self.stop_by.is_some() => Mode::Stopping,
+            _ if self.rooms.estate.is_some() => Mode::Inheriting,
+            Some(upgrade) => upgrade.mode(),
+            None => Mode::Serving,
+        }
+    }
+
+    /// Has an heir started.
+    pub(crate) fn begin_upgrade(&mut self, reply: Reply) {
+        match self.may_upgrade().and_then(|()| self.ask_launcher()) {
+            Ok(upgrade) => self.succession = Succession::Upgrading(upgrade.of(reply)),
+            Err(error) => {
+                warn!("no upgrade: {}", error.error);
+                reply.answer(Err(error));
+            }
+        }
+    }
+
+    fn ask_launcher(&self) -> Result<Upgrade, ApiError> {
+        let launcher = self.rooms.options.launcher.as_ref();
+        Upgrade::ask(launcher, self.rooms.turn.now()).map_err(|why| refused(&why))
+    }
+
+    fn may_upgrade(&mut self) -> Result<(), ApiError> {
+        let busy = |what: &str| ApiError::new(ErrorKind::Busy, what, "try again in a moment");
+        if self.succession.upgrade().is_some() {
+            return Err(busy("an upgrade is under way already"));
+        }
+        if self.mode().is_stopping() {
+            return Err(busy("the daemon is being stopped"));
+        }
+        self.check_file()?;
+        let kept = self.rooms.state.keep(&self.rooms.plan);
+        kept.map_err(|error| refused(&UpgradeError::Keep(error)))
+    }
+
+    /// The launcher that was asked starts none: the next one is asked.
+    fn ask_next_launcher(&mut self) {
+        let upgrade = self.succession.take_upgrade();
+        let upgrade = found!(self.rooms.turn.defects, upgrade, "upgrade that asked a launcher");
+        let launcher = self.rooms.options.launcher.as_ref();
+        match upgrade.ask_another(launcher, self.rooms.turn.now()) {
+            Ok(upgrade) => self.succession = Succession::Upgrading(upgrade),
+            Err(why) => warn!("no upgrade: {why}"),
+        }
+    }
+
+    /// A launcher said something, or has ended.
+    pub(crate) fn hear_launcher(&mut self, at: usize) {
+        let launcher = self.rooms.options.launcher.as_ref();
+        let launcher = found!(self.rooms.turn.defects, launcher, "launcher that is polled");
+        let said = launcher.heard(at);
+        if matches!(said, Said::Ended) {
+            warn!(
+                "a launcher has ended: with the last one there is no upgrade, until the daemon is started again"
+            );
+            if let Some(end) = launcher.ends().nth(at) {
+                self.rooms.poll.remove(end);
+            }
+        }
+        let upgrade = self.succession.upgrade_mut().filter(|upgrade| upgrade.asks(at));
+        let Some(upgrade) = upgrade else { return late("upgrade that asked this launcher") };
+        match said {
+            Said::Nothing => {}
+            Said::Started(pid) => {
+                let started = upgrade.start(pid, &self.rooms.poll, self.rooms.turn.now());
+                self.give_up_upgrade_if(started);
+            }
+            Said::Refused(why) => self.give_up_upgrade(&UpgradeError::Launcher(why)),
+            Said::Ended => self.ask_next_launcher(),
+        }
+    }
+
+    /// The heir said something, or has ended.
+    pub(crate) fn hear_heir(&mut self) {
+        let Some(upgrade) = self.succession.upgrade_mut() else { return late("upgrade") };
+        let heard = upgrade.hear(self.rooms.turn.now());
+        self.give_up_upgrade_if(heard);
+    }
+
+    /// Goes on when nothing else is under way. Whoever has all, when this process is to end without touching
+    /// anything.
+    pub(crate) fn go_on_upgrading(&mut self) -> Option<HandedOver> {
+        let now = self.rooms.turn.now();
+        match self.succession.upgrade_mut()?.next(now) {
+            Ok(Next::Tell) => {}
+            Ok(Next::Wait) => return None,
+            Ok(Next::AskAnother) => {
+                self.ask_next_launcher();
+                return None;
+            }
+            Err(why) => {
+                self.give_up_upgrade(&why);
+                return None;
+            }
+        }
+        let reload = self.reloading.as_ref().is_some_and(Reloading::is_asked);
+        let under_way = reload.then_some("a reload").or_else(|| what_must_end(&self.rooms));
+        if let Some(what) = under_way {
+            if self.succession.upgrade().is_some_and(|upgrade| upgrade.is_due(now)) {
+                self.give_up_upgrade(&UpgradeError::Busy(what));
+            }
+            return None;
+        }
+        self.close_ill_connections();
+        let mut upgrade = self.succession.take_upgrade()?;
+        match self.bequeath(&mut upgrade) {
+            Ok(()) => {
+                let given = upgrade.handed_over(&self.rooms.poll);
+                Some(found!(self.rooms.turn.defects, given, "process that took over"))
+            }
+            Err(why) => {
+                self.give_up(upgrade, &why);
+                None
+            }
+        }
+    }
+
+    fn bequeath(&mut self, upgrade: &mut Upgrade) -> Result<(), UpgradeError> {
+        let began = self.rooms.turn.tick();
+        if !self.drain.freeze() {
+            self.rooms.turn.defects.note("queues that are out, before an upgrade");
+        }
+        // Of an upgrade that was given up.
+        let queues = self.rooms.devices.values_mut().flat_map(|device| &mut device.queues);
+        queues.for_each(Queue::forget_asked);
+        upgrade.tell(&self.rooms, &self.listening, began)?;
+        let ready = self.rooms.turn.tick();
+        self.bring_all_home(nanos_of(upgrade.drained_by(ready)))?;
+        let seats = self.save_seats()?;
+        let drained = self.rooms.turn.tick();
+        upgrade.flip(&self.rooms, &seats, drained)?;
+        // Of some interfaces there can be only one socket.
+        self.rooms.network.uplinks_mut().for_each(Uplink::close_all_but_taps);
+        self.rooms.remote.say_farewell();
+        upgrade.give()?;
+        let (ready, drained) = (ready - began, drained - ready);
+        info!(?ready, ?drained, after = ?began.elapsed(), "handed over");
+        Ok(())
+    }
+
+    /// Writes down what is known of all seats, which are here and at rest.
+    fn save_seats(&mut self) -> Result<SavedSeats, SeatError> {
+        let Rooms { remote, devices, .. } = &mut self.rooms;
+        remote.rest_seats();
+        let mut seats = SavedSeats::default();
+        for (key, id, seat, link) in remote.home() {
+            seats.save((id, seat, link), remote.save_seat((key, seat, link), devices)?)?;
+        }
+        Ok(seats)
+    }
+
+    /// A front-end that took back what it had lent would only keep the new process from mapping it.
+    fn close_ill_connections(&mut self) {
+        let ill = |device: &Device| {
+            let ill = device.connections.iter().filter(|(_, connection)| {
+                connection.front_end.loss().is_some() || !connection.front_end.kept.is_whole()
+            });
+            ill.map(|(id, _)| (device.number, *id)).collect::<Vec<_>>()
+        };
+        let ill: Vec<(u32, u32)> = self.rooms.devices.values().flat_map(ill).collect();
+        for (number, id) in ill {
+            self.front_ends().close(number, id, "it took away memory that it had lent");
+        }
+    }
+
+    fn give_up_upgrade_if(&mut self, gone_on: Result<(), UpgradeError>) {
+        if let Err(why) = gone_on {
+            self.give_up_upgrade(&why);
+        }
+    }
+
+    /// Ends the new process, if there is one, and goes on serving.
+    pub(crate) fn give_up_upgrade(&mut self, why: &UpgradeError) {
+        // A stop gives up whatever there may be.
+        if let Some(upgrade) = self.succession.take_upgrade() {
+            self.give_up(upgrade, why);
+        }
+    }
+
+    fn give_up(&mut self, upgrade: Upgrade, why: &UpgradeError) {
+        let reply = upgrade.give_up(&self.rooms.poll, why);
+        if self.drain.is_frozen() {
+            self.send_all_out();
+        }
+        let mode = self.mode();
+        self.links(|remote, around| remote.hear_links_later(mode, around));
+        self.front_ends().release_all();
+        self.rooms.turn.touch_all(self.rooms.devices.keys().copied());
+        if let Some((reply, error)) = reply {
+            reply.answer(Err(error));
+        }
+    }
+
+    /// Serves again what another process had for a moment, which has ended.
+    ///
+    /// # Errors
+    /// What cannot be taken back; this process is of no use then.
+    pub(crate) fn take_back(&mut self, why: &SettleError) -> Result<(), TakeBackError> {
+        if !self.rooms.remote.is_empty() {
+            return Err(TakeBackError::Links);
+        }
+        warn!("the new process took over, and {why}: its devices are taken back");
+        self.rooms.turn.tick();
+        self.rooms.state.note_holder(&self.rooms.plan.daemon.api);
+        let numbers: Vec<u32> = self.rooms.devices.keys().copied().collect();
+        for number in &numbers {
+            let Some(device) = self.rooms.devices.get_mut(*number) else { continue };
+            device.find_rings();
+            if device.fence(&mut self.rooms.openers) {
+                self.take_locks(*number);
+            }
+        }
+        self.send_all_out();
+        self.rooms.turn.touch_all(numbers);
+        info!("serving again");
+        Ok(())
+    }
+}
+
+/// The heir's side.
+impl Manager {
+    /// Takes the front-ends of devices that another process serves.
+    ///
+    /// # Errors
+    /// What cannot be served here.
+    pub(crate) fn adopt(&mut self) -> Result<(), HeirError> {
+        let Some(mut adopting) = self.rooms.adopting() else { return Ok(()) };
+        adopting.refuse_if_taken_from_guest()?;
+        adopting.adopt()
+    }
+
+    /// Says that all could be served, and hears where it stands.
+    ///
+    /// # Errors
+    /// What makes no sense, or that the predecessor goes on.
+    pub(crate) fn receive_rings(&mut self, heir: &mut Heir) -> Result<(), HeirError> {
+        let Some(mut adopting) = self.rooms.adopting() else { return Ok(()) };
+        heir.receive_rings(adopting.estate)?;
+        adopting.place_rings();
+        Ok(())
+    }
+
+    /// Takes what uplinks have counted, and the queues of taps.
+    ///
+    /// # Errors
+    /// Which tap, and why.
+    pub(crate) fn inherit_uplinks(&mut self) -> Result<(), HostOpenError> {
+        let Rooms { estate, network, .. } = &mut self.rooms;
+        estate.as_mut().map_or(Ok(()), |estate| estate.pass_uplinks_on(network))
+    }
+
+    /// Makes of all seats what links begin with.
+    ///
+    /// # Errors
+    /// What makes no sense.
+    pub(crate) fn inherit_links(&mut self) -> Result<(), SeatError> {
+        let seats = self.rooms.estate.as_mut().map(|estate| std::mem::take(&mut estate.seats));
+        for LinkEstate { id, sockets, parts } in links_of(seats.unwrap_or_default())? {
+            let inherited = self.rooms.remote.inherit_link(&id, sockets, parts);
+            inherited.map_err(|source| SeatError::Inherit { link: id, source })?;
+        }
+        Ok(())
+    }
+
+    /// Says that it has all, and waits until the predecessor has let go, or has ended.
+    ///
+    /// # Errors
+    /// The predecessor goes on.
+    pub(crate) fn receive_leave(&mut self, heir: &mut Heir) -> Result<(), HeirError> {
+        self.rooms.estate.as_mut().map_or(Ok(()), |estate| heir.receive_leave(estate))
+    }
+
+    /// The predecessor has let go: all begins, and it is told how long that took.
+    pub(crate) fn take_over(&mut self, heir: Heir) {
+        let left = self.rooms.turn.tick();
+        self.rooms.network.take_over(left);
+        self.rooms.state.note_holder(&self.rooms.plan.daemon.api);
+        self.rooms.bounds.be_lenient(false);
+        self.note_what_changed();
+        self.links(Remote::open_inherited_links);
+        self.send_all_out();
+        self.resize_as_planned();
+        self.open_ports();
+        self.rooms.cores.flush();
+        let moments = self.rooms.estate.as_mut().map(|estate| std::mem::take(&mut estate.moments));
+        let moments = Moments { left_ns: machine_ns(left), ..moments.unwrap_or_default() };
+        let is_measured = !moments.asked.is_empty() && self.catch_up();
+        let pause = is_measured.then(|| moments.measured(&self.rooms.devices)).flatten();
+        // Who has ended meanwhile has no operator who would ask.
+        let _ = heir.say(&FromHeir::Serving { pause });
+        self.be_watched(heir);
+        self.hear_early();
+        let estate = self.rooms.estate.take();
+        let estate = found!(self.rooms.turn.defects, estate, "estate of a predecessor");
+        if estate.devices.values().any(DeviceEstate::is_left) {
+            // They are gone for good.
+            self.settle_for_good();
+        }
+        for (id, device) in estate.devices.into_iter().filter(|(_, device)| device.is_left()) {
+            info!(device = id, "the configuration has it no more, or as another; it is gone");
+            device.remove_socket();
+        }
+        let connections = self.rooms.devices.iter();
+        let all = connections
+            .flat_map(|(number, device)| device.connections.keys().map(|id| (*number, *id)));
+        for (number, id) in all.collect::<Vec<_>>() {
+            self.front_ends().watch(number, id);
+        }
+    }
+
+    /// Does what the predecessor knew of when it let go, and could not tell before.
+    fn note_what_changed(&mut self) {
+        let told = self.rooms.estate.as_mut().map(|estate| {
+            estate.doomed.clear();
+            (std::mem::take(&mut estate.gone), std::mem::take(&mut estate.sync_failed))
+        });
+        let (gone, sync_failed) = told.unwrap_or_default();
+        for number in gone {
+            let runner = self.rooms.devices.get(number).and_then(|device| device.runner);
+            if let Some(id) = runner {
+                self.front_ends().close(number, id, "it was gone when another process took over");
+            }
+        }
+        self.rooms.devices.values_mut().for_each(has_stayed);
+        self.rooms.shut.retry_all(self.rooms.turn.now());
+        for id in &sync_failed {
+            let Some(number) = self.rooms.devices.number_of(id) else { continue };
+            if let Some(disk) = self.rooms.devices.get(number).and_then(|device| device.kind.disk())
+            {
+                disk.disk.assume_sync_failed();
+            }
+            self.rooms.note_unsynced(number);
+        }
+    }
+
+    /// Does what front-ends have asked the predecessor for.
+    fn hear_early(&mut self) {
+        let early = |device: &Device| {
+            let connections =
+                device.connections.iter().filter(|(_, connection)| connection.frames.has_early());
+            connections.map(|(id, _)| (device.number, *id)).collect::<Vec<_>>()
+        };
+        let early: Vec<(u32, u32)> = self.rooms.devices.values().flat_map(early).collect();
+        if !early.is_empty() {
+            // What they say is known to no other process.
+            self.settle_for_good();
+        }
+        for (number, id) in early {
+            self.front_ends().serve(number, id, false);
+        }
+    }
+
+    /// A size that the file has anew since.
+    fn resize_as_planned(&mut self) {
+        let changed = |device: &Device| {
+            let disk = device.kind.disk()?;
+            let wanted = disk.plan.source.size_bytes()?;
+            (wanted != disk.disk.size_bytes()).then_some((device.number, wanted))
+        };
+        let changed: Vec<(u32, u64)> = self.rooms.devices.values().filter_map(changed).collect();
+        for (number, size) in changed {
+            self.resize_to_plan(number, Size(size));
+        }
+    }
+
+    /// This process serves, and its predecessor, if it can, watches it for a while.
+    fn be_watched(&mut self, heir: Heir) {
+        let format = self.rooms.estate.as_ref().map_or(0, |estate| estate.format);
+        if format < WITH_GUARD {
+            self.keep_all_rights();
+            return (self.rooms.options.settled)();
+        }
+        let probation = Probation::begin(heir, &self.rooms.poll, self.rooms.turn.tick());
+        self.succession = Succession::Watched(probation);
+    }
+
+    /// Lets the predecessor go, if its time has come.
+    pub(crate) fn settle_when_due(&mut self, now: Instant) {
+        if self.succession.probation().is_some_and(|probation| probation.due_at() <= now) {
+            self.settle_for_good();
+        }
+    }
+
+    /// Before that call is answered.
+    pub(crate) fn settle_before(&mut self, call: &Call) {
+        if call.change().is_some() {
+            self.settle_for_good();
+        }
+    }
+
+    /// Lets the predecessor go: from now on it could not take anything back.
+    pub(crate) fn settle_for_good(&mut self) {
+        // It is let go, or there was none.
+        let Some(probation) = self.succession.take_probation() else { return };
+        probation.end(&self.rooms.poll);
+        (self.rooms.options.settled)();
+        // Not before: it looks into folders of users, who may make whoever looks there wait.
+        self.keep_all_rights();
+    }
+}

@@ -1,0 +1,237 @@
+//! What an heir makes of an estate: front-ends of devices that are open here, and rings where they stood.
+//!
+//! Nothing that a guest notices: that its devices are served is the loop's to begin. Not here: words of the
+//! predecessor (`heir`), and what comes, checked (`estate`).
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use tracing::warn;
+use vhost_user::{Frame, Framer, Refused, Reject};
+
+use super::error::{AdoptError, HeirError};
+use super::estate::{ConnectionEstate, DeviceEstate, Estate, Parcel};
+use super::wire::{DeviceWords, RingWords};
+use crate::bounds::Bounds;
+use crate::device::{Connection, Device};
+use crate::devices::Devices;
+use crate::front_end::FrontEndError;
+use crate::idle_peers::Beginning;
+use crate::kind::Kind;
+use crate::lent::Lent;
+use crate::poll::{Poll, Token};
+use crate::queue::Known;
+use crate::turn::Turn;
+
+/// An estate, and what is made of it.
+pub(crate) struct Adopting<'a> {
+    pub(crate) estate: &'a mut Estate,
+    pub(crate) turn: &'a mut Turn,
+    pub(crate) devices: &'a mut Devices,
+    pub(crate) bounds: &'a mut Bounds,
+    pub(crate) poll: &'a Poll,
+}
+
+impl Adopting<'_> {
+    /// An upgrade is nothing that a guest notices; what the file has no more, or as another device, is taken
+    /// from its guest by a reload.
+    ///
+    /// # Errors
+    /// A device that a guest runs and that is not here.
+    pub(crate) fn refuse_if_taken_from_guest(&mut self) -> Result<(), HeirError> {
+        let estate = &mut *self.estate;
+        let plans = self.devices.values().map(|device| device.kind.plan());
+        let here = plans.filter(|plan| estate.device_of(plan).is_some());
+        let here: BTreeSet<String> = here.map(|plan| plan.id().to_string()).collect();
+        let is_run =
+            |device: &DeviceEstate| device.connections.iter().any(|connection| connection.runs);
+        let lost = |(id, device): &(&String, &DeviceEstate)| is_run(device) && !here.contains(*id);
+        match estate.devices.iter().find(lost) {
+            Some((id, _)) => Err(HeirError::InUse(id.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the front-ends of every device that was told of and is open here.
+    ///
+    /// # Errors
+    /// A device that could not be served, and why.
+    pub(crate) fn adopt(&mut self) -> Result<(), HeirError> {
+        self.turn.tick();
+        // What they have was granted before.
+        self.bounds.be_lenient(true);
+        let devices = self.devices.values().map(|device| (device.number, device.kind.plan()));
+        for (number, plan) in devices.collect::<Vec<_>>() {
+            let told = self.estate.device_of(&plan);
+            // It begins anew.
+            let Some(told) = told else { continue };
+            let Some(device) = self.devices.get_mut(number) else {
+                self.turn.defects.note("device to adopt");
+                continue;
+            };
+            let wrong = |source| HeirError::Device { name: plan.name(), source };
+            device.go_on_as(&told.words, self.turn.now()).map_err(wrong)?;
+            for connection in std::mem::take(&mut told.connections) {
+                self.adopt_connection(number, connection).map_err(wrong)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn adopt_connection(
+        &mut self,
+        number: u32,
+        estate: ConnectionEstate,
+    ) -> Result<(), AdoptError> {
+        let id = self.devices.number_connection();
+        let Some(device) = self.devices.get_mut(number) else {
+            self.turn.defects.note("device to adopt");
+            return Ok(());
+        };
+        let ConnectionEstate { runs, socket, told, unread, unsent, untold } = estate;
+        let mut connection = device.new_connection(socket, self.bounds, self.turn.now());
+        connection.beginning = Beginning::over();
+        connection.front_end.may_run = runs;
+        let is_first = device.connections.values().all(|connection| connection.extra.is_some());
+        connection.extra =
+            if is_first { None } else { self.bounds.claim_connection(device.facts.rings) };
+        let lend = |(bytes, fds): Parcel| {
+            let fds = fds.into_iter().map(|fd| Lent::new(fd, &device.closer));
+            (bytes, fds.collect::<Vec<Lent>>())
+        };
+        connection.front_end.is_replayed = true;
+        let replayed = replay(&mut connection, told.into_iter().map(lend));
+        connection.front_end.is_replayed = false;
+        if (device.facts.allow_unsealed_memory || connection.front_end.has_sealed.get())
+            && replayed.is_err()
+        {
+            // It may be cutting its memory off; that must not keep the others from being taken over.
+            self.estate.doomed.push(connection);
+            return Ok(());
+        }
+        if let Err(why) = replayed {
+            // Its destructor would shut down the connection, which is the predecessor's as well.
+            std::mem::forget(connection);
+            return Err(why);
+        }
+        let (unread, unsent) = (unread.into_iter().map(lend), unsent.into_iter().map(lend));
+        connection.frames.go_on(unread, unsent.collect());
+        if let Some(channel) = &mut connection.front_end.channel {
+            let untold = untold.into_iter().map(|(bytes, _)| (bytes, Vec::new()));
+            channel.go_on(std::iter::empty(), untold.collect());
+        }
+        if let Err(error) = self.poll.add(connection.frames.socket(), Token::Connection(number, id))
+        {
+            std::mem::forget(connection);
+            return Err(AdoptError::Watch(error));
+        }
+        if runs {
+            device.runner = Some(id);
+        }
+        // Whoever it connected to is here.
+        device.call_nobody();
+        device.connections.insert(id, connection);
+        Ok(())
+    }
+
+    /// Puts every ring where it stood, and what ports have counted.
+    pub(crate) fn place_rings(&mut self) {
+        for device in self.devices.values() {
+            let Some(nic) = device.kind.nic() else { continue };
+            if let Some(told) = self.estate.device_of(&device.kind.plan()) {
+                nic.counters.go_on_from(&told.counters);
+            }
+        }
+        for ring in std::mem::take(&mut self.estate.rings) {
+            let number = self.devices.number_of(&ring.device);
+            let Some(device) = number.and_then(|number| self.devices.get_mut(number)) else {
+                continue;
+            };
+            if self.estate.device_of(&device.kind.plan()).is_none() {
+                // Devices that are made otherwise here begin anew.
+                continue;
+            }
+            if ring.base.is_none() {
+                self.estate.gone.insert(device.number);
+            }
+            if let Some(asked_ns) = ring.asked_ns {
+                self.estate.moments.asked.push((device.number, ring.queue, asked_ns));
+            }
+            device.place_ring(ring);
+        }
+    }
+}
+
+impl Device {
+    /// Takes what is known of the device besides its rings and descriptors.
+    fn go_on_as(&mut self, words: &DeviceWords, now: Instant) -> Result<(), AdoptError> {
+        let closed_for = Duration::from_millis(words.closed_for_ms.min(60_000));
+        if !closed_for.is_zero() {
+            let until = now + closed_for;
+            self.shut_out(until);
+        }
+        match (&mut self.kind, &words.disk, &words.nic) {
+            (Kind::Disk(parts), Some(disk), None) => {
+                parts.live.set_writeback(disk.writeback);
+                Ok(())
+            }
+            (Kind::Nic(parts), None, Some(nic)) => {
+                parts.live.set_up(nic.is_up);
+                parts.live.set_mac(nic.mac);
+                match parts.live.set_mtu(&parts.shape, nic.mtu.into()) {
+                    true => Ok(()),
+                    false => Err(AdoptError::Mtu(nic.mtu)),
+                }
+            }
+            _ => Err(AdoptError::Kind),
+        }
+    }
+
+    fn place_ring(&mut self, ring: RingWords) {
+        let RingWords { queue: index, base, failed, violation, problem, .. } = ring;
+        let RingWords { left, was_attached, place, counters, .. } = ring;
+        let Some(queue) = self.queues.get_mut(usize::from(index)) else {
+            return warn!(device = self.facts.id, queue = index, "there is no such queue");
+        };
+        queue.counters().go_on_from(&counters);
+        let again = place.map(|place| (place.sidecore, place.by_hand));
+        queue.go_on_as(Known { was_attached, again, left, violation, problem });
+        // It has no front-end that runs it, or had none when this was told.
+        let Some(connection) = self.runner.and_then(|id| self.connections.get_mut(&id)) else {
+            return;
+        };
+        let Some(base) = base else { return };
+        // Where its front-end said that it stands, it may not have been served yet.
+        if connection.session.base(index) != Some(base) {
+            connection.session.stopped_at(index, base);
+        }
+        if failed {
+            connection.session.failed(index);
+        }
+    }
+}
+
+/// Has a front-end say again what it said.
+fn replay(
+    connection: &mut Connection,
+    told: impl Iterator<Item = (Vec<u8>, Vec<Lent>)>,
+) -> Result<(), AdoptError> {
+    for told in told {
+        let frame = frame_of(told)?;
+        let refused = |reject: Reject<Refused<FrontEndError>>| AdoptError::Refused(reject.reason);
+        let message = connection.session.parse(&frame).map_err(|reject| refused(reject.into()))?;
+        // What it would answer was answered long ago.
+        connection
+            .session
+            .apply(message, frame.fds, false, &mut connection.front_end)
+            .map_err(refused)?;
+    }
+    Ok(())
+}
+
+/// The one message that bytes are.
+fn frame_of((bytes, mut fds): (Vec<u8>, Vec<Lent>)) -> Result<Frame<Lent>, AdoptError> {
+    let mut rest = &bytes[..];
+    let frame = Framer::default().push(&mut rest, &mut fds)?;
+    frame.filter(|_| rest.is_empty()).ok_or(AdoptError::NotOneFrame)
+}
