@@ -4,6 +4,7 @@
 
 use config::api::Answer;
 
+use crate::follow::Taken;
 use crate::manager::Manager;
 use crate::remote::Remote;
 use crate::remote::around::{Around, Next};
@@ -39,7 +40,11 @@ impl Manager {
     fn do_for_links(&mut self, next: Next) {
         match next {
             Next::Open(opening) => {
-                let is_here = self.take_locks(opening.device);
+                let taken = self.rooms.locks().take(opening.device);
+                if taken == Taken::Resized {
+                    self.links(|remote, around| remote.tell_clients(opening.device, around));
+                }
+                let is_here = taken != Taken::Not;
                 self.links(|remote, around| remote.open_for_client(opening, is_here, around));
             }
             Next::Remove(device) => self.remove_device(device, None),

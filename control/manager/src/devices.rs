@@ -107,6 +107,11 @@ impl Devices {
         self.values().find(named).map(|device| device.number)
     }
 
+    /// As [`Self::number_of`].
+    pub(crate) fn named_mut(&mut self, id: &str) -> Option<&mut Device> {
+        self.number_of(id).and_then(|number| self.get_mut(number))
+    }
+
     /// Of the images of these disks it is known what became of them: whoever waits for one asks now.
     pub(crate) fn hurry(&mut self, ids: &[String], now: Instant) {
         for device in self.values_mut().filter(|device| ids.contains(&device.facts.id)) {

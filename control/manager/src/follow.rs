@@ -14,6 +14,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::Instant;
 
 use backend::Disk;
+use config::Plan;
 use confine::Kind;
 use control::mode::Mode;
 use control::retry::Retry;
@@ -23,15 +24,18 @@ use tracing::{info, warn};
 use vhost_user::Message;
 
 use crate::bonds::Bonds;
-use crate::defects::{found, late};
+use crate::defects::found;
 use crate::device::Device;
+use crate::devices::Devices;
 use crate::disk::{DiskParts, follows};
 use crate::image::Found;
-use crate::manager::Manager;
 use crate::opening::not_open::NotOpen;
-use crate::opening::openers::Patience;
+use crate::opening::openers::{Openers, Patience};
 use crate::poll::{Poll, Token};
 use crate::queue::Queue;
+use crate::turn::Turn;
+use crate::unsynced::Unsynced;
+use crate::watch::Watch;
 
 /// Where the locks of such a disk are.
 pub(crate) enum Stand {
@@ -192,6 +196,42 @@ impl Device {
         }
     }
 
+    /// The locks of its disk are here. Whether it has another size.
+    fn has_come(&mut self, disk: Arc<Disk>, bonds: &Bonds) -> bool {
+        let Some(parts) = self.kind.disk_mut() else { return false };
+        let grew = disk.size_bytes() != parts.disk.size_bytes();
+        parts.was_empty |= disk.was_empty();
+        disk.count_on_from(&parts.disk);
+        parts.disk = disk;
+        parts.stand = follows(&parts.plan).then_some(Stand::Here);
+        let found = Found::of(&parts.disk, &parts.plan, bonds.boot());
+        parts.astray = None;
+        if parts.bond.find(found) {
+            // What its rings were served from is not what they would be served from now.
+            self.queues.iter_mut().for_each(Queue::forget_guest);
+        }
+        grew
+    }
+
+    /// Its disk was let go, or could not be. Whether it is gone; nothing: it is not over yet.
+    pub(crate) fn has_parted(&mut self) -> Option<bool> {
+        let was_served = self.queues.iter().any(Queue::was_attached);
+        let parts = self.kind.disk_mut()?;
+        let Some(Stand::Parting(parting)) = &parts.stand else { return None };
+        let kept = match parting.outcome.try_recv() {
+            Err(TryRecvError::Empty) => return None,
+            outcome => outcome.ok().flatten(),
+        };
+        let is_gone = kept.is_none();
+        parts.stand = Some(if is_gone { Stand::Away(None) } else { Stand::Here });
+        match kept {
+            Some(disk) => parts.disk = disk,
+            // From here on it is no new disk, wherever its guest goes.
+            None => parts.was_empty &= !was_served,
+        }
+        Some(is_gone)
+    }
+
     /// Whether a ring could start but for the locks of its disk.
     pub(crate) fn wants_to_start(&self) -> bool {
         let Some(id) = self.runner else { return false };
@@ -204,15 +244,37 @@ impl Device {
     }
 }
 
-impl Manager {
+/// Disks whose locks follow their rings, and what they reach.
+pub(crate) struct Locks<'a> {
+    pub(crate) turn: &'a mut Turn,
+    pub(crate) devices: &'a mut Devices,
+    pub(crate) poll: &'a Poll,
+    pub(crate) plan: &'a Plan,
+    pub(crate) bonds: &'a mut Bonds,
+    pub(crate) openers: &'a mut Openers,
+    pub(crate) unsynced: &'a Unsynced,
+    pub(crate) watch: &'a mut Watch,
+}
+
+/// What became of a wish for the locks of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// They are elsewhere.
+    Not,
+    /// They are here.
+    Here,
+    /// They are, and the disk is larger or smaller than it was. Its front-ends were told.
+    Resized,
+}
+
+impl Locks<'_> {
     /// Of the rings of a device, how many may start as far as the locks of its disk go: all or none. Takes
     /// the locks when one wants to start, and lets them go when none is there any more.
-    pub(crate) fn follow(&mut self, number: u32) -> u16 {
-        // A client that has not come back yet since another process took over has it nevertheless.
-        let is_clients = self.rooms.remote.is_clients(number);
-        let mode = self.mode();
-        let device = self.rooms.devices.get_mut(number);
-        let device = found!(self.rooms.turn.defects, device, "device whose rings may start");
+    ///
+    /// `is_clients`: a client has it, be it one that has not come back yet since another process took over.
+    pub(crate) fn follow(&mut self, number: u32, is_clients: bool, mode: Mode) -> u16 {
+        let device = self.devices.get_mut(number);
+        let device = found!(self.turn.defects, device, "device whose rings may start");
         let rings = device.facts.rings;
         let remote = device.kind.disk().and_then(|disk| disk.remote.as_ref());
         if remote.is_some_and(|remote| !remote.is_asked_for()) {
@@ -227,12 +289,12 @@ impl Manager {
         let wants = device.wants_to_start();
         let is_idle = device.attached().is_empty() && !device.is_started(None) && !is_clients;
         let Some(disk) = device.kind.disk_mut() else { return rings };
-        let now = self.rooms.turn.now();
+        let now = self.turn.now();
         let may_start = match &mut disk.stand {
             None => true,
-            Some(Stand::Here) => !is_idle || !disk.let_go(number, now, &self.rooms.poll),
+            Some(Stand::Here) => !is_idle || !disk.let_go(number, now, self.poll),
             Some(Stand::Parting(_)) => false,
-            Some(Stand::Away(_)) if wants => self.take_locks(number),
+            Some(Stand::Away(_)) if wants => self.take(number) != Taken::Not,
             Some(Stand::Away(asked)) => {
                 // With it goes what was being opened (`drop_unwanted`).
                 *asked = None;
@@ -243,28 +305,26 @@ impl Manager {
     }
 
     /// Asks for the locks of a disk, unless that was done a moment ago.
-    pub(crate) fn take_locks(&mut self, number: u32) -> bool {
-        let now = self.rooms.turn.now();
-        let parts = self.rooms.devices.get(number).and_then(|device| device.kind.disk());
+    pub(crate) fn take(&mut self, number: u32) -> Taken {
+        let now = self.turn.now();
+        let parts = self.devices.get(number).and_then(|device| device.kind.disk());
         // A client that asks for one that is gone is told so.
-        let Some(parts) = parts else { return false };
+        let Some(parts) = parts else { return Taken::Not };
         if parts.asks_at().is_some_and(|at| at > now) {
-            return false;
+            return Taken::Not;
         }
         let asked = match &parts.stand {
             Some(Stand::Away(Some((retry, _)))) => Some(*retry),
             _ => None,
         };
         let patience = if asked.is_some() { Patience::Again } else { Patience::Soon };
-        let taken = parts
-            .open_again(&parts.plan, &self.rooms.bonds, &mut self.rooms.openers, patience)
-            .and_then(|disk| {
-                let failure = disk
-                    .sync_failure_fd()
-                    .map(|fd| self.rooms.poll.add(fd, Token::Unsynced(number)));
+        let taken =
+            parts.open_again(&parts.plan, self.bonds, self.openers, patience).and_then(|disk| {
+                let failure =
+                    disk.sync_failure_fd().map(|fd| self.poll.add(fd, Token::Unsynced(number)));
                 let watched = failure.transpose().map(|_| Arc::clone(&disk));
                 watched.map_err(|e| {
-                    self.rooms.openers.let_go(&parts.plan, disk, None);
+                    self.openers.let_go(&parts.plan, disk, None);
                     NotOpen::Wrong(format!("it cannot be watched: {e}"))
                 })
             });
@@ -274,8 +334,7 @@ impl Manager {
                 if asked.is_some() {
                     info!(disk = id, "its image is free now");
                 }
-                self.has_come(number, disk);
-                true
+                self.has_come(number, disk)
             }
             Err(why) => {
                 if asked.is_none() {
@@ -283,80 +342,39 @@ impl Manager {
                 }
                 let retry = asked.unwrap_or_else(|| Retry::from(nanos_of(now)));
                 let asked = Some((retry.again(nanos_of(now)), why));
-                let parts = self.rooms.devices.disk_mut(number);
-                let parts = found!(self.rooms.turn.defects, parts, "disk whose locks do not come");
-                parts.stand = Some(Stand::Away(asked));
-                false
+                match self.devices.disk_mut(number) {
+                    Some(parts) => parts.stand = Some(Stand::Away(asked)),
+                    None => self.turn.defects.note("disk whose locks do not come"),
+                }
+                Taken::Not
             }
         }
     }
 
     /// The locks of a disk are here: what was written elsewhere meanwhile is found.
-    fn has_come(&mut self, number: u32, disk: Arc<Disk>) {
-        let parts = self.rooms.devices.disk_mut(number);
-        let parts = found!(self.rooms.turn.defects, parts, "disk whose locks have come");
-        let grew = disk.size_bytes() != parts.disk.size_bytes();
-        parts.was_empty |= disk.was_empty();
-        disk.count_on_from(&parts.disk);
-        parts.disk = disk;
-        parts.stand = follows(&parts.plan).then_some(Stand::Here);
-        self.has_found(number);
-        self.rooms.watch.wake();
-        let parts = self.rooms.devices.disk(number);
-        let parts = found!(self.rooms.turn.defects, parts, "disk whose locks have come");
-        self.rooms.unsynced.recall(parts);
-        if grew {
-            self.tell_capacity(number);
-        }
-    }
-
-    /// The image of a disk was opened anew: it may be another one.
-    fn has_found(&mut self, number: u32) {
-        let device = self.rooms.devices.get_mut(number);
-        let device = found!(self.rooms.turn.defects, device, "device whose image was opened anew");
-        let parts = device.kind.disk_mut();
-        let parts = found!(self.rooms.turn.defects, parts, "disk whose image was opened anew");
-        let found = Found::of(&parts.disk, &parts.plan, self.rooms.bonds.boot());
-        parts.astray = None;
-        if parts.bond.find(found) {
-            // What its rings were served from is not what they would be served from now.
-            device.queues.iter_mut().for_each(Queue::forget_guest);
-        }
-        self.rooms.devices.keep_begun(number, &mut self.rooms.bonds, &self.rooms.plan);
-    }
-
-    /// A disk was let go, or could not be.
-    pub(crate) fn has_parted(&mut self, number: u32) {
-        let Some(device) = self.rooms.devices.get_mut(number) else { return late("device") };
-        let was_served = device.queues.iter().any(Queue::was_attached);
-        let parts = found!(self.rooms.turn.defects, device.kind.disk_mut(), "disk that was let go");
-        let Some(Stand::Parting(parting)) = &parts.stand else { return late("parting") };
-        let kept = match parting.outcome.try_recv() {
-            Err(TryRecvError::Empty) => return,
-            outcome => outcome.ok().flatten(),
+    fn has_come(&mut self, number: u32, disk: Arc<Disk>) -> Taken {
+        let Some(device) = self.devices.get_mut(number) else {
+            self.turn.defects.note("disk whose locks have come");
+            return Taken::Here;
         };
-        let is_gone = kept.is_none();
-        parts.stand = Some(if is_gone { Stand::Away(None) } else { Stand::Here });
-        match kept {
-            Some(disk) => parts.disk = disk,
-            // From here on it is no new disk, wherever its guest goes.
-            None => parts.was_empty &= !was_served,
+        let grew = device.has_come(disk, self.bonds);
+        self.devices.keep_begun(number, self.bonds, self.plan);
+        self.watch.wake();
+        if let Some(device) = self.devices.get_mut(number) {
+            if let Some(parts) = device.kind.disk() {
+                self.unsynced.recall(parts);
+            }
+            if grew {
+                device.tell_capacity(self.turn);
+            }
         }
-        let connections: Vec<u32> = device.connections.keys().copied().collect();
-        let mode = self.mode();
-        for connection in connections {
-            self.rooms.front_ends(mode).come_back(number, connection);
-        }
-        self.rooms.turn.touch(number);
-        self.links(|remote, around| remote.export_has_parted(number, is_gone, around));
-        self.rooms.shut.retry_all(self.rooms.turn.now());
+        if grew { Taken::Resized } else { Taken::Here }
     }
 
-    /// Asks for locks whose time has come.
-    pub(crate) fn follow_due(&mut self, now: Instant) {
+    /// Has locks asked for whose time has come.
+    pub(crate) fn touch_due(&mut self) {
+        let now = self.turn.now();
         let due = |device: &&Device| device.asks_at().is_some_and(|at| at <= now);
-        let due: Vec<u32> =
-            self.rooms.devices.values().filter(due).map(|device| device.number).collect();
-        self.rooms.turn.touch_all(due);
+        self.turn.touch_all(self.devices.values().filter(due).map(|device| device.number));
     }
 }

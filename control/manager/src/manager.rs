@@ -222,6 +222,19 @@ impl Manager {
         }
     }
 
+    /// A disk was let go, or could not be.
+    fn has_parted(&mut self, number: u32) {
+        let Some(device) = self.rooms.devices.get_mut(number) else { return late("device") };
+        let Some(is_gone) = device.has_parted() else { return late("parting") };
+        let connections: Vec<u32> = device.connections.keys().copied().collect();
+        for connection in connections {
+            self.front_ends().come_back(number, connection);
+        }
+        self.rooms.turn.touch(number);
+        self.links(|remote, around| remote.export_has_parted(number, is_gone, around));
+        self.rooms.shut.retry_all(self.rooms.turn.now());
+    }
+
     /// All front-ends.
     pub(crate) fn front_ends(&mut self) -> FrontEnds<'_> {
         let mode = self.mode();
@@ -285,7 +298,8 @@ impl Manager {
             remote.follow_remote(number, around);
             remote.follow_nic(number, around);
         });
-        for index in 0..self.follow(number) {
+        let (is_clients, mode) = (self.rooms.remote.is_clients(number), self.mode());
+        for index in 0..self.rooms.locks().follow(number, is_clients, mode) {
             self.attach_if_ready(number, index);
         }
         self.announce_arrival(number);
@@ -370,7 +384,7 @@ impl Manager {
         self.balance(now);
         self.go_on_with_calls(now);
         self.rooms.switch_calls().answer_overdue();
-        self.follow_due(now);
+        self.rooms.locks().touch_due();
         let Rooms { watch, turn, devices, openers, .. } = &mut self.rooms;
         watch.look(turn, devices, openers);
         let told = self.rooms.look_at_guests();

@@ -20,6 +20,8 @@ use crate::opening::shut::Shut;
 use crate::poll::Token;
 use crate::reload_open::{Late, Prepared};
 use crate::remote::party::check_key;
+use crate::rights::given;
+use crate::rooms::Rooms;
 
 /// How long the answer waits for disks that take over from others.
 const TAKE_OVER_TIME_MAX: Duration = Duration::from_secs(10);
@@ -124,7 +126,7 @@ impl Manager {
         let mut difference = config::diff(&self.rooms.plan, &wanted);
         self.add_reopenings(&mut difference.changes, &wanted);
         check_links(&self.rooms.plan, &wanted)?;
-        self.check_rights(&difference.changes, &wanted)?;
+        given::check(&difference.changes, &wanted, &self.rooms.devices)?;
         let links = config::links_after(&self.rooms.plan, &wanted);
         self.check_exports(&difference.changes, &self.rooms.plan.links, &links)?;
         let beyond = self.check_resizes(&difference.changes)?;
@@ -179,7 +181,7 @@ impl Manager {
         let mut difference = config::diff(&self.rooms.plan, &wanted);
         self.add_reopenings(&mut difference.changes, &wanted);
         check_links(&self.rooms.plan, &wanted)?;
-        self.check_rights(&difference.changes, &wanted)?;
+        given::check(&difference.changes, &wanted, &self.rooms.devices)?;
         let links = config::links_after(&self.rooms.plan, &wanted);
         self.check_exports(&difference.changes, &self.rooms.plan.links, &links)?;
         let beyond = self.check_resizes(&difference.changes)?;
@@ -226,7 +228,8 @@ impl Manager {
         self.rooms.plan.sidecores.policies = wanted.sidecores.policies;
         self.rooms.plan.daemon.follow_rights(&wanted.daemon);
         self.rooms.services().set_changed(&difference.changes);
-        let mut undone = self.apply_rights(&difference.changes);
+        let Rooms { devices, plan, .. } = &mut self.rooms;
+        let mut undone = given::apply(&difference.changes, &mut self.listening, devices, plan);
         let late = self.serve_prepared(prepared, &mut done, &mut undone);
         // From when its images were waited for.
         let answer_by = Some(self.rooms.turn.tick() + TAKE_OVER_TIME_MAX);
@@ -285,8 +288,8 @@ impl Manager {
             match self.serve_device(device) {
                 // It listens where another one did that had no socket, or with the listener of the one before.
                 Ok(number) => {
-                    let put = self.put_rights_or_show(number);
-                    undone.extend(put.err().map(|error| error.to_string()));
+                    let put = self.rooms.devices.get_mut(number).map(given::put_or_show);
+                    undone.extend(put.and_then(Result::err).map(|error| error.to_string()));
                     self.rooms.turn.touch(number);
                 }
                 Err(error) => {

@@ -4,6 +4,8 @@
 //! in a folder into which nobody else can put a name (docs/decisions/0022). Not here: what is written
 //! (`config::spec`), and sockets themselves (`sockets`).
 
+pub(crate) mod given;
+
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,7 +13,6 @@ use std::path::Path;
 
 use config::api::{ApiError, ErrorKind};
 use config::spec::SocketRights;
-use config::{Change, Plan};
 use host::Accounts;
 use names::{Purpose, Refused, Socket, SocketPlace};
 use rustix::fs::{AtFlags, Gid, Mode, Uid, chmod, chownat, fstat, getxattr_query, removexattr};
@@ -19,11 +20,8 @@ use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, bind};
 use rustix::process::{getegid, geteuid, getgroups, umask};
 use rustix::thread::{CapabilitySet, capabilities};
-use tracing::warn;
 
-use crate::device::Device;
 use crate::kind::Facts;
-use crate::manager::Manager;
 use crate::sockets;
 
 /// Bits of a mode that this is about.
@@ -307,167 +305,6 @@ impl Rights {
         }
         Ok(())
     }
-}
-
-/// [`Rights::put`], or what leaves more as it is.
-type How = fn(&Rights, &Path) -> Result<(), RightsError>;
-
-impl Manager {
-    /// Has the socket of a device that runs be opened by those of its plan.
-    ///
-    /// # Errors
-    /// Why not, with the socket's name.
-    pub(crate) fn put_rights(&mut self, number: u32) -> Result<(), UngivenError> {
-        let put = self.put_device(number, Rights::put);
-        if put.is_ok()
-            && let Some(device) = self.rooms.devices.get_mut(number)
-        {
-            device.ungiven = None;
-        }
-        put
-    }
-
-    /// The same where no call is to be refused: until a reload can do it, that is shown.
-    ///
-    /// # Errors
-    /// As [`Self::put_rights`], with the device's name.
-    pub(crate) fn put_rights_or_show(&mut self, number: u32) -> Result<(), UngivenError> {
-        let put = self.put_rights(number);
-        self.show_ungiven(number, put)
-    }
-
-    fn show_ungiven(
-        &mut self,
-        number: u32,
-        put: Result<(), UngivenError>,
-    ) -> Result<(), UngivenError> {
-        let Err(error) = put else { return Ok(()) };
-        let Some(device) = self.rooms.devices.get_mut(number) else {
-            self.rooms.turn.defects.note("device whose socket was not given");
-            return Err(error);
-        };
-        let name = device.kind.plan().name();
-        device.ungiven = Some(format!(
-            "{error}; it is opened by those who could before, until that is put right and reloaded"
-        ));
-        warn!(device = device.facts.id, "is opened by those who could before: {error}");
-        Err(UngivenError::Named { name, source: Box::new(error) })
-    }
-
-    fn put_device(&mut self, number: u32, how: How) -> Result<(), UngivenError> {
-        let Some(device) = self.rooms.devices.get(number) else {
-            self.rooms.turn.defects.note("device whose socket is to be given");
-            return Ok(());
-        };
-        if device.listener().is_none() {
-            // It has them when it listens.
-            return Ok(());
-        }
-        let socket = &device.facts.socket;
-        let put = Rights::of(&device.facts.rights).and_then(|it| how(&it, Path::new(socket)));
-        put.map_err(|source| UngivenError::Device { socket: socket.clone(), source })
-    }
-
-    /// The same of the API's sockets.
-    fn put_api(&self, how: How) -> Result<(), UngivenError> {
-        let daemon = &self.rooms.plan.daemon;
-        let read = daemon.api_read.as_ref().map(|read| (read, daemon.api_read_rights()));
-        let read = read.filter(|_| self.listening.read.is_some());
-        for (path, written) in [(&daemon.api, daemon.api_rights())].into_iter().chain(read) {
-            let put = Rights::of(&written).and_then(|it| how(&it, Path::new(path)));
-            put.map_err(|source| UngivenError::Api { path: path.clone(), source })?;
-        }
-        Ok(())
-    }
-
-    /// After another process's sockets were taken over: its file may have been another.
-    pub(crate) fn keep_all_rights(&mut self) {
-        let put = self.put_api(Rights::keep);
-        self.listening.is_ungiven = put.is_err();
-        if let Err(error) = put {
-            warn!("{error}");
-        }
-        for number in self.rooms.devices.keys().copied().collect::<Vec<_>>() {
-            let put = self.put_device(number, Rights::keep);
-            // It is in the log, and shown.
-            let _ = self.show_ungiven(number, put);
-        }
-    }
-
-    /// That every user and group whom changes of a reload name is there, and that sockets can be given to them.
-    ///
-    /// # Errors
-    /// Whose is not, and where it is declared.
-    pub(crate) fn check_rights(&self, changes: &[Change], wanted: &Plan) -> Result<(), ApiError> {
-        let refuse = |whose: String, error: RightsError| {
-            let hint = "put that right and reload again; nothing was changed";
-            ApiError::new(ErrorKind::Refused, format!("{whose}: {error}"), hint)
-        };
-        for change in changes {
-            match change {
-                Change::SetApiRights => {
-                    let daemon = &wanted.daemon;
-                    let api = (daemon.api_rights(), Some(&daemon.api));
-                    for (rights, path) in
-                        [api, (daemon.api_read_rights(), daemon.api_read.as_ref())]
-                    {
-                        let given = check_at(&rights, path).and_then(|()| may_give(&rights, path));
-                        given.map_err(|error| refuse("[daemon]".to_string(), error))?;
-                    }
-                }
-                Change::Add(it) => check_at(&it.rights, Some(&it.socket))
-                    .map_err(|error| refuse(format!("disk {:?} ({})", it.id, it.origin), error))?,
-                Change::AddNic(it) => check_at(&it.rights, Some(&it.socket))
-                    .map_err(|error| refuse(format!("nic {:?} ({})", it.id, it.origin), error))?,
-                Change::SetRights { kind, id } => {
-                    let disk = wanted.disk(id).map(|it| (&it.rights, &it.socket, &it.origin));
-                    let nic = || wanted.nic(id).map(|it| (&it.rights, &it.socket, &it.origin));
-                    let Some((rights, socket, origin)) = disk.or_else(nic) else { continue };
-                    // What has no socket now is given it when it listens.
-                    let device = self
-                        .rooms
-                        .devices
-                        .number_of(id)
-                        .and_then(|number| self.rooms.devices.get(number));
-                    let listens = device.is_some_and(|device| device.listener().is_some());
-                    check_at(rights, Some(socket))
-                        .and_then(|()| may_give(rights, listens.then_some(socket)))
-                        .map_err(|error| refuse(format!("{kind} {id:?} ({origin})"), error))?;
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Puts into force what [`Self::check_rights`] found possible, and what could not be done before; the plan is in
-    /// force. What could not be done, in words.
-    pub(crate) fn apply_rights(&mut self, changes: &[Change]) -> Vec<String> {
-        let mut failed = Vec::new();
-        if self.listening.is_ungiven || changes.contains(&Change::SetApiRights) {
-            let put = self.put_api(Rights::put);
-            self.listening.is_ungiven = put.is_err();
-            if let Err(error) = put {
-                warn!("{error}");
-                failed.push(error.to_string());
-            }
-        }
-        let set = |device: &Device| {
-            let is_it = |change: &Change| matches!(change, Change::SetRights { id, .. } if *id == device.facts.id);
-            let is_due = device.ungiven.is_some() || changes.iter().any(is_it);
-            (is_due && !device.is_going()).then_some(device.number)
-        };
-        let due: Vec<u32> = self.rooms.devices.values().filter_map(set).collect();
-        let put = due.into_iter().filter_map(|number| self.put_rights_or_show(number).err());
-        failed.extend(put.map(|error| error.to_string()));
-        failed
-    }
-}
-
-/// That this process may give a socket there to those who are written, if there is one.
-fn may_give(written: &SocketRights, path: Option<&String>) -> Result<(), RightsError> {
-    let Some(path) = path else { return Ok(()) };
-    Rights::of(written)?.check_may_give(Path::new(path))
 }
 
 /// That its users and groups are there, and that its socket could be given to them.

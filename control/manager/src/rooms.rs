@@ -16,6 +16,7 @@ use crate::calls::waiting::Waiting;
 use crate::defects::{found, late};
 use crate::devices::Devices;
 use crate::failures;
+use crate::follow::Locks;
 use crate::front_ends::FrontEnds;
 use crate::guests::{self, Guests};
 use crate::idle_peers;
@@ -167,6 +168,12 @@ impl Rooms {
     fn moves(&mut self) -> (&mut Moves, moves::Around<'_>) {
         let Rooms { moves, turn, devices, cores, .. } = self;
         (moves, moves::Around { turn, devices, cores })
+    }
+
+    /// Disks whose locks follow their rings.
+    pub(crate) fn locks(&mut self) -> Locks<'_> {
+        let Rooms { turn, devices, poll, plan, bonds, openers, unsynced, watch, .. } = self;
+        Locks { turn, devices, poll, plan, bonds, openers, unsynced, watch }
     }
 
     /// How queues are served, and what they are counted on.

@@ -21,6 +21,7 @@ use crate::manager::Manager;
 use crate::opening::not_open::{NotOpen, refused_with};
 use crate::opening::openers::Patience;
 use crate::opening::shut::Shut;
+use crate::rights::given;
 use crate::rights::{Rights, check_at, refused_rights};
 
 /// Characters of a name in the log, which may be any text; one that a disk can have is as short.
@@ -113,9 +114,7 @@ impl Manager {
             self.set_plan(before);
             return Err(not_kept(&error, UNDONE));
         }
-        if has_others
-            && let Some(Err(error)) = self.rooms.devices.number_of(id).map(|it| self.put_rights(it))
-        {
+        if has_others && let Some(Err(error)) = self.rooms.devices.named_mut(id).map(given::put) {
             self.set_plan(before);
             self.rooms
                 .state
@@ -320,7 +319,7 @@ impl Manager {
     }
 
     /// The capacity of a disk is another now: whoever has it is told.
-    pub(crate) fn tell_capacity(&mut self, number: u32) {
+    fn tell_capacity(&mut self, number: u32) {
         let device = self.rooms.devices.get_mut(number);
         let device = found!(self.rooms.turn.defects, device, "device with another capacity");
         device.tell_capacity(&mut self.rooms.turn);

@@ -18,6 +18,7 @@ use crate::network::plugs::Home;
 use crate::network::reload::Hosts;
 use crate::network::travel::Begun;
 use crate::opening::not_open::{NotOpen, refused_with};
+use crate::rights::given;
 use crate::rights::{Rights, refused_rights};
 
 impl Manager {
@@ -144,9 +145,7 @@ impl Manager {
             return Err(not_kept(&error, UNDONE));
         }
         let has_others = before.rights != after.rights;
-        if has_others
-            && let Some(Err(error)) = self.rooms.devices.number_of(id).map(|it| self.put_rights(it))
-        {
+        if has_others && let Some(Err(error)) = self.rooms.devices.named_mut(id).map(given::put) {
             self.rooms.nic_calls().set_plan(before);
             self.keep_until_restart()?;
             return Err(refused_rights(error));

@@ -21,6 +21,7 @@ use crate::network::uplink::Uplink;
 use crate::queue::Queue;
 use crate::reload::Reloading;
 use crate::remote::Remote;
+use crate::rights::given;
 use crate::rooms::Rooms;
 use crate::upgrade::error::{HeirError, SeatError, SettleError, TakeBackError, UpgradeError};
 use crate::upgrade::estate::DeviceEstate;
@@ -248,7 +249,7 @@ impl Manager {
             let Some(device) = self.rooms.devices.get_mut(*number) else { continue };
             device.find_rings();
             if device.fence(&mut self.rooms.openers) {
-                self.take_locks(*number);
+                self.rooms.locks().take(*number);
             }
         }
         self.send_all_out();
@@ -408,7 +409,7 @@ impl Manager {
     fn be_watched(&mut self, heir: Heir) {
         let format = self.rooms.estate.as_ref().map_or(0, |estate| estate.format);
         if format < WITH_GUARD {
-            self.keep_all_rights();
+            given::keep_all(&mut self.listening, &mut self.rooms.devices, &self.rooms.plan);
             return (self.rooms.options.settled)();
         }
         let probation = Probation::begin(heir, &self.rooms.poll, self.rooms.turn.tick());
@@ -436,6 +437,6 @@ impl Manager {
         probation.end(&self.rooms.poll);
         (self.rooms.options.settled)();
         // Not before: it looks into folders of users, who may make whoever looks there wait.
-        self.keep_all_rights();
+        given::keep_all(&mut self.listening, &mut self.rooms.devices, &self.rooms.plan);
     }
 }

@@ -1,0 +1,152 @@
+//! Sockets that are there, given to those of their plans: of devices that run, and of the API.
+//!
+//! Not here: what giving is (`rights`), and a socket that is made (`device`). Called by operators' calls, a reload,
+//! and whoever takes over.
+
+use std::path::Path;
+
+use config::api::{ApiError, ErrorKind};
+use config::spec::SocketRights;
+use config::{Change, Plan};
+use tracing::warn;
+
+use super::{Rights, RightsError, UngivenError, check_at};
+use crate::api::Listening;
+use crate::device::Device;
+use crate::devices::Devices;
+
+/// [`Rights::put`], or what leaves more as it is.
+type How = fn(&Rights, &Path) -> Result<(), RightsError>;
+
+/// Has the socket of a device that runs be opened by those of its plan.
+///
+/// # Errors
+/// Why not, with the socket's name.
+pub(crate) fn put(device: &mut Device) -> Result<(), UngivenError> {
+    let put = put_as(device, Rights::put);
+    if put.is_ok() {
+        device.ungiven = None;
+    }
+    put
+}
+
+/// The same where no call is to be refused: until a reload can do it, that is shown.
+///
+/// # Errors
+/// As [`put`], with the device's name.
+pub(crate) fn put_or_show(device: &mut Device) -> Result<(), UngivenError> {
+    let put = put(device);
+    show(device, put)
+}
+
+fn show(device: &mut Device, put: Result<(), UngivenError>) -> Result<(), UngivenError> {
+    let Err(error) = put else { return Ok(()) };
+    device.ungiven = Some(format!(
+        "{error}; it is opened by those who could before, until that is put right and reloaded"
+    ));
+    warn!(device = device.facts.id, "is opened by those who could before: {error}");
+    Err(UngivenError::Named { name: device.kind.plan().name(), source: Box::new(error) })
+}
+
+fn put_as(device: &Device, how: How) -> Result<(), UngivenError> {
+    if device.listener().is_none() {
+        // It has them when it listens.
+        return Ok(());
+    }
+    let socket = &device.facts.socket;
+    let put = Rights::of(&device.facts.rights).and_then(|it| how(&it, Path::new(socket)));
+    put.map_err(|source| UngivenError::Device { socket: socket.clone(), source })
+}
+
+/// The same of the API's sockets. Why that could not be done is written into the log, and remembered.
+fn put_api(listening: &mut Listening, plan: &Plan, how: How) -> Result<(), UngivenError> {
+    let daemon = &plan.daemon;
+    let read = daemon.api_read.as_ref().map(|read| (read, daemon.api_read_rights()));
+    let read = read.filter(|_| listening.read.is_some());
+    let mut sockets = [(&daemon.api, daemon.api_rights())].into_iter().chain(read);
+    let put = sockets.try_for_each(|(path, written)| {
+        let put = Rights::of(&written).and_then(|it| how(&it, Path::new(path)));
+        put.map_err(|source| UngivenError::Api { path: path.clone(), source })
+    });
+    listening.is_ungiven = put.is_err();
+    put.inspect_err(|error| warn!("{error}"))
+}
+
+/// After another process's sockets were taken over: its file may have been another.
+pub(crate) fn keep_all(listening: &mut Listening, devices: &mut Devices, plan: &Plan) {
+    // It is in the log, and shown.
+    let _ = put_api(listening, plan, Rights::keep);
+    for device in devices.values_mut() {
+        let put = put_as(device, Rights::keep);
+        let _ = show(device, put);
+    }
+}
+
+/// That every user and group whom changes of a reload name is there, and that sockets can be given to them.
+///
+/// # Errors
+/// Whose is not, and where it is declared.
+pub(crate) fn check(changes: &[Change], wanted: &Plan, devices: &Devices) -> Result<(), ApiError> {
+    let refuse = |whose: String, error: RightsError| {
+        let hint = "put that right and reload again; nothing was changed";
+        ApiError::new(ErrorKind::Refused, format!("{whose}: {error}"), hint)
+    };
+    for change in changes {
+        match change {
+            Change::SetApiRights => {
+                let daemon = &wanted.daemon;
+                let api = (daemon.api_rights(), Some(&daemon.api));
+                for (rights, path) in [api, (daemon.api_read_rights(), daemon.api_read.as_ref())] {
+                    let given = check_at(&rights, path).and_then(|()| may_give(&rights, path));
+                    given.map_err(|error| refuse("[daemon]".to_string(), error))?;
+                }
+            }
+            Change::Add(it) => check_at(&it.rights, Some(&it.socket))
+                .map_err(|error| refuse(format!("disk {:?} ({})", it.id, it.origin), error))?,
+            Change::AddNic(it) => check_at(&it.rights, Some(&it.socket))
+                .map_err(|error| refuse(format!("nic {:?} ({})", it.id, it.origin), error))?,
+            Change::SetRights { kind, id } => {
+                let disk = wanted.disk(id).map(|it| (&it.rights, &it.socket, &it.origin));
+                let nic = || wanted.nic(id).map(|it| (&it.rights, &it.socket, &it.origin));
+                let Some((rights, socket, origin)) = disk.or_else(nic) else { continue };
+                // What has no socket now is given it when it listens.
+                let device = devices.number_of(id).and_then(|number| devices.get(number));
+                let listens = device.is_some_and(|device| device.listener().is_some());
+                check_at(rights, Some(socket))
+                    .and_then(|()| may_give(rights, listens.then_some(socket)))
+                    .map_err(|error| refuse(format!("{kind} {id:?} ({origin})"), error))?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Puts into force what [`check`] found possible, and what could not be done before; the plan is in force. What could
+/// not be done, in words.
+pub(crate) fn apply(
+    changes: &[Change],
+    listening: &mut Listening,
+    devices: &mut Devices,
+    plan: &Plan,
+) -> Vec<String> {
+    let mut failed = Vec::new();
+    if listening.is_ungiven || changes.contains(&Change::SetApiRights) {
+        let put = put_api(listening, plan, Rights::put);
+        failed.extend(put.err().map(|error| error.to_string()));
+    }
+    let is_due = |device: &&mut Device| {
+        let is_it = |change: &Change| matches!(change, Change::SetRights { id, .. } if *id == device.facts.id);
+        let is_due = device.ungiven.is_some() || changes.iter().any(is_it);
+        is_due && !device.is_going()
+    };
+    let put = devices.values_mut().filter(is_due).filter_map(|device| put_or_show(device).err());
+    failed.extend(put.map(|error| error.to_string()));
+    failed
+}
+
+/// That this process may give a socket there to those who are written, if there is one.
+fn may_give(written: &SocketRights, path: Option<&String>) -> Result<(), RightsError> {
+    let Some(path) = path else { return Ok(()) };
+    Rights::of(written)?.check_may_give(Path::new(path))
+}
