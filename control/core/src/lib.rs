@@ -16,6 +16,7 @@
 //! | [`port`] | where a NIC is plugged in, and where it is going with all of its queues |
 //! | [`moves`] | moves that are under way, and who waits for them |
 //! | [`placement`] | which sidecore something goes to |
+//! | [`reload`] | the file read again: what is waited for, and when that is answered |
 //! | [`retry`] | whether a device that could not be opened is tried again, and when |
 //! | [`uplink`] | who has the descriptors of a port that leads to the host, and what becomes of it |
 //! | [`shard`] | whether a sidecore has a seat of a link, and whether a client has a disk by it |
@@ -31,6 +32,7 @@ pub mod moves;
 pub mod placement;
 pub mod port;
 pub mod queue;
+pub mod reload;
 pub mod retry;
 pub mod shard;
 pub mod upgrade;

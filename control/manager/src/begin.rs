@@ -30,6 +30,7 @@ use crate::network::Network;
 use crate::opening::openers::Openers;
 use crate::opening::shut::{Alike, Shut, ShutDevices, alike};
 use crate::poll::{Poll, Token};
+use crate::reload::Reloading;
 use crate::remote::Remote;
 use crate::rights::Rights;
 use crate::rooms::Rooms;
@@ -160,7 +161,7 @@ fn begin(
     };
     let manager = Manager {
         rooms,
-        reloading: None,
+        reloading: Reloading::default(),
         succession: Succession::default(),
         drain: Drain::default(),
         listening,

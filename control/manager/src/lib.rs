@@ -13,8 +13,8 @@
 //! | `idle_peers` | front-ends that never come to a request |
 //! | `stalls`, `failures` | disks whose requests wait; whose guests are given errors |
 //! | `calls` | what operators ask for |
-//! | `reload`, `reload_open`, `network::reload` | the file read again: the order of it, what is opened before anything is changed, switches and NICs |
-//! | `effects` | what a change does to guests, and whether it is done |
+//! | `reload`, `network::reload` | the file read again; switches and NICs of it |
+//! | `in_use`, `sizes` | which devices guests have; what size a disk may have |
 //! | `daemon_view` | the daemon itself, for operators |
 //! | `turn` | the time of a turn, and whom it touched |
 //! | `devices` | those that are open, by number |
@@ -55,7 +55,6 @@ mod defects;
 mod device;
 mod devices;
 mod disk;
-mod effects;
 mod failures;
 mod follow;
 mod frame_socket;
@@ -65,6 +64,7 @@ mod guests;
 mod idle_peers;
 mod image;
 mod images;
+mod in_use;
 mod kind;
 mod lent;
 mod log_rate;
@@ -74,12 +74,12 @@ mod opening;
 mod poll;
 mod queue;
 mod reload;
-mod reload_open;
 mod remote;
 mod rights;
 mod rooms;
 mod service;
 mod sidecores;
+mod sizes;
 mod sockets;
 mod stalls;
 mod start;

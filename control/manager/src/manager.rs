@@ -41,7 +41,7 @@ pub(crate) const INBOX_INTERVAL: Duration = Duration::from_millis(1);
 pub(crate) struct Manager {
     pub(crate) rooms: Rooms,
     /// A reload that waits until what it removes is gone.
-    pub(crate) reloading: Option<Reloading>,
+    pub(crate) reloading: Reloading,
     /// Another process is to take over, or this one has.
     pub(crate) succession: Succession,
     /// Whether queues and ports are with the sidecores, or another process is told where they are.
@@ -130,7 +130,7 @@ impl Manager {
     fn wait_time(&self) -> Option<Duration> {
         let retries = self.rooms.devices.values().filter_map(Device::due_at);
         let shut = self.rooms.shut.due_at();
-        let reload = self.reloading.as_ref().and_then(Reloading::due_at);
+        let reload = self.reloading.due_at();
         let answers = self.rooms.waiting.due_at();
         let due = retries.chain(answers).chain(shut).chain(reload).chain(self.stop_by);
         let uplinks = self.rooms.network.due_at();
@@ -428,7 +428,7 @@ impl Manager {
         self.rooms.waiting.clear();
         self.rooms.moves.answer_nobody();
         self.rooms.network.answer_nobody();
-        self.reloading = None;
+        self.reloading.forget();
     }
 
     /// Threads that open and close images have something to say.

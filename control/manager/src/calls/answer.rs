@@ -14,6 +14,7 @@ use crate::calls::waiting::Next;
 use crate::calls::{Answered, UNDONE, check_origin, not_kept};
 use crate::defects::{found, late};
 use crate::device::Device;
+use crate::in_use::InUse;
 use crate::kind::Kind;
 use crate::manager::Manager;
 use crate::remote::Remote;
@@ -36,7 +37,8 @@ impl Manager {
             Call::Version => reply.answer(Ok(self.version())),
             Call::Reload { force } => self.reload(Some(reply), force),
             Call::ShowReload => {
-                reply.answer(self.reload_dry().map(Answer::Reloaded));
+                let view = self.reloading.dry(self.mode(), &mut self.rooms);
+                reply.answer(view.map(Answer::Reloaded));
             }
             Call::Upgrade => self.begin_upgrade(reply),
             Call::AddDisk(spec) => self.add_when_open(spec, reply),
@@ -47,7 +49,7 @@ impl Manager {
             Call::ResizeDisk { id, resize, force } => self.resize(&id, &resize, force, reply),
             Call::RemoveDisk { id, force } => {
                 let may = self.check_made_by_api(&id);
-                match may.and_then(|()| self.check_unused("disk", &id, force)) {
+                match may.and_then(|()| in_use(&self.rooms).check_unused("disk", &id, force)) {
                     Ok(()) => self.remove(&id, reply),
                     Err(error) => reply.answer(Err(error)),
                 }
@@ -117,7 +119,7 @@ impl Manager {
             }
             Call::RemoveNic { id, force } => {
                 let may = self.check_nic_made_by_api(&id);
-                match may.and_then(|()| self.check_unused("nic", &id, force)) {
+                match may.and_then(|()| in_use(&self.rooms).check_unused("nic", &id, force)) {
                     Ok(()) => return self.remove(&id, reply),
                     Err(error) => Err(error),
                 }
@@ -353,4 +355,8 @@ fn not_moved(problems: &Problems<Stay>) -> Option<String> {
     };
     let texts: Vec<String> = problems.iter().map(text).collect();
     (!texts.is_empty()).then(|| texts.join("; "))
+}
+
+fn in_use(rooms: &Rooms) -> InUse<'_> {
+    InUse { devices: &rooms.devices, remote: &rooms.remote }
 }

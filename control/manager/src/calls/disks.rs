@@ -19,10 +19,14 @@ use crate::images::{source_of, waits_of};
 use crate::kind::{DevicePlan, Facts};
 use crate::manager::Manager;
 use crate::opening::not_open::{NotOpen, refused_with};
+use crate::opening::open::Socket;
 use crate::opening::openers::Patience;
 use crate::opening::shut::Shut;
+use crate::reload::check_socket;
 use crate::rights::given;
 use crate::rights::{Rights, check_at, refused_rights};
+use crate::rooms::Rooms;
+use crate::sizes::Sizes;
 
 /// Characters of a name in the log, which may be any text; one that a disk can have is as short.
 const ID_SHOWN_MAX: usize = 64;
@@ -44,7 +48,7 @@ impl Manager {
         let plan = self.rooms.plan.disk_from_api(spec)?;
         check_at(&plan.rights, Some(&plan.socket)).map_err(refused_rights)?;
         let id = plan.id.clone();
-        self.check_free_socket(&DevicePlan::Disk(plan))
+        check_socket(&DevicePlan::Disk(plan), &self.rooms.plan, |_| false)
             .map_err(|why| refused_with(&format!("disk {id:?}"), &why, "name another socket"))
     }
 
@@ -76,7 +80,7 @@ impl Manager {
         let refused = |error: NotOpen| {
             refused_with(&format!("disk {id:?}"), &error, "name another image or socket")
         };
-        match self.open_device(DevicePlan::Disk(plan.clone())) {
+        match DevicePlan::Disk(plan.clone()).open(Socket::Own, &mut self.rooms) {
             Ok(device) => {
                 self.serve_device(device).map_err(refused)?;
             }
@@ -131,7 +135,8 @@ impl Manager {
 
     pub(crate) fn resize(&mut self, id: &str, resize: &DiskResize, force: bool, reply: Reply) {
         let begun = self.made_by_api(id).and_then(|number| {
-            self.check_resize(id, resize.size.0, force)?;
+            let Rooms { devices, remote, openers, .. } = &mut self.rooms;
+            Sizes { devices, remote, openers }.check(id, resize.size.0, force)?;
             self.begin_resize(number, resize.size)
         });
         match begun {
@@ -264,7 +269,7 @@ impl Manager {
         let disk = self.rooms.devices.disk_mut(number);
         let disk = found!(self.rooms.turn.defects, disk, "disk that is not resized");
         disk.unresized = Some(format!("{told}; `sidecore reload` tries it again"));
-        self.is_undone(number, format!("{name}{told}"));
+        self.reloading.not_resized(number, format!("{name}{told}"));
     }
 
     /// An operator has the guest of a disk go on with the image that is there.

@@ -18,6 +18,7 @@ use crate::network::plugs::Home;
 use crate::network::reload::Hosts;
 use crate::network::travel::Begun;
 use crate::opening::not_open::{NotOpen, refused_with};
+use crate::opening::open::Socket;
 use crate::rights::given;
 use crate::rights::{Rights, refused_rights};
 
@@ -110,14 +111,14 @@ impl Manager {
     /// A NIC on what was opened for it.
     ///
     /// # Errors
-    /// As [`Self::open_device`]; what was opened is closed then.
+    /// As [`DevicePlan::open`]; what was opened is closed then.
     pub(crate) fn open_nic_on(
         &mut self,
         plan: NicPlan,
         opened: Option<HostPorts>,
     ) -> Result<Device, NotOpen> {
         let host = plan.host().cloned();
-        match self.open_device(DevicePlan::Nic(plan)) {
+        match DevicePlan::Nic(plan).open(Socket::Own, &mut self.rooms) {
             Ok(mut device) => {
                 if let Some(nic) = device.kind.nic_mut() {
                     nic.bring(opened);

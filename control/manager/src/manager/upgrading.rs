@@ -19,7 +19,7 @@ use crate::device::Device;
 use crate::network::announce::has_stayed;
 use crate::network::uplink::Uplink;
 use crate::queue::Queue;
-use crate::reload::Reloading;
+use crate::reload;
 use crate::remote::Remote;
 use crate::rights::given;
 use crate::rooms::Rooms;
@@ -70,7 +70,7 @@ impl Manager {
         if self.mode().is_stopping() {
             return Err(busy("the daemon is being stopped"));
         }
-        self.check_file()?;
+        reload::check_file(&mut self.rooms)?;
         let kept = self.rooms.state.keep(&self.rooms.plan);
         kept.map_err(|error| refused(&UpgradeError::Keep(error)))
     }
@@ -135,7 +135,7 @@ impl Manager {
                 return None;
             }
         }
-        let reload = self.reloading.as_ref().is_some_and(Reloading::is_asked);
+        let reload = self.reloading.is_asked();
         let under_way = reload.then_some("a reload").or_else(|| what_must_end(&self.rooms));
         if let Some(what) = under_way {
             if self.succession.upgrade().is_some_and(|upgrade| upgrade.is_due(now)) {

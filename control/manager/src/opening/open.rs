@@ -23,6 +23,7 @@ use crate::manager::Manager;
 use crate::network::nic::NicParts;
 use crate::poll::{DEVICES_END, Token};
 use crate::rights::Rights;
+use crate::rooms::Rooms;
 use crate::sockets;
 use crate::upgrade::estate::DeviceEstate;
 
@@ -35,33 +36,22 @@ pub(crate) enum Socket {
     OfAnother,
 }
 
-impl Manager {
+impl DevicePlan {
     /// Opens a device and its socket, outside of the plan and of the loop.
     ///
     /// # Errors
     /// Why not; nothing was changed.
-    pub(crate) fn open_device(&mut self, plan: DevicePlan) -> Result<Device, NotOpen> {
-        self.open_device_with(plan, Socket::Own)
-    }
-
-    /// The same, with a socket of its own or without.
-    ///
-    /// # Errors
-    /// As [`Self::open_device`].
-    pub(crate) fn open_device_with(
-        &mut self,
-        plan: DevicePlan,
-        socket: Socket,
-    ) -> Result<Device, NotOpen> {
-        let number = self.rooms.devices.next_number();
+    pub(crate) fn open(self, socket: Socket, rooms: &mut Rooms) -> Result<Device, NotOpen> {
+        let plan = self;
+        let number = rooms.devices.next_number();
         if number >= DEVICES_END {
             let all = "this daemon has made all the devices it can name; restart it";
             return Err(NotOpen::Wrong(all.to_string()));
         }
-        let inherited = self.rooms.estate.as_mut().and_then(|estate| estate.device_of(&plan));
+        let inherited = rooms.estate.as_mut().and_then(|estate| estate.device_of(&plan));
         let promise = match &inherited {
-            Some(_) => self.rooms.bounds.promise_again(&plan),
-            None => self.rooms.bounds.promise(&plan).map_err(NotOpen::wrong)?,
+            Some(_) => rooms.bounds.promise_again(&plan),
+            None => rooms.bounds.promise(&plan).map_err(NotOpen::wrong)?,
         };
         let runs = |device: &&mut DeviceEstate| {
             device.connections.iter().any(|connection| connection.runs)
@@ -83,103 +73,95 @@ impl Manager {
         let disk = disk.filter(|_| !plan.disk().is_some_and(is_remote));
         let mut device = match (plan, disk) {
             (DevicePlan::Disk(plan), Some((handles, facts))) => {
-                let mut parts = DiskParts::inherit(plan, &facts, handles, &self.rooms.bonds)?;
-                self.rooms.unsynced.recall(&parts);
+                let mut parts = DiskParts::inherit(plan, &facts, handles, &rooms.bonds)?;
+                rooms.unsynced.recall(&parts);
                 // Now, and not when its rings stand still.
                 if has_guest && let Some(image) = parts.bond.inherit() {
-                    self.rooms.devices.keep_image(
-                        &parts.plan.id,
-                        &image,
-                        &mut self.rooms.bonds,
-                        &self.rooms.plan,
-                    );
+                    rooms.devices.keep_image(&parts.plan.id, &image, &mut rooms.bonds, &rooms.plan);
                 }
                 Device::new(number, Facts::from(&parts.plan), Kind::Disk(parts))
             }
-            (DevicePlan::Disk(plan), None) => self.open_disk(number, plan)?,
+            (DevicePlan::Disk(plan), None) => open_disk(number, plan, rooms)?,
             (DevicePlan::Nic(plan), _) => {
                 let parts = NicParts::new(plan, None);
                 is_up.into_iter().for_each(|is_up| parts.live.set_up(is_up));
                 Device::new(number, Facts::from(&parts.plan), Kind::Nic(parts))
             }
         };
-        if self.rooms.plan.link_of(&device.facts.id).is_some() {
+        if rooms.plan.link_of(&device.facts.id).is_some() {
             device.export();
         }
         listener.into_iter().for_each(|listener| device.listen_at(listener));
         device.promise = Some(promise);
-        device.closer = Closer::counted_in(self.rooms.bounds.waiting());
-        if let Err(why) = self.open_socket(&mut device, socket) {
-            device.close_image(&mut self.rooms.openers, None);
+        device.closer = Closer::counted_in(rooms.bounds.waiting());
+        if let Err(why) = open_socket(&mut device, socket, rooms.estate.is_some()) {
+            device.close_image(&mut rooms.openers, None);
             return Err(why);
         }
-        self.rooms.devices.use_number();
+        rooms.devices.use_number();
         Ok(device)
     }
+}
 
-    /// Has a device that was opened listen, if it is to have a socket of its own that it has not.
-    fn open_socket(&self, device: &mut Device, socket: Socket) -> Result<(), NotOpen> {
-        let listens = device.facts.mode == Mode::Listen && !device.kind.is_off();
-        let listens = listens && !device.is_exported() && socket == Socket::Own;
-        let path = Path::new(&device.facts.socket);
-        let of_socket = |error: &dyn fmt::Display| {
-            NotOpen::Wrong(format!("its socket {}: {error}", path.display()))
-        };
-        // Also of an heir's, which is to be found wrong before it serves.
-        let rights = Rights::of(&device.facts.rights).map_err(|e| of_socket(&e))?;
-        if socket == Socket::OfAnother {
-            let given = rights.check_place(path).and_then(|()| rights.check_may_give(path));
-            given.map_err(|e| of_socket(&e))?;
-        }
-        // An heir makes no socket that its predecessor has not: it listens when it serves.
-        if listens && device.listener().is_none() && self.rooms.estate.is_none() {
-            let listener = sockets::open_listener(path, &rights).map_err(|e| of_socket(&e))?;
-            device.listen_at(listener);
-        }
-        Ok(())
+/// Has a device that was opened listen, if it is to have a socket of its own that it has not.
+fn open_socket(device: &mut Device, socket: Socket, is_heir: bool) -> Result<(), NotOpen> {
+    let listens = device.facts.mode == Mode::Listen && !device.kind.is_off();
+    let listens = listens && !device.is_exported() && socket == Socket::Own;
+    let path = Path::new(&device.facts.socket);
+    let of_socket = |error: &dyn fmt::Display| {
+        NotOpen::Wrong(format!("its socket {}: {error}", path.display()))
+    };
+    // Also of an heir's, which is to be found wrong before it serves.
+    let rights = Rights::of(&device.facts.rights).map_err(|e| of_socket(&e))?;
+    if socket == Socket::OfAnother {
+        let given = rights.check_place(path).and_then(|()| rights.check_may_give(path));
+        given.map_err(|e| of_socket(&e))?;
     }
+    // An heir makes no socket that its predecessor has not: it listens when it serves.
+    if listens && device.listener().is_none() && !is_heir {
+        let listener = sockets::open_listener(path, &rights).map_err(|e| of_socket(&e))?;
+        device.listen_at(listener);
+    }
+    Ok(())
+}
 
-    fn open_disk(&mut self, number: u32, plan: DiskPlan) -> Result<Device, NotOpen> {
-        if matches!(plan.source, Source::Remote { .. }) {
-            let facts = Facts::from(&plan);
-            let mut parts = self
-                .links(|remote, around| remote.open_remote(plan, around))?
-                .bound(&self.rooms.bonds);
-            let is_lost = self.rooms.unsynced.recall(&parts);
-            if let Some(remote) = &mut parts.remote {
-                remote.set_lost(is_lost);
-            }
-            return Ok(Device::new(number, facts, Kind::Disk(parts)));
-        }
-        // A disk that was made once is not made again: whoever removed or unmounted its image is told.
-        let shut = self.rooms.shut.named(&plan.id);
-        let is_new = shut.is_some_and(Shut::is_new);
-        let is_kept =
-            plan.origin == Origin::Api && self.rooms.plan.disk(&plan.id).is_some() && !is_new;
-        let is_tried_again = shut.is_some();
-        let patience = if is_tried_again { Patience::Again } else { Patience::First };
+fn open_disk(number: u32, plan: DiskPlan, rooms: &mut Rooms) -> Result<Device, NotOpen> {
+    if matches!(plan.source, Source::Remote { .. }) {
         let facts = Facts::from(&plan);
-        let opened =
-            DiskParts::open(plan, is_kept, &self.rooms.bonds, &mut self.rooms.openers, patience);
-        let parts = opened.map_err(|error| match error {
-            (NotOpen::Ours(text), Some(file)) => {
-                NotOpen::Ours(self.rooms.devices.name_holder(text, file))
-            }
-            (error, _) => error,
-        })?;
-        if let Some(ours) = self.rooms.devices.shares_unlocked(&parts) {
-            self.rooms.openers.let_go(&parts.plan, parts.disk, None);
-            return Err(ours);
+        let (remote, mut around) = rooms.links();
+        let mut parts = remote.open_remote(plan, &mut around)?.bound(&rooms.bonds);
+        let is_lost = rooms.unsynced.recall(&parts);
+        if let Some(remote) = &mut parts.remote {
+            remote.set_lost(is_lost);
         }
-        self.rooms.unsynced.recall(&parts);
-        if parts.was_empty
-            && let Some(path) = parts.plan.source.path()
-        {
-            warn!(disk = facts.id, "{path} was missing or empty; the disk is empty now");
-        }
-        Ok(Device::new(number, facts, Kind::Disk(parts)))
+        return Ok(Device::new(number, facts, Kind::Disk(parts)));
     }
+    // A disk that was made once is not made again: whoever removed or unmounted its image is told.
+    let shut = rooms.shut.named(&plan.id);
+    let is_new = shut.is_some_and(Shut::is_new);
+    let is_kept = plan.origin == Origin::Api && rooms.plan.disk(&plan.id).is_some() && !is_new;
+    let is_tried_again = shut.is_some();
+    let patience = if is_tried_again { Patience::Again } else { Patience::First };
+    let facts = Facts::from(&plan);
+    let opened = DiskParts::open(plan, is_kept, &rooms.bonds, &mut rooms.openers, patience);
+    let parts = opened.map_err(|error| match error {
+        (NotOpen::Ours(text), Some(file)) => NotOpen::Ours(rooms.devices.name_holder(text, file)),
+        (error, _) => error,
+    })?;
+    if let Some(ours) = rooms.devices.shares_unlocked(&parts) {
+        rooms.openers.let_go(&parts.plan, parts.disk, None);
+        return Err(ours);
+    }
+    rooms.unsynced.recall(&parts);
+    if parts.was_empty
+        && let Some(path) = parts.plan.source.path()
+    {
+        warn!(disk = facts.id, "{path} was missing or empty; the disk is empty now");
+    }
+    Ok(Device::new(number, facts, Kind::Disk(parts)))
+}
 
+impl Manager {
     /// Serves a device that was opened; its plan is in the plan or about to be.
     ///
     /// # Errors
@@ -236,7 +218,10 @@ impl Manager {
             let why = "waits until the daemon before this one has ended".to_string();
             return self.rooms.shut.insert(Shut::waiting(plan, why, self.rooms.turn.now()));
         }
-        let opened = self.open_device(plan.clone()).and_then(|device| self.serve_device(device));
+        let opened = plan
+            .clone()
+            .open(Socket::Own, &mut self.rooms)
+            .and_then(|device| self.serve_device(device));
         if let Err(why) = opened {
             self.rooms.shut.insert(match why {
                 NotOpen::Ended(_) | NotOpen::Late(_) | NotOpen::Living(_) => {
@@ -257,7 +242,8 @@ impl Manager {
 
     fn open_again(&mut self, plan: DevicePlan, now: Instant) {
         let id = plan.id().to_string();
-        let opened = self.open_device(plan).and_then(|device| self.serve_device(device));
+        let opened =
+            plan.open(Socket::Own, &mut self.rooms).and_then(|device| self.serve_device(device));
         let removing = self.rooms.devices.values().any(|device| device.is_going())
             || self.rooms.openers.is_closing()
             || self.rooms.remote.is_taking();

@@ -1,187 +1,33 @@
-//! What a change does to guests, and whether it is done: nothing is taken from a guest unawares.
+//! What the changes of a reload do to guests, and whether it is done.
 //!
-//! A guest has a device while a front-end says that it drives it, or while a client of a link has it. What takes such
-//! a device away, remakes it, or makes a disk smaller is refused unless its operator insists (`force`). Not here: what
-//! differs (`config::diff`), and what an upgrade refuses (`upgrade::heir`). Called by `reload` and by the calls that
-//! remove and resize.
+//! What takes a device from a guest, remakes it, or makes a disk smaller is refused unless the operator insists
+//! (`force`). Not here: what differs (`config::diff`), who has a device (`in_use`), and what an upgrade refuses
+//! (`upgrade::heir`).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use backend::{Disk, Source as Image};
 use config::api::{ActionView, ApiError, EffectView, ErrorKind, ThingView};
-use config::plan::{DiskPlan, HostPlan, LinkPlan, NicPeer, NullPlan};
-use config::{Change, Plan, Size, Source};
+use config::plan::{HostPlan, LinkPlan, NicPeer, NullPlan};
+use config::{Change, Plan, Source};
+use control::reload::{Does, loses};
 
-use crate::device::Device;
-use crate::images::{self, source_of};
+use crate::in_use::InUse;
 use crate::kind::DevicePlan;
-use crate::manager::Manager;
+use crate::sizes::Beyond;
 use crate::upgrade::made_of;
 
 /// Devices that one refusal names.
 const NAMED_MAX: usize = 8;
-/// What takes a device from a guest all the same.
-const INSIST: &str = "`--force` (`force=true` in the API)";
 
-/// A disk that would be longer than the whole file system of its image.
-pub(crate) struct Beyond {
-    id: String,
-    size: u64,
-    /// Bytes of the file system.
-    holds: u64,
+/// What effects are seen by: who has devices, and the plan until then.
+pub(crate) struct Seen<'a> {
+    pub(crate) in_use: InUse<'a>,
+    pub(crate) plan: &'a Plan,
 }
 
-impl Beyond {
-    fn of(id: &str, size: u64, has: u64, holds: Option<u64>) -> Option<Beyond> {
-        let holds = holds.filter(|holds| size > has && size > *holds)?;
-        Some(Beyond { id: id.to_string(), size, holds })
-    }
-
-    fn has(&self) -> String {
-        format!("the whole file system of its image has {}", Size(self.holds / 512 * 512))
-    }
-
-    fn refusal(&self) -> ApiError {
-        let Beyond { id, size, .. } = self;
-        let error = format!("disk {id:?} would have {}, and {}", Size(*size), self.has());
-        let hint = format!(
-            "its guest would meet the end of that before the end of its disk; {INSIST} does it all the same"
-        );
-        ApiError::new(ErrorKind::Conflict, error, hint)
-    }
-}
-
-impl Manager {
-    /// Whether a guest has the device of that name, here or at a client of a link.
-    pub(crate) fn has_guest(&self, id: &str) -> bool {
-        let number = self.rooms.devices.number_of(id);
-        let device = number.and_then(|number| self.rooms.devices.get(number));
-        device.is_some_and(Device::is_driven)
-            || number.is_some_and(|number| self.rooms.remote.is_clients(number))
-    }
-
-    /// Whether the guest of a disk waits for its image, so that it loses nothing when the disk is opened anew.
-    fn waits_for_its_image(&self, id: &str) -> bool {
-        let disk =
-            self.rooms.devices.number_of(id).and_then(|number| self.rooms.devices.disk(number));
-        disk.is_some_and(|disk| disk.bond.refused().is_some())
-    }
-
-    /// Refuses to take a device from its guest, unless the operator insists.
-    pub(crate) fn check_unused(&self, what: &str, id: &str, force: bool) -> Result<(), ApiError> {
-        if force || !self.has_guest(id) {
-            return Ok(());
-        }
-        let error = format!("a guest uses {what} {id:?}");
-        let hint = format!(
-            "stop that guest or take the device from it first; {INSIST} removes it under the guest"
-        );
-        Err(ApiError::new(ErrorKind::Conflict, error, hint))
-    }
-
-    /// Refuses a size that the disk's medium cannot have; without `force` also a smaller one under a guest, and more
-    /// than the whole file system.
-    pub(crate) fn check_resize(
-        &mut self,
-        id: &str,
-        size: u64,
-        force: bool,
-    ) -> Result<(), ApiError> {
-        let Some((has, holds)) = self.look_at_sizes(id, size)? else { return Ok(()) };
-        if force {
-            return Ok(());
-        }
-        if size < has && self.has_guest(id) {
-            let error = format!(
-                "a guest uses disk {id:?}, which has {} and would have {}: it loses what is behind",
-                Size(has),
-                Size(size)
-            );
-            let hint = format!(
-                "make its file systems and partitions smaller and stop it first; {INSIST} cuts it all the same"
-            );
-            return Err(ApiError::new(ErrorKind::Conflict, error, hint));
-        }
-        Beyond::of(id, size, has, holds).map_or(Ok(()), |beyond| Err(beyond.refusal()))
-    }
-
-    /// What a disk has, and what its medium holds, if that is known. Nothing of a disk that is not here.
-    ///
-    /// # Errors
-    /// It cannot have that size.
-    fn look_at_sizes(
-        &mut self,
-        id: &str,
-        size: u64,
-    ) -> Result<Option<(u64, Option<u64>)>, ApiError> {
-        let disk =
-            self.rooms.devices.number_of(id).and_then(|number| self.rooms.devices.disk(number));
-        let Some(disk) = disk.filter(|disk| disk.remote.is_none()) else { return Ok(None) };
-        let (plan, disk) = (disk.plan.clone(), Arc::clone(&disk.disk));
-        let has = disk.size_bytes();
-        let holds = self.look_at_size(plan, disk, size).map_err(|(kind, why)| {
-            ApiError::new(kind, format!("disk {id:?}: {why}"), "the disk is as it was")
-        })?;
-        Ok(Some((has, holds)))
-    }
-
-    /// How much the medium of a disk holds, if that is known, and that it can have that size. A file system is asked
-    /// by a thread that may wait.
-    fn look_at_size(
-        &mut self,
-        plan: DiskPlan,
-        disk: Arc<Disk>,
-        size: u64,
-    ) -> Result<Option<u64>, (ErrorKind, String)> {
-        let image = source_of(&plan);
-        let is_file = matches!(image, Image::File { .. });
-        let look = move || {
-            let wrong = images::lost_its_name(&plan, &disk);
-            let wrong = wrong.or_else(|| disk.check_size(size).err().map(|why| why.to_string()));
-            wrong.map_or_else(|| Ok(disk.medium_bytes()), |why| Err((ErrorKind::Refused, why)))
-        };
-        if !is_file {
-            return look();
-        }
-        let late = |_| (ErrorKind::Busy, "its file system does not answer; ask again".to_string());
-        self.rooms.openers.aside(image, look).map_err(late)?
-    }
-
-    /// The same for every disk whose size a reload changes. What a guest would lose is not of this part, and those that
-    /// only an operator who insists makes so long are given.
-    ///
-    /// # Errors
-    /// The first that cannot have its size.
-    pub(crate) fn check_resizes(&mut self, changes: &[Change]) -> Result<Vec<Beyond>, ApiError> {
-        let mut beyond = Vec::new();
-        for change in changes {
-            let Change::Resize { id, size_bytes } = change else { continue };
-            let looked = self.look_at_sizes(id, *size_bytes).map_err(|refused| {
-                let hint = "correct `size` and reload again; nothing was changed";
-                ApiError::new(refused.kind, refused.error, hint)
-            })?;
-            if let Some((has, holds)) = looked {
-                beyond.extend(Beyond::of(id, *size_bytes, has, holds));
-            }
-            let disk =
-                self.rooms.devices.number_of(id).and_then(|number| self.rooms.devices.disk(number));
-            if disk.is_some_and(|disk| disk.resizing.is_some()) {
-                let error = format!("disk {id:?} is being resized");
-                return Err(ApiError::new(ErrorKind::Busy, error, "try again in a moment"));
-            }
-        }
-        Ok(beyond)
-    }
-
-    /// What a reload would do to each thing that is different, in the order of its changes. `links` are those that are
-    /// in force until then.
-    pub(crate) fn effects(
-        &self,
-        changes: &[Change],
-        wanted: &Plan,
-        links: &[LinkPlan],
-    ) -> Vec<EffectView> {
+impl Seen<'_> {
+    /// What a reload would do to each thing that is different, in the order of its changes.
+    pub(crate) fn effects(&self, changes: &[Change], wanted: &Plan) -> Vec<EffectView> {
         let is_added = |id: &str| {
             changes.iter().any(|change| match change {
                 Change::Add(disk) => disk.id == id,
@@ -200,13 +46,13 @@ impl Manager {
                 Change::Remove { id } | Change::RemoveNic { id } if is_added(id) => {
                     let what = self.what_differs(id, wanted);
                     EffectView {
-                        guest_loses: self.has_guest(id) && !self.waits_for_its_image(id),
+                        guest_loses: loses(Does::Remake, self.in_use.guest(id)),
                         what,
                         ..self.effect(change, ActionView::Remade)
                     }
                 }
                 Change::Remove { id } | Change::RemoveNic { id } => EffectView {
-                    guest_loses: self.has_guest(id),
+                    guest_loses: loses(Does::Remove, self.in_use.guest(id)),
                     ..self.effect(change, ActionView::Removed)
                 },
                 // Said where it goes.
@@ -222,16 +68,17 @@ impl Manager {
                 | Change::RemoveGroup { .. } => self.effect(change, ActionView::Removed),
                 Change::Resize { id, size_bytes } => {
                     let disk = self
-                        .rooms
+                        .in_use
                         .devices
                         .number_of(id)
-                        .and_then(|number| self.rooms.devices.disk(number));
+                        .and_then(|number| self.in_use.devices.disk(number));
                     let shrinks = disk.is_some_and(|disk| *size_bytes < disk.disk.size_bytes());
-                    let guest_loses = shrinks && self.has_guest(id);
+                    let does = if shrinks { Does::Shrink } else { Does::Change };
+                    let guest_loses = loses(does, self.in_use.guest(id));
                     EffectView { guest_loses, ..self.effect(change, ActionView::Changed) }
                 }
                 Change::SetClients { link } => {
-                    let guest_loses = self.loses_its_client(link, wanted, links);
+                    let guest_loses = self.loses_its_client(link, wanted);
                     let guest = guest_loses;
                     EffectView { guest, guest_loses, ..self.effect(change, ActionView::Changed) }
                 }
@@ -245,7 +92,7 @@ impl Manager {
     fn effect(&self, change: &Change, action: ActionView) -> EffectView {
         let (kind, id) = thing(change);
         let guest = match (kind, change) {
-            (ThingView::Disk | ThingView::Nic, _) => self.has_guest(&id),
+            (ThingView::Disk | ThingView::Nic, _) => self.in_use.has_guest(&id),
             (ThingView::Switch, _) => self.switch_has_guest(&id),
             (_, Change::RemoveUplink { switch, .. } | Change::SetUplink { switch, .. }) => {
                 self.switch_has_guest(switch)
@@ -265,14 +112,14 @@ impl Manager {
 
     fn switch_has_guest(&self, switch: &str) -> bool {
         let on_it = |nic: &&config::plan::NicPlan| nic.switch() == Some(switch);
-        self.rooms.plan.nics.iter().filter(on_it).any(|nic| self.has_guest(&nic.id))
+        self.plan.nics.iter().filter(on_it).any(|nic| self.in_use.has_guest(&nic.id))
     }
 
     /// Which fields of a device make it another one, in words.
     fn what_differs(&self, id: &str, wanted: &Plan) -> String {
         let disk = |plan: &Plan| plan.disk(id).cloned().map(DevicePlan::Disk);
         let nic = |plan: &Plan| plan.nic(id).cloned().map(DevicePlan::Nic);
-        let Some(before) = disk(&self.rooms.plan).or_else(|| nic(&self.rooms.plan)) else {
+        let Some(before) = disk(&self.plan).or_else(|| nic(&self.plan)) else {
             return String::new();
         };
         let Some(after) = disk(wanted).or_else(|| nic(wanted)) else { return String::new() };
@@ -287,13 +134,13 @@ impl Manager {
         });
         // An heir takes it in place, so that it is not what the device is made of.
         let folder = |plan: &Plan| plan.disk(id).is_some_and(|disk| disk.spec.allow_user_folder);
-        let folder = [&self.rooms.plan, wanted].map(folder);
+        let folder = [&self.plan, wanted].map(folder);
         let differs = differs.chain(
             (folder[0] != folder[1])
                 .then(|| format!("allow_user_folder \"{}\" becomes \"{}\"", folder[0], folder[1])),
         );
         match differs.collect::<Vec<_>>().join(", ") {
-            none if none.is_empty() && self.waits_for_its_image(id) => {
+            none if none.is_empty() && self.in_use.waits_for_its_image(id) => {
                 "its path names another image than is open, and its guest waits".to_string()
             }
             none if none.is_empty() => "who has it becomes another".to_string(),
@@ -302,8 +149,8 @@ impl Manager {
     }
 
     /// Whether a client that has a disk of the link may have it no more.
-    fn loses_its_client(&self, link: &str, wanted: &Plan, links: &[LinkPlan]) -> bool {
-        let Some(before) = links.iter().find(|one| one.id == link) else { return false };
+    fn loses_its_client(&self, link: &str, wanted: &Plan) -> bool {
+        let Some(before) = self.plan.links.iter().find(|one| one.id == link) else { return false };
         let after = wanted.links.iter().find(|one| one.id == link);
         let keeps = |key, disk: &String| {
             let clients = after.map(LinkPlan::clients).unwrap_or_default();
@@ -311,7 +158,7 @@ impl Manager {
         };
         before.clients().iter().any(|client| {
             let lost = client.disks.iter().filter(|disk| !keeps(client.key, disk));
-            lost.into_iter().any(|disk| self.has_guest(disk))
+            lost.into_iter().any(|disk| self.in_use.has_guest(disk))
         })
     }
 }

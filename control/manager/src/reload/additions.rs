@@ -1,0 +1,162 @@
+//! Whether what a reload adds could be opened, as far as can be told without opening anything for good.
+//!
+//! Not here: opening it (`prepare`).
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use config::api::{ApiError, ErrorKind};
+use config::plan::DiskPlan;
+use config::spec::Mode;
+use config::{Change, HostPlan, Plan};
+
+use crate::check;
+use crate::devices::Devices;
+use crate::images::FileId;
+use crate::kind::DevicePlan;
+use crate::opening::not_open::NotOpen;
+use crate::opening::openers::Lies;
+use crate::rooms::Rooms;
+use crate::sockets;
+
+/// What to do about what cannot be opened.
+const PUT_RIGHT: &str = "put that right and reload again; nothing was changed";
+
+/// A device that goes.
+pub(super) struct Going {
+    pub(super) plan: DevicePlan,
+    pub(super) socket: String,
+    /// What its image is, whatever its name.
+    pub(super) file: Option<FileId>,
+}
+
+/// Which devices have a file as their image.
+type Holders = HashMap<FileId, Vec<u32>>;
+
+/// What a reload would refuse of what it adds. Gives the disks for which an empty image would be made.
+///
+/// # Errors
+/// The first that could not be opened.
+pub(super) fn check(changes: &[Change], rooms: &mut Rooms) -> Result<Vec<String>, ApiError> {
+    let going = going(changes, &rooms.devices);
+    rooms.bounds.lend(going.iter().map(|going| &going.plan));
+    let checked = check_each(changes, &going, rooms);
+    rooms.bounds.lend([]);
+    checked
+}
+
+/// The devices that are open and go.
+pub(super) fn going(changes: &[Change], devices: &Devices) -> Vec<Going> {
+    let going = |change: &Change| {
+        let (Change::Remove { id } | Change::RemoveNic { id }) = change else { return None };
+        let device = devices.number_of(id).and_then(|number| devices.get(number))?;
+        let (plan, socket) = (device.kind.plan(), device.facts.socket.clone());
+        let file = device.kind.disk().and_then(|parts| parts.file);
+        Some(Going { plan, socket, file })
+    };
+    changes.iter().filter_map(going).collect()
+}
+
+fn check_each(
+    changes: &[Change],
+    going: &[Going],
+    rooms: &mut Rooms,
+) -> Result<Vec<String>, ApiError> {
+    let Rooms { bounds, devices, openers, bonds, plan: in_force, .. } = rooms;
+    let (mut promised, mut made) = (Vec::new(), Vec::new());
+    let holders = holders(devices);
+    for change in changes {
+        let plan = match change {
+            Change::Add(disk) => DevicePlan::Disk((**disk).clone()),
+            Change::AddNic(nic) => DevicePlan::Nic((**nic).clone()),
+            _ => continue,
+        };
+        let checked = bounds.promise(&plan).map_err(NotOpen::wrong).and_then(|promise| {
+            promised.push(promise);
+            match &plan {
+                DevicePlan::Disk(disk) => {
+                    let lies = openers.check(disk, bonds)?;
+                    made.extend((lies == Lies::Nowhere).then(|| disk.id.clone()));
+                    let goes = |id: &str| going.iter().any(|old| old.plan.id() == id);
+                    check_disk(disk, lies, goes, (devices, &holders))
+                }
+                DevicePlan::Nic(nic) => nic.host().map_or(Ok(()), check_interface),
+            }
+        });
+        let is_passed_on = |socket: &str| going.iter().any(|old| old.socket == socket);
+        let checked = checked.and_then(|()| check_socket(&plan, in_force, is_passed_on));
+        checked.map_err(|why| refusal(&plan, &why))?;
+    }
+    for host in changes.iter().flat_map(added_uplinks) {
+        check_interface(host)
+            .map_err(|why| ApiError::new(ErrorKind::Refused, why.to_string(), PUT_RIGHT))?;
+    }
+    Ok(made)
+}
+
+/// That a device can listen where it is to, unless a socket there is passed on.
+pub(crate) fn check_socket(
+    plan: &DevicePlan,
+    in_force: &Plan,
+    is_passed_on: impl Fn(&str) -> bool,
+) -> Result<(), NotOpen> {
+    let (socket, mode) = match plan {
+        DevicePlan::Disk(disk) => (&disk.socket, disk.mode),
+        DevicePlan::Nic(nic) => (&nic.socket, nic.mode),
+    };
+    if mode != Mode::Listen || is_passed_on(socket) || in_force.link_of(plan.id()).is_some() {
+        return Ok(());
+    }
+    sockets::check_name(Path::new(socket))
+        .map_err(|why| NotOpen::Wrong(format!("its socket {socket}: {why}")))
+}
+
+fn holders(devices: &Devices) -> Holders {
+    let mut holders = Holders::new();
+    for device in devices.values().filter(|device| !device.is_going()) {
+        let file = device.kind.disk().and_then(|parts| parts.file);
+        file.into_iter().for_each(|file| holders.entry(file).or_default().push(device.number));
+    }
+    holders
+}
+
+fn check_disk(
+    disk: &DiskPlan,
+    lies: Lies,
+    goes: impl Fn(&str) -> bool,
+    (devices, holders): (&Devices, &Holders),
+) -> Result<(), NotOpen> {
+    let Some((path, file)) = disk.source.path().zip(lies.file()) else { return Ok(()) };
+    let stays = |number: &&u32| {
+        let Some(device) = devices.get(**number) else { return false };
+        let both_read = disk.readonly && device.kind.disk().is_some_and(|it| it.plan.readonly);
+        !both_read && !goes(&device.facts.id)
+    };
+    match holders.get(&file).into_iter().flatten().find(stays) {
+        Some(_) => Err(NotOpen::Ours(devices.name_holder(format!("{path} is in use"), file))),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a reload for what cannot be opened.
+pub(super) fn refusal(plan: &DevicePlan, why: &NotOpen) -> ApiError {
+    let what = format!("{} ({}): {why}", plan.name(), plan.origin());
+    let kind = match why {
+        NotOpen::Ended(_) | NotOpen::Late(_) => ErrorKind::Busy,
+        _ => ErrorKind::Refused,
+    };
+    ApiError::new(kind, what, PUT_RIGHT)
+}
+
+/// As [`check::interface`] says.
+fn check_interface(host: &HostPlan) -> Result<(), NotOpen> {
+    check::interface(host).map_err(NotOpen::wrong)
+}
+
+fn added_uplinks(change: &Change) -> Vec<&HostPlan> {
+    match change {
+        Change::AddSwitch(switch) => switch.uplinks.iter().map(|uplink| &uplink.host).collect(),
+        Change::AddUplink { uplink, .. } => vec![&uplink.host],
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,218 @@
+//! What a reload opens before anything is changed: images, interfaces, sockets, and what all of them are promised.
+//!
+//! An image that a disk which goes has until then can only be looked at ([`Late`]): it has one lock. A socket that a
+//! device which goes listens on is passed on as it is, so that no VMM finds it missing. Called by `reload`.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+
+use config::Change;
+use config::api::ApiError;
+use config::plan::{DiskPlan, Origin};
+use config::spec::Mode;
+use tracing::warn;
+
+use super::additions::{Going, going, refusal};
+use super::late::Late;
+use super::wanted::Wanted;
+use crate::bounds::Claim;
+use crate::device::Device;
+use crate::devices::Devices;
+use crate::in_use::InUse;
+use crate::kind::DevicePlan;
+use crate::network::reload::Hosts;
+use crate::opening::not_open::NotOpen;
+use crate::opening::open::{Socket, is_same_image};
+use crate::poll::Poll;
+use crate::rights::{self, Rights};
+use crate::rooms::Rooms;
+use crate::sockets;
+
+/// What a reload is about to do.
+#[derive(Default)]
+pub(crate) struct Prepared {
+    pub(crate) opened: Vec<Device>,
+    /// To be opened when other devices are gone, or other processes' requests are.
+    pub(crate) later: Vec<Late>,
+    /// Could not be opened before, and cannot be now.
+    pub(crate) still_shut: Vec<(DevicePlan, NotOpen)>,
+    /// What new uplinks are on, and new NICs wired to.
+    pub(crate) hosts: Hosts,
+    /// What those are promised that are opened later, so that it is not promised to others before.
+    promised: Vec<Claim>,
+}
+
+impl Prepared {
+    /// Opens what is to be added, and again what is not open though it could be by now. `made` are the disks
+    /// whose images are missing.
+    ///
+    /// # Errors
+    /// The first that cannot be; what was opened before it is closed. An image that was made for it stays, and is
+    /// told of.
+    pub(super) fn open(
+        wanted: &Wanted,
+        made: &[String],
+        rooms: &mut Rooms,
+    ) -> Result<Prepared, ApiError> {
+        let going = going(&wanted.changes, &rooms.devices);
+        let mut prepared = Prepared::default();
+        rooms.bounds.lend(going.iter().map(|going| &going.plan));
+        let disks = prepared.open_disks(wanted, &going, rooms);
+        let all = disks.and_then(|()| prepared.open_net(&wanted.changes, &going, rooms));
+        rooms.bounds.lend([]);
+        prepared.promised.clear();
+        if let Err(mut refused) = all {
+            prepared.opened.iter_mut().for_each(Device::close_socket);
+            let disks = prepared.opened.iter().filter_map(|device| device.kind.disk());
+            let new = disks.filter(|disk| made.contains(&disk.plan.id));
+            let new: Vec<&str> = new.filter_map(|disk| disk.plan.source.path()).collect();
+            if !new.is_empty() {
+                refused.hint += &format!(", but empty images were made: {}", new.join(", "));
+            }
+            prepared.hosts.give_back(&rooms.network);
+            for device in prepared.opened {
+                device.close_image(&mut rooms.openers, None);
+            }
+            return Err(refused);
+        }
+        Ok(prepared)
+    }
+
+    fn open_disks(
+        &mut self,
+        wanted: &Wanted,
+        going: &[Going],
+        rooms: &mut Rooms,
+    ) -> Result<(), ApiError> {
+        let failed = rooms.shut.iter().filter(|shut| !shut.is_waiting());
+        let failed: BTreeSet<String> = failed.map(|shut| shut.plan().id().to_string()).collect();
+        let new: BTreeSet<&str> = wanted.changes.iter().filter_map(added_disk).collect();
+        let added = |plan: &&DiskPlan| new.contains(plan.id.as_str()) || failed.contains(&plan.id);
+        for plan in wanted.plan.disks.iter().filter(added) {
+            let is_new = new.contains(plan.id.as_str());
+            if let Err(why) = self.open_disk(plan, going, rooms) {
+                // One of the API that still does not open is no mistake of the file.
+                if plan.origin == Origin::Api && !is_new {
+                    continue;
+                }
+                // Nor is one that did not open before: it stays as it is, and the rest is done.
+                if !is_new {
+                    self.still_shut.push((DevicePlan::Disk(plan.clone()), why));
+                    continue;
+                }
+                return Err(refusal(&DevicePlan::Disk(plan.clone()), &why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens a disk, or finds that it can be opened when another is gone.
+    fn open_disk(
+        &mut self,
+        disk: &DiskPlan,
+        going: &[Going],
+        rooms: &mut Rooms,
+    ) -> Result<(), NotOpen> {
+        let plan = DevicePlan::Disk(disk.clone());
+        let before = going.iter().find(|old| old.plan.id() == disk.id);
+        let before = before.map(|old| old.plan.clone());
+        let takes_socket = going.iter().any(|old| old.socket == disk.socket);
+        let has_name_of = |old: &Going| {
+            old.plan.disk().is_some_and(|mine| is_same_image(&mine.source, &disk.source))
+        };
+        // Only one that goes has an image that is open now.
+        let file = match going.iter().any(|old| old.plan.disk().is_some()) {
+            true => rooms.openers.check(disk, &rooms.bonds)?.file(),
+            false => None,
+        };
+        let is_one_file = |old: &Going| old.file.is_some() && old.file == file;
+        if let Some(old) = going.iter().find(|old| is_one_file(old) || has_name_of(old)) {
+            if !takes_socket && disk.mode == Mode::Listen && rooms.plan.link_of(&disk.id).is_none()
+            {
+                let rights = Rights::of(&disk.rights).map_err(io::Error::from);
+                let made = rights
+                    .and_then(|rights| sockets::check_listener(Path::new(&disk.socket), &rights));
+                made.map_err(|why| NotOpen::Wrong(format!("its socket {}: {why}", disk.socket)))?;
+            }
+            let promise = rooms.bounds.promise(&plan).map_err(NotOpen::wrong)?;
+            self.promised.push(promise);
+            let why = format!("waits until {} is gone", old.plan.name());
+            self.later.push(Late { plan, why, before });
+            return Ok(());
+        }
+        let socket = if takes_socket { Socket::OfAnother } else { Socket::Own };
+        match plan.clone().open(socket, rooms) {
+            Ok(device) => self.opened.push(device),
+            // It would take a disk away from its guest, and give it another one at some time.
+            Err(why @ (NotOpen::Ended(_) | NotOpen::Late(_)))
+                if before.is_some()
+                    && InUse { devices: &rooms.devices, remote: &rooms.remote }
+                        .has_guest(&disk.id) =>
+            {
+                return Err(why);
+            }
+            Err(NotOpen::Ended(why) | NotOpen::Late(why)) => {
+                self.later.push(Late { plan, why, before })
+            }
+            Err(why) => return Err(why),
+        }
+        Ok(())
+    }
+
+    /// Opens what switches and NICs are added on, then the sockets of the NICs.
+    fn open_net(
+        &mut self,
+        changes: &[Change],
+        going: &[Going],
+        rooms: &mut Rooms,
+    ) -> Result<(), ApiError> {
+        self.hosts = Hosts::open(changes, &rooms.network)?;
+        for change in changes {
+            let Change::AddNic(nic) = change else { continue };
+            let plan = DevicePlan::Nic((**nic).clone());
+            if going.iter().any(|old| old.socket == nic.socket) {
+                let promise = rooms.bounds.promise(&plan).map_err(NotOpen::wrong);
+                self.promised.push(promise.map_err(|why| refusal(&plan, &why))?);
+                let why = "waits until the device is gone whose socket it takes over".to_string();
+                let before = going.iter().find(|old| old.plan.id() == nic.id);
+                let before = before.map(|old| old.plan.clone());
+                self.later.push(Late { plan, why, before });
+                continue;
+            }
+            let opened = plan.clone().open(Socket::Own, rooms);
+            self.opened.push(opened.map_err(|why| refusal(&plan, &why))?);
+        }
+        Ok(())
+    }
+
+    /// Gives devices that were opened the sockets that others listen on which go.
+    pub(super) fn take_sockets(&mut self, devices: &mut Devices, poll: &Poll) {
+        for device in &mut self.opened {
+            let facts = &device.facts;
+            let listens =
+                facts.mode == Mode::Listen && !device.kind.is_off() && !device.is_exported();
+            if !listens || device.listener().is_some() {
+                continue;
+            }
+            let has_it = |old: &&mut Device| old.facts.socket == facts.socket && !old.is_going();
+            let Some(old) = devices.values_mut().find(has_it) else { continue };
+            let has_others = old.facts.rights != facts.rights;
+            let Some(listener) = old.take_listener() else { continue };
+            poll.remove(&listener);
+            let given = if has_others { rights::hand_on(&listener, facts) } else { Ok(()) };
+            match given {
+                Ok(()) => device.listen_at(listener),
+                // It is tried once more when the device listens, and is shown then.
+                Err(error) => warn!(device = facts.id, "its socket {}: {error}", facts.socket),
+            }
+        }
+    }
+}
+
+fn added_disk(change: &Change) -> Option<&str> {
+    match change {
+        Change::Add(disk) => Some(&disk.id),
+        _ => None,
+    }
+}

@@ -1,0 +1,141 @@
+//! What a reload is about to do: the file read and compared, and judged before anything is opened.
+//!
+//! Not here: what is opened (`prepare`), and what is changed (`apply`).
+
+use config::api::{ApiError, EffectView, ErrorKind};
+use config::plan::LinkPlan;
+use config::{Change, Plan};
+
+use super::effects::{Seen, refuse_beyond, refuse_losses, say_made, say_refused};
+use crate::in_use::InUse;
+use crate::remote::party::check_key;
+use crate::rights::given;
+use crate::rooms::Rooms;
+use crate::sizes::{Beyond, Sizes};
+
+/// What the file wants, and what is different.
+pub(crate) struct Wanted {
+    pub(super) plan: Plan,
+    pub(super) changes: Vec<Change>,
+    /// Fields that only a restart or an upgrade puts into force.
+    pub(super) restart_needed: Vec<String>,
+    /// The links of the plan in force, with their new clients.
+    pub(super) links: Vec<LinkPlan>,
+}
+
+/// What the changes would do, and of which disks an empty image would be made.
+pub(crate) struct Judged {
+    pub(super) effects: Vec<EffectView>,
+    pub(super) made: Vec<String>,
+}
+
+impl Wanted {
+    /// Reads the file again. Nothing is changed.
+    ///
+    /// # Errors
+    /// The file is wrong, or asks for what no reload can do.
+    pub(crate) fn read(rooms: &mut Rooms) -> Result<Wanted, ApiError> {
+        let plan = (rooms.options.load)(&rooms.plan)?;
+        let mut difference = config::diff(&rooms.plan, &plan);
+        add_reopenings(&mut difference.changes, &plan, rooms);
+        let changes = difference.changes;
+        check_links(&rooms.plan, &plan)?;
+        given::check(&changes, &plan, &rooms.devices)?;
+        let links = config::links_after(&rooms.plan, &plan);
+        check_exports(&changes, [&rooms.plan.links, &links], rooms)?;
+        Ok(Wanted { plan, changes, restart_needed: difference.restart_needed, links })
+    }
+
+    /// Judges what would be done, as far as can be told without opening anything for good. With `refuses` also what
+    /// guests lose.
+    ///
+    /// # Errors
+    /// What it is refused for.
+    pub(crate) fn judge(&self, rooms: &mut Rooms, refuses: bool) -> Result<Judged, ApiError> {
+        let beyond = check_sizes(&self.changes, rooms)?;
+        if refuses {
+            refuse_beyond(&beyond)?;
+        }
+        // First, since what is opened may be made by that.
+        let made = super::additions::check(&self.changes, rooms)?;
+        let in_use = InUse { devices: &rooms.devices, remote: &rooms.remote };
+        let effects = Seen { in_use, plan: &rooms.plan }.effects(&self.changes, &self.plan);
+        let effects = say_refused(say_made(effects, &made), &beyond);
+        if refuses {
+            refuse_losses(&effects)?;
+        }
+        Ok(Judged { effects, made })
+    }
+}
+
+/// That what is new in the file could be opened, as at a reload: an heir opens it when there is no way back. Where
+/// it puts something into force that no reload does, or knows words that this program does not, it is judged there.
+///
+/// # Errors
+/// What a reload would be refused for.
+pub(crate) fn check_file(rooms: &mut Rooms) -> Result<(), ApiError> {
+    let Ok(wanted) = (rooms.options.load)(&rooms.plan) else { return Ok(()) };
+    let difference = config::diff(&rooms.plan, &wanted);
+    if !difference.restart_needed.is_empty() {
+        return Ok(());
+    }
+    let checked = check_sizes(&difference.changes, rooms);
+    checked.and_then(|_| super::additions::check(&difference.changes, rooms)).map_err(|why| {
+        let error = format!("the daemon was not replaced: {}", why.error);
+        ApiError::new(why.kind, error, "correct the file, or put it back; it goes on as it is")
+    })?;
+    Ok(())
+}
+
+fn check_sizes(changes: &[Change], rooms: &mut Rooms) -> Result<Vec<Beyond>, ApiError> {
+    let Rooms { devices, remote, openers, .. } = rooms;
+    Sizes { devices, remote, openers }.check_changes(changes)
+}
+
+/// Disks that are no different, and are to be opened anew.
+fn add_reopenings(changes: &mut Vec<Change>, wanted: &Plan, rooms: &mut Rooms) {
+    let anew = rooms.images().opened_anew(wanted);
+    let goes = |id: &str| {
+        changes.iter().any(|change| matches!(change, Change::Remove { id: gone } if gone == id))
+    };
+    let is_new = |change: &Change| match change {
+        Change::Remove { id } => !goes(id),
+        Change::Add(disk) => !goes(&disk.id),
+        _ => false,
+    };
+    let anew: Vec<Change> = anew.into_iter().filter(is_new).collect();
+    changes.extend(anew);
+}
+
+/// A link that is different comes with an upgrade or a restart, which must not fail then.
+fn check_links(running: &Plan, wanted: &Plan) -> Result<(), ApiError> {
+    for link in wanted.links.iter().filter(|link| !running.links.contains(link)) {
+        check_key(link).map_err(|error| {
+            let error = format!("{}: link {:?}: {error}", link.origin, link.id);
+            let hint = "correct the file and reload again; nothing was changed";
+            ApiError::new(ErrorKind::Refused, error, hint)
+        })?;
+    }
+    Ok(())
+}
+
+/// Refuses to take a disk from the clients of a link that goes on to have it.
+fn check_exports(
+    changes: &[Change],
+    [before, after]: [&[LinkPlan]; 2],
+    rooms: &Rooms,
+) -> Result<(), ApiError> {
+    let exports = |links: &[LinkPlan], id: &String| {
+        links.iter().flat_map(LinkPlan::clients).any(|client| client.disks.contains(id))
+    };
+    let stays = |change: &Change| match change {
+        Change::Remove { id } if exports(before, id) && exports(after, id) => {
+            rooms.devices.number_of(id).map(|_| id.clone())
+        }
+        _ => None,
+    };
+    let Some(id) = changes.iter().find_map(stays) else { return Ok(()) };
+    let what = format!("disk {id:?} is one that clients of a link may have");
+    let hint = "restart the daemon with the new file; nothing was changed";
+    Err(ApiError::new(ErrorKind::Refused, what, hint))
+}

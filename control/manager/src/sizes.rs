@@ -1,0 +1,143 @@
+//! What the size of a disk may become: what its medium can have, and what its guest would lose or meet.
+//!
+//! Called by a reload and for operators who resize.
+
+use std::sync::Arc;
+
+use backend::{Disk, Source as Image};
+use config::api::{ApiError, ErrorKind};
+use config::plan::DiskPlan;
+use config::{Change, Size};
+
+use crate::devices::Devices;
+use crate::images::{self, source_of};
+use crate::in_use::{INSIST, InUse};
+use crate::opening::openers::Openers;
+use crate::remote::Remote;
+
+/// A disk that would be longer than the whole file system of its image.
+pub(crate) struct Beyond {
+    pub(crate) id: String,
+    size: u64,
+    /// Bytes of the file system.
+    holds: u64,
+}
+
+impl Beyond {
+    fn of(id: &str, size: u64, has: u64, holds: Option<u64>) -> Option<Beyond> {
+        let holds = holds.filter(|holds| size > has && size > *holds)?;
+        Some(Beyond { id: id.to_string(), size, holds })
+    }
+
+    /// What its file system holds, in words.
+    pub(crate) fn has(&self) -> String {
+        format!("the whole file system of its image has {}", Size(self.holds / 512 * 512))
+    }
+
+    /// Refuses that.
+    pub(crate) fn refusal(&self) -> ApiError {
+        let Beyond { id, size, .. } = self;
+        let error = format!("disk {id:?} would have {}, and {}", Size(*size), self.has());
+        let hint = format!(
+            "its guest would meet the end of that before the end of its disk; {INSIST} does it all the same"
+        );
+        ApiError::new(ErrorKind::Conflict, error, hint)
+    }
+}
+
+/// What is asked to judge a size.
+pub(crate) struct Sizes<'a> {
+    pub(crate) devices: &'a Devices,
+    pub(crate) remote: &'a Remote,
+    pub(crate) openers: &'a mut Openers,
+}
+
+impl Sizes<'_> {
+    /// Refuses a size that the disk's medium cannot have; without `force` also a smaller one under a guest, and more
+    /// than the whole file system.
+    pub(crate) fn check(&mut self, id: &str, size: u64, force: bool) -> Result<(), ApiError> {
+        let Some((has, holds)) = self.look_at_sizes(id, size)? else { return Ok(()) };
+        if force {
+            return Ok(());
+        }
+        let in_use = InUse { devices: self.devices, remote: self.remote };
+        if size < has && in_use.has_guest(id) {
+            let error = format!(
+                "a guest uses disk {id:?}, which has {} and would have {}: it loses what is behind",
+                Size(has),
+                Size(size)
+            );
+            let hint = format!(
+                "make its file systems and partitions smaller and stop it first; {INSIST} cuts it all the same"
+            );
+            return Err(ApiError::new(ErrorKind::Conflict, error, hint));
+        }
+        Beyond::of(id, size, has, holds).map_or(Ok(()), |beyond| Err(beyond.refusal()))
+    }
+
+    /// What a disk has, and what its medium holds, if that is known. Nothing of a disk that is not here.
+    ///
+    /// # Errors
+    /// It cannot have that size.
+    fn look_at_sizes(
+        &mut self,
+        id: &str,
+        size: u64,
+    ) -> Result<Option<(u64, Option<u64>)>, ApiError> {
+        let disk = self.devices.number_of(id).and_then(|number| self.devices.disk(number));
+        let Some(disk) = disk.filter(|disk| disk.remote.is_none()) else { return Ok(None) };
+        let (plan, disk) = (disk.plan.clone(), Arc::clone(&disk.disk));
+        let has = disk.size_bytes();
+        let holds = self.look_at_size(plan, disk, size).map_err(|(kind, why)| {
+            ApiError::new(kind, format!("disk {id:?}: {why}"), "the disk is as it was")
+        })?;
+        Ok(Some((has, holds)))
+    }
+
+    /// How much the medium of a disk holds, if that is known, and that it can have that size. A file system is asked
+    /// by a thread that may wait.
+    fn look_at_size(
+        &mut self,
+        plan: DiskPlan,
+        disk: Arc<Disk>,
+        size: u64,
+    ) -> Result<Option<u64>, (ErrorKind, String)> {
+        let image = source_of(&plan);
+        let is_file = matches!(image, Image::File { .. });
+        let look = move || {
+            let wrong = images::lost_its_name(&plan, &disk);
+            let wrong = wrong.or_else(|| disk.check_size(size).err().map(|why| why.to_string()));
+            wrong.map_or_else(|| Ok(disk.medium_bytes()), |why| Err((ErrorKind::Refused, why)))
+        };
+        if !is_file {
+            return look();
+        }
+        let late = |_| (ErrorKind::Busy, "its file system does not answer; ask again".to_string());
+        self.openers.aside(image, look).map_err(late)?
+    }
+
+    /// The same for every disk whose size a reload changes. What a guest would lose is not of this part, and those that
+    /// only an operator who insists makes so long are given.
+    ///
+    /// # Errors
+    /// The first that cannot have its size.
+    pub(crate) fn check_changes(&mut self, changes: &[Change]) -> Result<Vec<Beyond>, ApiError> {
+        let mut beyond = Vec::new();
+        for change in changes {
+            let Change::Resize { id, size_bytes } = change else { continue };
+            let looked = self.look_at_sizes(id, *size_bytes).map_err(|refused| {
+                let hint = "correct `size` and reload again; nothing was changed";
+                ApiError::new(refused.kind, refused.error, hint)
+            })?;
+            if let Some((has, holds)) = looked {
+                beyond.extend(Beyond::of(id, *size_bytes, has, holds));
+            }
+            let disk = self.devices.number_of(id).and_then(|number| self.devices.disk(number));
+            if disk.is_some_and(|disk| disk.resizing.is_some()) {
+                let error = format!("disk {id:?} is being resized");
+                return Err(ApiError::new(ErrorKind::Busy, error, "try again in a moment"));
+            }
+        }
+        Ok(beyond)
+    }
+}
