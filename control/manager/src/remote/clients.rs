@@ -25,7 +25,7 @@ const HELLOS_MAX: usize = 8;
 pub(super) type Who = (PublicKey, Option<Address>);
 
 /// A client, and its seat.
-struct Client {
+struct Seated {
     who: Who,
     seat: usize,
     /// Its sessions, the latest last, and whether they have begun.
@@ -33,7 +33,7 @@ struct Client {
     asked_at: Instant,
 }
 
-impl Client {
+impl Seated {
     fn has_session(&self) -> bool {
         self.sessions.iter().any(|(_, has_begun)| *has_begun)
     }
@@ -42,7 +42,7 @@ impl Client {
 /// The clients of a link.
 #[derive(Default)]
 pub(super) struct Clients {
-    known: Vec<Client>,
+    known: Vec<Seated>,
     /// Hellos that were read, by the number that they had.
     read: Vec<(u32, Box<Greeted>)>,
 }
@@ -68,7 +68,7 @@ impl Clients {
         (now, patience): (Instant, Duration),
         has: impl Fn(&Who) -> bool,
     ) -> Result<usize, Crowded> {
-        let stays = |one: &Client| {
+        let stays = |one: &Seated| {
             one.has_session()
                 || now.saturating_duration_since(one.asked_at) < patience
                 || has(&one.who)
@@ -86,7 +86,7 @@ impl Clients {
             return Err(Crowded::Sessions(SESSIONS_MAX));
         }
         let seat = self.best(places);
-        self.known.push(Client { who, seat, sessions: Vec::new(), asked_at: now });
+        self.known.push(Seated { who, seat, sessions: Vec::new(), asked_at: now });
         Ok(seat)
     }
 
@@ -132,12 +132,12 @@ impl Clients {
     /// One that was at home there in a process before this one, and comes back.
     pub(super) fn comes_back(&mut self, who: Who, seat: usize, now: Instant) {
         if self.known.len() < CLIENTS_MAX && self.known.iter().all(|one| one.who != who) {
-            self.known.push(Client { who, seat, sessions: Vec::new(), asked_at: now });
+            self.known.push(Seated { who, seat, sessions: Vec::new(), asked_at: now });
         }
     }
 
     pub(super) fn of_session(&self, number: u32) -> Option<Who> {
-        let has = |one: &&Client| one.sessions.iter().any(|(known, _)| *known == number);
+        let has = |one: &&Seated| one.sessions.iter().any(|(known, _)| *known == number);
         self.known.iter().find(has).map(|one| one.who)
     }
 
