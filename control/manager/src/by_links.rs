@@ -37,6 +37,15 @@ impl Manager {
         done
     }
 
+    /// Hears what links have said while another process was about to take over.
+    pub(crate) fn hear_links_later(&mut self) {
+        for said in self.rooms.remote.take_later() {
+            let mode = self.mode();
+            // What one of them wants of others is done before the next is heard.
+            self.links(|remote, around| remote.hear_link(said, mode, around));
+        }
+    }
+
     fn do_for_links(&mut self, next: Next) {
         match next {
             Next::Open(opening) => {

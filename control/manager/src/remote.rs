@@ -414,11 +414,9 @@ impl Remote {
         self.links.iter_mut().for_each(|link| link.line.send_out(cores));
     }
 
-    /// Does what links have asked for meanwhile.
-    pub(crate) fn hear_links_later(&mut self, mode: Mode, around: &mut Around<'_>) {
-        for said in std::mem::take(&mut self.later) {
-            self.hear_link(said, mode, around);
-        }
+    /// What links have said meanwhile, to be heard now.
+    pub(crate) fn take_later(&mut self) -> Vec<(usize, LinkKey, FromLink)> {
+        std::mem::take(&mut self.later)
     }
 
     /// Takes what ended out of the rings of seats that are here.

@@ -224,8 +224,7 @@ impl Manager {
         if self.drain.is_frozen() {
             self.send_all_out();
         }
-        let mode = self.mode();
-        self.links(|remote, around| remote.hear_links_later(mode, around));
+        self.hear_links_later();
         self.front_ends().release_all();
         self.rooms.turn.touch_all(self.rooms.devices.keys().copied());
         if let Some((reply, error)) = reply {
