@@ -117,7 +117,7 @@ pub fn run(plan: Plan, mut options: Options) -> Result<(), StartError> {
 }
 
 /// A manager of nothing yet, and the API's socket, which is not answered yet.
-fn begin(
+pub(crate) fn begin(
     plan: &Plan,
     mut options: Options,
     mut estate: Option<Estate>,
@@ -241,6 +241,10 @@ fn open_api(
 /// For this thread, and those that it makes from here on: when it is woken it runs, or else an upgrade waits
 /// for others at each step. Sidecores have their processors.
 fn take_short_turns() {
+    #[cfg(feature = "simulated")]
+    if crate::simulated::now().is_some() {
+        return;
+    }
     if let Err(error) = backend::take_short_turns() {
         debug!("control takes turns like any thread: {error}");
     }
@@ -357,7 +361,7 @@ impl Manager {
         Ok(server)
     }
 
-    fn open_all(&mut self, plan: Plan) -> Result<(), StartError> {
+    pub(crate) fn open_all(&mut self, plan: Plan) -> Result<(), StartError> {
         let mut all = plan.clone();
         // Before anything is opened.
         let kept = state::plan_kept(&self.rooms.state, &mut all)?;

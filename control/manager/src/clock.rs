@@ -9,6 +9,10 @@ use rustix::time::{ClockId, clock_gettime};
 /// The monotonic clock.
 #[expect(clippy::disallowed_methods, reason = "control's one reader of the clock")]
 pub(crate) fn now() -> Instant {
+    #[cfg(feature = "simulated")]
+    if let Some(now) = crate::simulated::now() {
+        return now;
+    }
     Instant::now()
 }
 
@@ -23,6 +27,10 @@ pub(crate) fn suspended_ns() -> u64 {
 
 /// The monotonic clock, which is the same for all processes of a machine, at `at`: nanoseconds.
 pub(crate) fn machine_ns(at: Instant) -> u64 {
+    #[cfg(feature = "simulated")]
+    if crate::simulated::now().is_some() {
+        return sidecore::nanos_of(at).0;
+    }
     let time = clock_gettime(ClockId::Monotonic);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0).saturating_mul(1_000_000_000);
     let ns = seconds.saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0));

@@ -121,6 +121,11 @@ impl Connection {
         })
     }
 
+    /// Whether it has said something that nobody has read, and that is read next.
+    pub(crate) fn has_spoken(&self) -> bool {
+        self.life.is_read() && sockets::is_readable(self.frames.socket())
+    }
+
     /// Whether it may be ended for another that wants its place.
     pub(crate) fn gives_way(&self, now: Instant) -> bool {
         self.life.is_silent(nanos_of(now)) && !self.session.has_memory()

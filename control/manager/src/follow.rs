@@ -33,6 +33,7 @@ use crate::opening::not_open::NotOpen;
 use crate::opening::openers::{Openers, Patience};
 use crate::poll::{Poll, Token};
 use crate::queue::Queue;
+use crate::threads;
 use crate::turn::Turn;
 use crate::unsynced::Unsynced;
 use crate::watch::Watch;
@@ -65,9 +66,7 @@ impl Parting {
         let done = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (end, disk) = (done.try_clone()?, Arc::clone(disk));
         let (tell, outcome) = sync_channel(1);
-        std::thread::Builder::new().name("parting".to_string()).spawn(move || {
-            // What it has of control's list is what it keeps when this fails.
-            let _ = confine::thread(Kind::Parting);
+        threads::begin("parting", Kind::Parting, move || {
             let kept = if disk.sync() { None } else { Some(Arc::clone(&disk)) };
             // The last close, with which the locks go, comes before the word of it.
             drop(disk);

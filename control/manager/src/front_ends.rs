@@ -258,7 +258,11 @@ impl FrontEnds<'_> {
         if let Some(unsaid) = device.log.take_unsaid(now) {
             warn!(device = device.facts.id, "{unsaid} more lines about it were not written");
         }
-        let overdue = |(id, connection): (&u32, &Connection)| Some((*id, connection.overdue(now)?));
+        // Control may have waited for an image since it last read: whoever spoke meanwhile was not silent.
+        let overdue = |(id, connection): (&u32, &Connection)| {
+            let why = connection.overdue(now)?;
+            (!connection.has_spoken()).then_some((*id, why))
+        };
         let overdue: Vec<(u32, &str)> = device.connections.iter().filter_map(overdue).collect();
         let gives_up = |id: &u32| device.gives_up_at(*id).is_some_and(|at| at <= now);
         let given_up: Vec<u32> = device.connections.keys().copied().filter(gives_up).collect();
@@ -339,9 +343,10 @@ impl FrontEnds<'_> {
         let device = found!(self.turn.defects, device, "device whose front-end goes");
         // Its rings were stopped one by one before.
         let is_over = device.runner == Some(id) && !device.is_going() && !device.is_started(None);
-        if device.connections.remove(&id).is_none() {
-            return;
-        }
+        let Some(connection) = device.connections.remove(&id) else { return };
+        // It may wait long for its last close, and would be heard all the while.
+        self.poll.remove(connection.frames.socket());
+        drop(connection);
         if device.may_log(self.turn.now()) {
             info!(device = device.facts.id, "a front-end is gone: {why}");
         }

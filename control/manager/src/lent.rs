@@ -19,6 +19,7 @@ use confine::Kind;
 use sidecore::Alarm;
 
 use crate::bounds::MESSAGE_DESCRIPTORS;
+use crate::threads;
 
 /// Descriptors that wait to be closed before their disk takes no more.
 const WAITING_MAX: usize = 256;
@@ -170,9 +171,9 @@ impl Worker {
         self.waiting.0.fetch_add(1, Ordering::Relaxed);
         if !queue.has_thread {
             let worker = self.clone();
-            let named = std::thread::Builder::new().name("closer".to_string());
             // Without a thread they wait for the next one.
-            queue.has_thread = named.spawn(move || worker.begin()).is_ok();
+            queue.has_thread =
+                threads::begin("closer", Kind::Closer, move || worker.work()).is_ok();
         }
     }
 
@@ -182,12 +183,6 @@ impl Worker {
 
     fn waits(&self) -> usize {
         self.queue().jobs.len()
-    }
-
-    fn begin(&self) {
-        // What it has of control's list is what it keeps when this fails.
-        let _ = confine::thread(Kind::Closer);
-        self.work();
     }
 
     fn work(&self) {

@@ -38,6 +38,8 @@
 //! | `rights` | who may open a socket |
 //! | `defects` | what control counted on and did not find |
 //! | `clock` | the time, which loops alone read |
+//! | `threads` | what would hold control up is done there |
+//! | `simulated` | all of this on one thread, in made-up time |
 //! | `poll`, `sockets`, `frame_socket` | the system calls |
 #![forbid(unsafe_code)]
 
@@ -79,12 +81,15 @@ mod rights;
 mod rooms;
 mod service;
 mod sidecores;
+#[cfg(feature = "simulated")]
+pub mod simulated;
 mod sizes;
 mod sockets;
 mod stalls;
 mod start;
 mod state;
 mod stop;
+mod threads;
 mod turn;
 mod unsynced;
 pub mod upgrade;

@@ -64,70 +64,77 @@ impl Manager {
         loop {
             self.rooms.turn.tick();
             let events = self.rooms.poll.wait(self.wait_time());
-            self.rooms.openers.begin_turn();
-            for (token, gone) in events {
-                self.rooms.turn.tick();
-                match token {
-                    Token::Listener(number) => {
-                        // Nobody else would know of whoever connects, nor of what he says.
-                        self.settle_for_good();
-                        self.front_ends().accept(number);
-                    }
-                    Token::Connection(number, id) => {
-                        self.settle_for_good();
-                        self.front_ends().serve(number, id, gone);
-                    }
-                    Token::Unsynced(number) => self.rooms.note_unsynced(number),
-                    Token::Parted(number) => self.has_parted(number),
-                    Token::Core(core) => self.hear_core(core as usize),
-                    Token::Calls => self.hear_calls(),
-                    Token::Stop => self.begin_stop(),
-                    Token::Reload => self.reload_on_signal(),
-                    Token::Heir => self.hear_heir(),
-                    Token::Greeter => self.links(|remote, around| remote.hear_greeter(around)),
-                    Token::Synced(number) => {
-                        self.links(|remote, around| remote.has_synced(number, around))
-                    }
-                    Token::Qmp(id) => self.rooms.hear_vmm(id),
-                    Token::Guard => self.settle_for_good(),
-                    Token::Launcher(at) => self.hear_launcher(at as usize),
-                    Token::Openers => self.hear_openers(),
-                }
-            }
-            self.rooms.turn.tick();
-            self.due();
-            self.settle();
-            self.go_on_reloading();
-            self.drop_unwanted();
-            self.rooms.cores.flush();
-            if let Some(handed_over) = self.go_on_upgrading() {
-                return End::HandedOver(handed_over);
-            }
-            if let Some(by) = self.stop_by {
-                let queues =
-                    self.rooms.devices.values().any(|device| !device.attached().is_empty());
-                let drained = !queues && !self.rooms.network.is_attached();
-                // An IOhost that is told has its disks free for the next one at once.
-                let is_told = !self.rooms.remote.is_giving_back() || self.rooms.turn.now() >= by;
-                if drained && is_told {
-                    self.close_all();
-                    self.rooms.cores.end_all();
-                    return End::Stopped;
-                }
-                if !drained && self.rooms.turn.now() >= by {
-                    warn!("what is in flight does not end; stopping without it");
-                    self.close_all();
-                    // A sidecore that waits for a dead disk would wait for ever; the end of the
-                    // process takes it along.
-                    self.rooms.cores.leave_all();
-                    return End::Stopped;
-                }
+            if let Some(end) = self.turn(events) {
+                return end;
             }
         }
     }
 
+    /// One turn: what was heard, what is due, and what follows from it.
+    pub(crate) fn turn(&mut self, events: Vec<(Token, bool)>) -> Option<End> {
+        self.rooms.openers.begin_turn();
+        for (token, gone) in events {
+            self.rooms.turn.tick();
+            match token {
+                Token::Listener(number) => {
+                    // Nobody else would know of whoever connects, nor of what he says.
+                    self.settle_for_good();
+                    self.front_ends().accept(number);
+                }
+                Token::Connection(number, id) => {
+                    self.settle_for_good();
+                    self.front_ends().serve(number, id, gone);
+                }
+                Token::Unsynced(number) => self.rooms.note_unsynced(number),
+                Token::Parted(number) => self.has_parted(number),
+                Token::Core(core) => self.hear_core(core as usize),
+                Token::Calls => self.hear_calls(),
+                Token::Stop => self.begin_stop(),
+                Token::Reload => self.reload_on_signal(),
+                Token::Heir => self.hear_heir(),
+                Token::Greeter => self.links(|remote, around| remote.hear_greeter(around)),
+                Token::Synced(number) => {
+                    self.links(|remote, around| remote.has_synced(number, around))
+                }
+                Token::Qmp(id) => self.rooms.hear_vmm(id),
+                Token::Guard => self.settle_for_good(),
+                Token::Launcher(at) => self.hear_launcher(at as usize),
+                Token::Openers => self.hear_openers(),
+            }
+        }
+        self.rooms.turn.tick();
+        self.due();
+        self.settle();
+        self.go_on_reloading();
+        self.drop_unwanted();
+        self.rooms.cores.flush();
+        if let Some(handed_over) = self.go_on_upgrading() {
+            return Some(End::HandedOver(handed_over));
+        }
+        if let Some(by) = self.stop_by {
+            let queues = self.rooms.devices.values().any(|device| !device.attached().is_empty());
+            let drained = !queues && !self.rooms.network.is_attached();
+            // An IOhost that is told has its disks free for the next one at once.
+            let is_told = !self.rooms.remote.is_giving_back() || self.rooms.turn.now() >= by;
+            if drained && is_told {
+                self.close_all();
+                self.rooms.cores.end_all();
+                return Some(End::Stopped);
+            }
+            if !drained && self.rooms.turn.now() >= by {
+                warn!("what is in flight does not end; stopping without it");
+                self.close_all();
+                // A sidecore that waits for a dead disk would wait for ever; the end of the
+                // process takes it along.
+                self.rooms.cores.leave_all();
+                return Some(End::Stopped);
+            }
+        }
+        None
+    }
+
     /// Until the next thing that is due without an event.
-    fn wait_time(&self) -> Option<Duration> {
+    pub(crate) fn wait_time(&self) -> Option<Duration> {
         let retries = self.rooms.devices.values().filter_map(Device::due_at);
         let shut = self.rooms.shut.due_at();
         let reload = self.reloading.due_at();

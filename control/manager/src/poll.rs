@@ -110,6 +110,17 @@ impl Poll {
         let set = epoll::create(CreateFlags::CLOEXEC)?;
         let (stop, stop_end) = UnixStream::pair()?;
         let (reload, reload_end) = UnixStream::pair()?;
+        let poll = Poll { set, signals: [stop, reload] };
+        for (end, token) in poll.signals.iter().zip([Token::Stop, Token::Reload]) {
+            end.set_nonblocking(true)?;
+            poll.add(end, token)?;
+        }
+        #[cfg(feature = "simulated")]
+        if crate::simulated::now().is_some() {
+            // Signals are the process's, and it has other lives in it.
+            crate::simulated::hold([stop_end, reload_end]);
+            return Ok(poll);
+        }
         for (signal, end) in
             [(SIGTERM, stop_end.try_clone()?), (SIGINT, stop_end), (SIGHUP, reload_end)]
         {
@@ -117,11 +128,6 @@ impl Poll {
         }
         // A file beyond the limit on file sizes is an error to its guest, not the end of all.
         signal_hook::flag::register(SIGXFSZ, Arc::default())?;
-        let poll = Poll { set, signals: [stop, reload] };
-        for (end, token) in poll.signals.iter().zip([Token::Stop, Token::Reload]) {
-            end.set_nonblocking(true)?;
-            poll.add(end, token)?;
-        }
         Ok(poll)
     }
 
@@ -163,6 +169,10 @@ impl Poll {
 
     /// Waits so long, for nothing.
     pub(crate) fn pause(&self, time: Duration) {
+        #[cfg(feature = "simulated")]
+        if crate::simulated::now().is_some() {
+            return crate::simulated::pass(time);
+        }
         let time = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
         let _ = rustix::event::poll(&mut [], Some(&time));
     }

@@ -26,12 +26,16 @@ use confine::Kind;
 use control::placement::{QUEUES_MAX, Sidecores};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use schedule::{CoreLoad, Decision, QueueLoad, Use};
-use sidecore::{Command, Event, Handle, SidecoreSpec, launch, link, nanos_of};
+#[cfg(not(feature = "simulated"))]
+use sidecore::launch;
+use sidecore::{Command, Event, Handle, SidecoreSpec, link, nanos_of};
 use tracing::info;
 
 use crate::defects::{Defects, found};
 use crate::queue::{Found, part};
 use crate::sidecores::loads::Loads;
+#[cfg(feature = "simulated")]
+use crate::simulated::launch;
 
 /// Between two measurements of what a kick costs: a millionth of a core.
 const KNOCK_INTERVAL: Duration = Duration::from_secs(1);
@@ -46,6 +50,10 @@ struct Core {
 /// Leaves the processors of `sidecores` to them: this thread, and those that it makes from now on, run
 /// on the others. Gives those; `None`, and nothing is changed, if there are none or none can be told.
 pub(crate) fn leave(sidecores: &[u32]) -> Option<CpuSet> {
+    #[cfg(feature = "simulated")]
+    if crate::simulated::now().is_some() {
+        return None;
+    }
     let mut others = sched_getaffinity(None).ok()?;
     for cpu in sidecores.iter().map(|cpu| *cpu as usize).filter(|cpu| *cpu < CpuSet::MAX_CPU) {
         others.unset(cpu);
@@ -113,6 +121,12 @@ impl Cores {
         let loads = Loads::from(all.len(), now);
         let (roads, defects) = (BTreeSet::new(), Defects::default());
         Ok(Cores { all, placing, loads, roads, knock_at: now, fences: 0, defects })
+    }
+
+    /// How many queues each is thought to have.
+    #[cfg(feature = "simulated")]
+    pub(crate) fn queues(&self) -> Vec<usize> {
+        (0..self.all.len()).map(|core| self.placing.queues(core)).collect()
     }
 
     /// How many there are.

@@ -9,6 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use names::{Purpose, Refused, Socket, SocketPlace};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::Timespec;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -45,6 +47,12 @@ pub(crate) fn open_listener(path: &Path, rights: &Rights) -> io::Result<OwnedFd>
     rights.bind(&socket, &place)?;
     listen(&socket, BACKLOG)?;
     Ok(socket)
+}
+
+/// Whether there is something to read now, or the other side has gone.
+pub(crate) fn is_readable(socket: impl AsFd) -> bool {
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&at_once)).is_ok_and(|some| some > 0)
 }
 
 /// The same socket with a number that is higher than those of connections. A process that is killed loses its
@@ -242,5 +250,25 @@ pub(crate) fn send(
         Ok(sent) => Ok(sent),
         Err(Errno::AGAIN | Errno::INTR) => Ok(0),
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn what_nobody_has_read_is_seen_and_so_is_the_end() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        assert!(!is_readable(&ours));
+        theirs.write_all(&[1]).unwrap();
+        assert!(is_readable(&ours));
+        rustix::io::read(&ours, &mut [0; 8]).unwrap();
+        assert!(!is_readable(&ours));
+        drop(theirs);
+        assert!(is_readable(&ours));
     }
 }

@@ -22,6 +22,7 @@ use crate::devices::Devices;
 use crate::disk::DiskParts;
 use crate::images::ImageNames;
 use crate::opening::openers::Openers;
+use crate::threads::{self, Thread};
 use crate::turn::Turn;
 
 /// Between two rounds of looks; one that takes longer is followed by the next at the next second.
@@ -58,23 +59,23 @@ struct Threads {
     given: Arc<Mutex<Receiver<Looks>>>,
     tell: Sender<Word>,
     told: Receiver<Word>,
-    count: usize,
+    all: Vec<Thread>,
 }
 
 impl Threads {
     fn none() -> Threads {
         // What is in them is bounded by the rounds, of which each medium has one.
         let ((give, given), (tell, told)) = (channel(), channel());
-        Threads { give, given: Arc::new(Mutex::new(given)), tell, told, count: 0 }
+        Threads { give, given: Arc::new(Mutex::new(given)), tell, told, all: Vec::new() }
     }
 
     /// So many, or as many as there can be.
     fn grow(&mut self, count: usize) {
-        while self.count < count.min(THREADS_MAX) {
+        self.all.retain(|thread| !thread.is_finished());
+        while self.all.len() < count.min(THREADS_MAX) {
             let (given, tell) = (Arc::clone(&self.given), self.tell.clone());
-            let thread = std::thread::Builder::new().name("watch".to_string());
-            match thread.spawn(move || run(&given, &tell)) {
-                Ok(_) => self.count += 1,
+            match threads::begin("watch", Kind::Opener, move || run(&given, &tell)) {
+                Ok(thread) => self.all.push(thread),
                 Err(error) => return debug!("no thread for looks: {error}"),
             }
         }
@@ -82,11 +83,9 @@ impl Threads {
 }
 
 fn run(given: &Mutex<Receiver<Looks>>, tell: &Sender<Word>) {
-    // What it has of control's list is what it keeps when this fails.
-    let _ = confine::thread(Kind::Opener);
     loop {
-        let looks = given.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(Looks(medium, looks)) = looks else { return };
+        let looks = threads::task(&given.lock().unwrap_or_else(PoisonError::into_inner));
+        let Some(Looks(medium, looks)) = looks else { return };
         for Look(number, weak, names) in looks {
             // Held no longer than for the look: with the last one its locks go.
             let astray = weak.upgrade().and_then(|disk| disk.astray(&names));

@@ -22,9 +22,11 @@ pub(crate) const LOG_BYTES: u64 = MEMORY / PAGE / 8;
 
 /// What goes to the daemon.
 #[derive(Debug)]
-pub(crate) struct Sent {
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) fds: Vec<OwnedFd>,
+pub struct Sent {
+    /// One message.
+    pub bytes: Vec<u8>,
+    /// What goes with its first byte.
+    pub fds: Vec<OwnedFd>,
 }
 
 /// What is said next.

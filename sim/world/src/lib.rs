@@ -15,7 +15,8 @@
 //!
 //! `world` decides what happens next and judges; `world::faults` is what goes wrong. The same seed gives the
 //! same trace. No clock and no thread: what is real besides the product's code are eventfds, epoll sets,
-//! memory files and locks of files, none of which is waited for. Why it is so: docs/decisions/0012. Called by
+//! memory files and locks of files, none of which is waited for. Its guests and their VMMs are `lives`' too, by
+//! way of `tenant`. Why it is so: docs/decisions/0012. Called by
 //! `./x sim --seeds N` and by its own tests.
 #![forbid(unsafe_code)]
 
@@ -33,8 +34,11 @@ mod machine;
 mod medium;
 mod signal;
 mod station;
+mod tenant;
 mod trace;
 mod uplink;
 mod world;
 
+pub use tenant::{Sent, Tenant};
+pub use trace::Trace;
 pub use world::{Outcome, run};

@@ -188,7 +188,7 @@ impl Machine {
     }
 }
 
-fn disk_spec(number: u32, random: &mut Random) -> GuestSpec {
+pub(crate) fn disk_spec(number: u32, random: &mut Random) -> GuestSpec {
     let format = random.of(&[Format::Split, Format::Split, Format::Packed]);
     let size = match format {
         Format::Split => random.of(&[8, 16, 32]),

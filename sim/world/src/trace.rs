@@ -34,14 +34,16 @@ struct Inner {
 
 /// The events of one run, shared by all who have a part in it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Trace(Arc<Mutex<Inner>>);
+pub struct Trace(Arc<Mutex<Inner>>);
 
 impl Trace {
-    pub(crate) fn keep_all(&self) {
+    /// Keeps all events, not only the last.
+    pub fn keep_all(&self) {
         self.inner().is_whole = true;
     }
 
-    pub(crate) fn note(&self, at_ns: u64, what: &'static str, numbers: [u64; 3]) {
+    /// Something happened.
+    pub fn note(&self, at_ns: u64, what: &'static str, numbers: [u64; 3]) {
         let mut inner = self.inner();
         let event = Event { at_ns, what, numbers };
         event.hash(&mut inner.hash);
@@ -53,17 +55,17 @@ impl Trace {
     }
 
     /// A number that stands for everything so far.
-    pub(crate) fn hash(&self) -> u64 {
+    pub fn hash(&self) -> u64 {
         self.inner().hash.finish()
     }
 
     /// How many there were.
-    pub(crate) fn events(&self) -> u64 {
+    pub fn events(&self) -> u64 {
         self.inner().events
     }
 
     /// The last ones, a line each.
-    pub(crate) fn last(&self) -> Vec<String> {
+    pub fn last(&self) -> Vec<String> {
         self.inner().last.iter().map(ToString::to_string).collect()
     }
 

@@ -10,8 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use backend::{Disk, Source as Image};
@@ -24,6 +23,7 @@ use crate::bonds::{Bonds, Vetting};
 use crate::clock::now;
 use crate::images::source_of;
 use crate::opening::not_open::{NotOpen, NotYet};
+use crate::threads::{self, Thread};
 use closings::Closings;
 use media::Media;
 use order::Order;
@@ -97,7 +97,7 @@ struct Job {
     outcome: Receiver<Outcome>,
     /// It has an outcome.
     is_over: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
+    thread: Thread,
     begun: Instant,
 }
 
@@ -105,7 +105,7 @@ struct Job {
 struct Leaving {
     image: Image,
     medium: Medium,
-    thread: JoinHandle<()>,
+    thread: Thread,
     begun: Instant,
 }
 
@@ -163,7 +163,7 @@ impl Openers {
         let Some(job) = self.jobs.get(at) else { return late };
         let wait = self.patience_for(&job.medium, patience);
         let began = now();
-        let outcome = job.outcome.recv_timeout(wait);
+        let outcome = threads::wait(&job.outcome, wait);
         self.waited += now().saturating_duration_since(began);
         if matches!(outcome, Err(RecvTimeoutError::Timeout)) {
             return late;
@@ -228,17 +228,11 @@ impl Openers {
         run: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, NotYet> {
         let medium = self.has_room(&image)?;
-        // Nothing lies in the channel: what nobody waits for any more is dropped by the thread.
-        let (tell, outcome) = sync_channel(0);
+        let (tell, outcome) = threads::outcome();
         let begun = now();
-        let thread = std::thread::Builder::new().name("opener".to_string());
-        let thread = thread.spawn(move || {
-            // What it has of control's list is what it keeps when this fails.
-            let _ = confine::thread(Kind::Opener);
-            let _ = tell.send(run());
-        });
+        let thread = threads::begin("opener", Kind::Opener, move || drop(tell.send(run())));
         let thread = thread.map_err(|_| NotYet::NoThread)?;
-        let over = outcome.recv_timeout(self.patience_for(&medium, Patience::First));
+        let over = threads::wait(&outcome, self.patience_for(&medium, Patience::First));
         self.waited += now().saturating_duration_since(begun);
         if over.is_err() {
             self.leaving.push(Leaving { image, medium, thread, begun });
@@ -314,15 +308,11 @@ impl Openers {
         is_kept: bool,
         vetting: Vetting,
     ) -> Option<Job> {
-        // Nothing lies in the channel: the thread has the image until it is taken.
-        let (tell, outcome) = sync_channel(0);
+        let (tell, outcome) = threads::outcome();
         let is_over = Arc::new(AtomicBool::new(false));
         let (runs, plan, over) = (order.clone(), plan.clone(), Arc::clone(&is_over));
         let (wake, closings) = (self.wake.clone(), self.closings.clone());
-        let thread = std::thread::Builder::new().name("opener".to_string());
-        let thread = thread.spawn(move || {
-            // What it has of control's list is what it keeps when this fails.
-            let _ = confine::thread(Kind::Opener);
+        let thread = threads::begin("opener", Kind::Opener, move || {
             // Or it would meet its own lock.
             plan.source.path().into_iter().for_each(|path| closings.await_closed(path.as_ref()));
             let outcome = runs.run(&plan, is_kept, &vetting);

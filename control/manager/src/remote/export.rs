@@ -15,6 +15,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use sidecore::AttachmentMemory;
 
 use super::clients::Who;
+use crate::threads;
 
 /// Begins the name of a NIC among devices: no disk has such a name.
 const OF_NIC: &str = "nic:";
@@ -254,8 +255,7 @@ impl Syncing {
         let done = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let end = done.try_clone()?;
         let (tell, outcome) = sync_channel(1);
-        std::thread::Builder::new().name("parting".to_string()).spawn(move || {
-            let _ = confine::thread(Thread::Parting);
+        threads::begin("parting", Thread::Parting, move || {
             let is_synced = disk.sync();
             drop(disk);
             let _ = tell.send(is_synced);

@@ -14,6 +14,7 @@ use confine::Kind;
 use names::Medium;
 
 use super::Wake;
+use crate::threads;
 
 /// What is to be closed, and what was. As many as there were disks open at most.
 #[derive(Clone, Default)]
@@ -72,12 +73,7 @@ impl Closings {
         for medium in idle {
             self.list().running.insert(medium.clone());
             let (closings, wake, of) = (self.clone(), wake.clone(), medium.clone());
-            let thread = std::thread::Builder::new().name("opener".to_string());
-            let begun = thread.spawn(move || {
-                // What it has of control's list is what it keeps when this fails.
-                let _ = confine::thread(Kind::Opener);
-                closings.run(&of, &wake);
-            });
+            let begun = threads::begin("opener", Kind::Opener, move || closings.run(&of, &wake));
             if begun.is_err() {
                 self.list().running.remove(&medium);
             }
@@ -117,6 +113,10 @@ impl Closings {
             list.waiting.iter().any(|closing| closing.path == path)
                 || list.under_way.iter().any(|(_, other)| other == path)
         };
+        #[cfg(feature = "simulated")]
+        while crate::simulated::now().is_some() && is_open(&mut self.list()) {
+            crate::simulated::work_on();
+        }
         let waited = self.0.closed.wait_while(self.list(), is_open);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }

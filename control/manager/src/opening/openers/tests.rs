@@ -1,5 +1,7 @@
 //! Orders, and threads that are held up.
 
+use std::sync::mpsc::sync_channel;
+
 use config::plan::load;
 use cpus::HostCpus;
 

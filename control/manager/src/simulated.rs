@@ -1,0 +1,292 @@
+//! The control loop on one thread with everything around it, in made-up time: what a simulation needs to drive it.
+//!
+//! Only with the feature `simulated`, and only on threads with a [`Stage`]; elsewhere all is as it is shipped. Not
+//! here: what happens, and what is right (`sim/lives`).
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::{Duration, Instant};
+
+use config::Plan;
+use config::api::{Answer, ApiError, BoundsView, Call, DefectView};
+use schedule::Nanos;
+use sidecore::{Handle, Sidecore, SidecoreSpec};
+use tokio::sync::oneshot;
+
+use crate::api::Entrance;
+use crate::begin::{self, Options, StartError};
+use crate::manager::{End, Manager};
+
+/// When made-up time begins, on the machine's clock.
+const BEGIN: Nanos = Nanos(1_000_000_000_000);
+
+/// How long what would be a thread takes, by its name.
+type Delay = Box<dyn FnMut(&'static str) -> Duration>;
+
+/// What a thread would do, and when.
+struct Staged {
+    run: Box<dyn FnOnce() + Send>,
+    work: Work,
+}
+
+/// Word of such work.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Work(Arc<AtomicBool>);
+
+impl Work {
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+struct Inner {
+    now: Instant,
+    delay: Delay,
+    /// In the order in which it is done.
+    staged: BTreeMap<(Instant, u64), Staged>,
+    count: u64,
+    /// Sidecores that nobody has taken.
+    cores: Vec<Sidecore>,
+    /// Open for as long as the stage is.
+    held: Vec<UnixStream>,
+}
+
+thread_local! {
+    static STAGE: RefCell<Option<Inner>> = const { RefCell::new(None) };
+}
+
+fn on_stage<T>(with: impl FnOnce(&mut Inner) -> T) -> Option<T> {
+    STAGE.with(|stage| stage.borrow_mut().as_mut().map(with))
+}
+
+/// The time of the simulation on this thread, if there is one.
+pub(crate) fn now() -> Option<Instant> {
+    on_stage(|stage| stage.now)
+}
+
+/// Time goes on, and what is done meanwhile by others is done.
+pub(crate) fn pass(time: Duration) {
+    let Some(until) = now().map(|now| now + time) else { return };
+    while next_due().is_some_and(|due| due <= until) {
+        work_on();
+    }
+    on_stage(|stage| stage.now = stage.now.max(until));
+}
+
+/// Keeps what is to stay open.
+pub(crate) fn hold(ends: [UnixStream; 2]) {
+    on_stage(|stage| stage.held.extend(ends));
+}
+
+/// Has something done by and by.
+pub(crate) fn stage(name: &'static str, run: Box<dyn FnOnce() + Send>) -> Work {
+    let work = Work::default();
+    let word = work.clone();
+    on_stage(|stage| {
+        let at = stage.now + (stage.delay)(name);
+        stage.count += 1;
+        stage.staged.insert((at, stage.count), Staged { run, work });
+    });
+    word
+}
+
+fn next_due() -> Option<Instant> {
+    on_stage(|stage| stage.staged.keys().next().map(|(at, _)| *at)).flatten()
+}
+
+/// Does the next thing that is staged; it is that late then.
+pub(crate) fn work_on() {
+    let next = on_stage(|stage| {
+        let ((at, _), next) = stage.staged.pop_first()?;
+        stage.now = stage.now.max(at);
+        Some(next)
+    });
+    if let Some(Staged { run, work }) = next.flatten() {
+        run();
+        work.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Waits for the outcome of what is staged, as long as that: others do their work meanwhile.
+pub(crate) fn wait<T>(outcome: &Receiver<T>, most: Duration) -> Result<T, RecvTimeoutError> {
+    let until = now().map(|now| now + most);
+    loop {
+        match outcome.try_recv() {
+            Ok(outcome) => return Ok(outcome),
+            Err(TryRecvError::Disconnected) => return Err(RecvTimeoutError::Disconnected),
+            Err(TryRecvError::Empty) => {}
+        }
+        if next_due() > until || next_due().is_none() {
+            on_stage(|stage| stage.now = until.map_or(stage.now, |until| stage.now.max(until)));
+            return Err(RecvTimeoutError::Timeout);
+        }
+        work_on();
+    }
+}
+
+/// A sidecore that the simulation gives its passes; a thread's, where there is none.
+pub(crate) fn launch(
+    spec: SidecoreSpec,
+    begin: impl FnOnce() -> io::Result<()> + Send + 'static,
+) -> io::Result<Handle> {
+    if now().is_none() {
+        return sidecore::launch(spec, begin);
+    }
+    let (sidecore, handle) = Sidecore::new(SidecoreSpec { cpu: None, ..spec })?;
+    on_stage(|stage| stage.cores.push(sidecore));
+    Ok(handle)
+}
+
+/// The time of one thread, and what others than control do in it.
+pub struct Stage(());
+
+impl Stage {
+    /// From now on this thread has a time of its own, which stands still but for what is said here. What would be a
+    /// thread's takes as long as `delay` says of its name.
+    pub fn set(delay: impl FnMut(&'static str) -> Duration + 'static) -> Stage {
+        let inner = Inner {
+            now: sidecore::instant_of(BEGIN),
+            delay: Box::new(delay),
+            staged: BTreeMap::new(),
+            count: 0,
+            cores: Vec::new(),
+            held: Vec::new(),
+        };
+        STAGE.with(|stage| *stage.borrow_mut() = Some(inner));
+        Stage(())
+    }
+
+    /// The time, as sidecores tell it.
+    pub fn now(&self) -> Nanos {
+        now().map_or(BEGIN, sidecore::nanos_of)
+    }
+
+    /// Time goes on until then; what is due by then is done.
+    pub fn pass_until(&self, at: Nanos) {
+        pass(Duration::from_nanos(at.since(self.now())));
+    }
+
+    /// When something is due that is neither control's nor a sidecore's.
+    pub fn due(&self) -> Option<Nanos> {
+        next_due().map(sidecore::nanos_of)
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        // Whatever is dropped here may ask for the time.
+        drop(STAGE.with(|stage| stage.borrow_mut().take()));
+    }
+}
+
+/// The place for one answer.
+#[derive(Debug)]
+pub struct Asked(oneshot::Receiver<Result<Answer, ApiError>>);
+
+/// What lies there.
+#[derive(Debug)]
+pub enum Heard {
+    /// Nothing yet.
+    Nothing,
+    /// The answer.
+    Answer(Box<Result<Answer, ApiError>>),
+    /// Nobody will answer.
+    Nobody,
+}
+
+impl Asked {
+    /// What came of it.
+    pub fn hear(&mut self) -> Heard {
+        match self.0.try_recv() {
+            Ok(answer) => Heard::Answer(Box::new(answer)),
+            Err(oneshot::error::TryRecvError::Empty) => Heard::Nothing,
+            Err(oneshot::error::TryRecvError::Closed) => Heard::Nobody,
+        }
+    }
+}
+
+/// A daemon without a thread. Its sockets are real, and so is what it keeps.
+pub struct Simulated {
+    manager: Manager,
+    entrance: Entrance,
+}
+
+impl Simulated {
+    /// One that serves `plan`, and its sidecores, for whoever gives them their passes.
+    ///
+    /// # Errors
+    /// What could not be opened, as at any start.
+    pub fn start(plan: Plan, options: Options) -> Result<(Simulated, Vec<Sidecore>), StartError> {
+        let (mut manager, entrance) = begin::begin(&plan, options, None)?;
+        let cores = on_stage(|stage| std::mem::take(&mut stage.cores)).unwrap_or_default();
+        manager.open_all(plan)?;
+        manager.rooms.bonds.begin();
+        Ok((Simulated { manager, entrance }, cores))
+    }
+
+    /// One turn, with what has come and `choose` leaves of it, in an order of its own: the rest comes again. True when it
+    /// has stopped.
+    pub fn turn(&mut self, choose: &mut dyn FnMut(usize) -> Vec<usize>) -> bool {
+        let come = self.manager.rooms.poll.wait(Some(Duration::ZERO));
+        let chosen = choose(come.len()).into_iter();
+        let events: Vec<_> = chosen.filter_map(|at| come.get(at).copied()).collect();
+        tracing::trace!("a turn: {events:?}");
+        match self.manager.turn(events) {
+            None => false,
+            Some(End::Stopped | End::HandedOver(_)) => true,
+        }
+    }
+
+    /// Whether something has come.
+    pub fn has_events(&self) -> bool {
+        !self.manager.rooms.poll.wait(Some(Duration::ZERO)).is_empty()
+    }
+
+    /// How long it would wait if nothing came; for ever without.
+    pub fn patience(&self) -> Option<Duration> {
+        self.manager.wait_time()
+    }
+
+    /// Asks as an operator does.
+    pub fn ask(&self, call: Call) -> Asked {
+        Asked(self.entrance.ask(call))
+    }
+
+    /// A stop begins.
+    pub fn stop(&mut self) {
+        self.manager.begin_stop();
+    }
+
+    /// What control counted on and did not find.
+    pub fn defects(&self) -> Vec<DefectView> {
+        match self.manager.daemon_view() {
+            Answer::Daemon(view) => view.defects,
+            _ => Vec::new(),
+        }
+    }
+
+    /// How much devices are promised of what the process may have.
+    pub fn bounds(&self) -> BoundsView {
+        self.manager.rooms.bounds.view()
+    }
+
+    /// How many devices are open.
+    pub fn devices(&self) -> usize {
+        self.manager.rooms.devices.len()
+    }
+
+    /// How many queues each sidecore is thought to have.
+    pub fn loads(&self) -> Vec<usize> {
+        self.manager.rooms.cores.queues()
+    }
+
+    /// The plan in force.
+    pub fn plan(&self) -> &Plan {
+        &self.manager.rooms.plan
+    }
+}

@@ -1,0 +1,133 @@
+//! What is in the configuration file of a life, and what its operators change in it.
+
+use std::path::{Path, PathBuf};
+
+use config::api::{ApiError, ErrorKind};
+use config::spec::{BackendKind, DaemonSpec, DiskSpec, SidecoresSpec};
+use config::{Plan, Size, Spec};
+use cpus::HostCpus;
+use random::Random;
+
+/// Sectors of each disk at first.
+pub(crate) const SECTORS: u64 = 160;
+/// Disks of the file at most.
+const DISKS_MAX: usize = 4;
+
+/// The file, and the folder of everything.
+#[derive(Clone, Debug)]
+pub(crate) struct File {
+    pub(crate) spec: Spec,
+    folder: PathBuf,
+    /// Disks that the file has had.
+    made: u32,
+}
+
+impl File {
+    pub(crate) fn new(folder: &Path, cpus: u32, random: &mut Random) -> File {
+        let at = |name: &str| folder.join(name).display().to_string();
+        let spec = Spec {
+            daemon: DaemonSpec {
+                api: at("api.sock"),
+                run_dir: at("run"),
+                state_dir: at("state"),
+                ..DaemonSpec::default()
+            },
+            sidecores: SidecoresSpec {
+                cpus: format!("0-{}", cpus - 1),
+                min: Some(random.between(1, cpus.into()) as u16),
+                ..SidecoresSpec::default()
+            },
+            ..Spec::default()
+        };
+        let mut file = File { spec, folder: folder.to_path_buf(), made: 0 };
+        for _ in 0..random.between(1, 3) {
+            file.add(random);
+        }
+        file
+    }
+
+    /// As it is read.
+    ///
+    /// # Errors
+    /// It is not well written, or does not go with what runs.
+    pub(crate) fn load(&self, running: Option<&Plan>) -> Result<Plan, ApiError> {
+        let host = HostCpus { online: (0..16).collect(), auto: Vec::new(), auto_count: 1 };
+        let text = toml::to_string(&self.spec).map_err(|e| error(&e.to_string()))?;
+        let folder = self.folder.display().to_string();
+        config::plan::load(&text, "lives.toml", &folder, &host, running)
+            .map_err(|refusal| error(&refusal.to_string()))
+    }
+
+    /// An operator edits it: whose guest may be disturbed when it is read again.
+    pub(crate) fn edit(&mut self, random: &mut Random) -> Option<String> {
+        let at = random.below(self.spec.disk.len().max(1) as u64) as usize;
+        match random.below(8) {
+            0 if self.spec.disk.len() < DISKS_MAX => {
+                self.add(random);
+                None
+            }
+            1 if !self.spec.disk.is_empty() => Some(self.spec.disk.remove(at).id),
+            2 => {
+                let disk = self.spec.disk.get_mut(at)?;
+                disk.serial = Some(format!("s{}", random.below(1000)));
+                // What is in memory would be gone.
+                (disk.backend == Some(BackendKind::File)).then(|| disk.id.clone()).or_else(|| {
+                    disk.serial = None;
+                    None
+                })
+            }
+            3 => {
+                let disk = self.spec.disk.get_mut(at)?;
+                disk.size = disk.size.map(|size| Size(size.0 + 4096));
+                Some(disk.id.clone())
+            }
+            4 => {
+                let disk = self.spec.disk.get_mut(at)?;
+                disk.limit_iops = random.of(&[None, Some(1000), Some(100_000)]);
+                None
+            }
+            _ => {
+                let disk = self.spec.disk.get_mut(at)?;
+                disk.share = random.between(1, 1000) as u32;
+                None
+            }
+        }
+    }
+
+    fn add(&mut self, random: &mut Random) {
+        self.made += 1;
+        let id = format!("f{}", self.made);
+        self.spec.disk.push(disk(&id, &self.folder, random));
+    }
+}
+
+/// A disk of any kind that is honest about what was written.
+pub(crate) fn disk(id: &str, folder: &Path, random: &mut Random) -> DiskSpec {
+    let in_memory = is_in_memory(id);
+    let image = folder.join(format!("{id}.img")).display().to_string();
+    DiskSpec {
+        backend: Some(if in_memory { BackendKind::Memory } else { BackendKind::File }),
+        path: (!in_memory).then_some(image),
+        size: Some(Size(SECTORS * 512)),
+        queues: queues(id),
+        share: random.between(1, 1000) as u32,
+        ..DiskSpec::new(id)
+    }
+}
+
+/// What a disk is made of, whenever one of that name is made: whether all that is written is gone with it.
+pub(crate) fn is_in_memory(id: &str) -> bool {
+    number(id) % 3 == 1
+}
+
+fn queues(id: &str) -> u16 {
+    (number(id) / 3 % 3 + 1) as u16
+}
+
+fn number(id: &str) -> u32 {
+    id.get(1..).and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+fn error(what: &str) -> ApiError {
+    ApiError::new(ErrorKind::Refused, what, "correct the file")
+}

@@ -1,0 +1,23 @@
+//! Lives of the real control from a seed, on one thread, in made-up time: the control loop of `manager` itself,
+//! sidecores without threads, guests and their VMMs at its sockets, and operators who ask for anything.
+//!
+//! ```text
+//!   operator  what is asked, and what is right to be answered       file     what is in the configuration file
+//!      |                                                              |
+//!   manager   the daemon's control, a turn at a time  (simulated)  ---+
+//!      |  sockets                          |  commands, events
+//!   vmm       world's guests and VMMs     core     sidecores, a pass at a time
+//! ```
+//!
+//! `life` decides what happens next and judges. The same seed gives the same trace. Real are the sockets, the memory
+//! files, the epoll set and a folder in memory; nobody waits for any of them. Not here: the data path with faults of
+//! media, kills and power cuts (`world`). Called by `./x sim control` and by its own tests.
+#![forbid(unsafe_code)]
+
+mod core;
+mod file;
+mod life;
+mod operator;
+mod vmm;
+
+pub use life::{Outcome, run};

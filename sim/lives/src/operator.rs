@@ -1,0 +1,188 @@
+//! Operators: what they ask for, and that each call has one answer, in time, which is true.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use config::Size;
+use config::Target;
+use config::api::{Answer, ApiError, Call};
+use config::spec::{DiskChange, DiskMove, DiskResize, DiskSpec};
+use manager::simulated::{Asked, Heard, Simulated};
+use random::Random;
+
+use crate::file;
+
+/// How long a client of the API waits for an answer.
+const ANSWER_NS_MAX: u64 = 20_000_000_000;
+/// Disks made through the API at a time.
+const DISKS_MAX: usize = 4;
+/// Calls that wait for their answer.
+const PENDING_MAX: usize = 6;
+
+/// How an answer begins that a change was made and will be forgotten.
+const UNKEPT: &str = "the change cannot be kept";
+
+/// A call that is not answered.
+struct Pending {
+    asked: Asked,
+    call: Call,
+    at_ns: u64,
+}
+
+/// A call that was.
+pub(crate) struct Answered {
+    pub(crate) call: Call,
+    pub(crate) answer: Result<Answer, ApiError>,
+}
+
+#[derive(Default)]
+pub(crate) struct Operator {
+    pending: Vec<Pending>,
+    /// Disks made through the API, as they are by all that was answered.
+    pub(crate) made: BTreeMap<String, DiskSpec>,
+    count: u32,
+}
+
+impl Operator {
+    /// Calls that wait for their answer.
+    pub(crate) fn waiting(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Whether one of them is to remove that disk.
+    pub(crate) fn is_asked_to_go(&self, id: &str) -> bool {
+        let is_it = |call: &Call| matches!(call, Call::RemoveDisk { id: it, .. } if it == id);
+        self.pending.iter().any(|pending| is_it(&pending.call))
+    }
+
+    pub(crate) fn ask(&mut self, daemon: &Simulated, call: Call, now_ns: u64) {
+        self.pending.push(Pending { asked: daemon.ask(call.clone()), call, at_ns: now_ns });
+    }
+
+    /// Something that an operator may want. `known` are all disks.
+    pub(crate) fn wish(
+        &mut self,
+        known: &[String],
+        folder: &Path,
+        cores: usize,
+        random: &mut Random,
+    ) -> Option<Call> {
+        if self.pending.len() >= PENDING_MAX {
+            return None;
+        }
+        let busy: BTreeSet<&str> =
+            self.pending.iter().filter_map(|it| changed_disk(&it.call)).collect();
+        let mut free: Vec<&String> =
+            self.made.keys().filter(|id| !busy.contains(id.as_str())).collect();
+        // Not always one that may be changed.
+        free.extend(known.iter().filter(|id| !busy.contains(id.as_str())));
+        let one = |random: &mut Random| {
+            (!free.is_empty()).then(|| free[random.below(free.len() as u64) as usize].clone())
+        };
+        Some(match random.below(20) {
+            0..3 if self.made.len() < DISKS_MAX => {
+                self.count += 1;
+                // Some names come again, with the image that they had.
+                let number = if random.one_in(4) { self.count.min(3) } else { self.count };
+                let id = format!("a{number}");
+                if busy.contains(id.as_str()) {
+                    return None;
+                }
+                Call::AddDisk(file::disk(&id, folder, random))
+            }
+            3..5 => Call::RemoveDisk { id: one(random)?, force: !random.one_in(4) },
+            5..7 => {
+                let limit_iops = random.of(&[None, Some(0), Some(500), Some(100_000)]);
+                let share = random.one_in(2).then(|| random.between(1, 1000) as u32);
+                let change = DiskChange { share, limit_iops, ..DiskChange::default() };
+                if change == DiskChange::default() {
+                    return None;
+                }
+                Call::ChangeDisk { id: one(random)?, change }
+            }
+            7..9 => {
+                let size = Size((file::SECTORS + random.below(64)) * 512);
+                Call::ResizeDisk { id: one(random)?, resize: DiskResize { size }, force: false }
+            }
+            9..14 => {
+                let to = match random.below(cores as u64 + 1) {
+                    core if core < cores as u64 => Target::Sidecore(core as u16),
+                    _ => Target::Auto,
+                };
+                let queue = random.one_in(2).then(|| random.below(3) as u16);
+                Call::MoveDisk { id: one(random)?, wish: DiskMove { to, queue } }
+            }
+            14 => Call::ListDisks,
+            15 => Call::ShowDisk { id: one(random)? },
+            16 => Call::ListSidecores,
+            17 => Call::ShowDaemon,
+            18 => Call::ShowReload,
+            _ => Call::ClearDisk { id: one(random)? },
+        })
+    }
+
+    /// What was answered since.
+    ///
+    /// # Errors
+    /// A call that nobody will answer, or that was not answered in time.
+    pub(crate) fn hear(&mut self, now_ns: u64) -> Result<Vec<Answered>, String> {
+        let mut answered = Vec::new();
+        let mut left = Vec::new();
+        for mut pending in std::mem::take(&mut self.pending) {
+            match pending.asked.hear() {
+                Heard::Nothing if now_ns > pending.at_ns + ANSWER_NS_MAX => {
+                    return Err(format!("{:?} is not answered in 20 s", pending.call));
+                }
+                Heard::Nothing => left.push(pending),
+                Heard::Nobody => return Err(format!("{:?} will not be answered", pending.call)),
+                Heard::Answer(answer) => {
+                    answered.push(Answered { call: pending.call, answer: *answer });
+                }
+            }
+        }
+        self.pending = left;
+        answered.iter().for_each(|answered| self.note(answered));
+        Ok(answered)
+    }
+
+    /// What is there from now on.
+    fn note(&mut self, Answered { call, answer }: &Answered) {
+        let is_kept = answer.is_ok();
+        // What was done, and cannot be undone, holds until a restart.
+        let is_done = matches!((call, answer), (Call::ResizeDisk { .. }, Err(refused)) if refused.error.contains(UNKEPT));
+        if !is_kept && !is_done {
+            return;
+        }
+        match call {
+            Call::AddDisk(spec) => drop(self.made.insert(spec.id.clone(), spec.clone())),
+            Call::RemoveDisk { id, .. } => drop(self.made.remove(id)),
+            Call::ChangeDisk { id, change } => {
+                if let Some(spec) = self.made.get_mut(id) {
+                    spec.share = change.share.unwrap_or(spec.share);
+                    spec.limit_iops = change
+                        .limit_iops
+                        .map_or(spec.limit_iops, |limit| Some(limit).filter(|limit| *limit > 0));
+                }
+            }
+            Call::ResizeDisk { id, resize, .. } => {
+                if let Some(spec) = self.made.get_mut(id) {
+                    spec.size = Some(resize.size);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The disk that a call changes.
+fn changed_disk(call: &Call) -> Option<&str> {
+    match call {
+        Call::AddDisk(spec) => Some(&spec.id),
+        Call::RemoveDisk { id, .. }
+        | Call::ChangeDisk { id, .. }
+        | Call::ResizeDisk { id, .. }
+        | Call::MoveDisk { id, .. }
+        | Call::ClearDisk { id } => Some(id),
+        _ => None,
+    }
+}

@@ -1,0 +1,251 @@
+//! A VMM at a socket of the daemon's, with a guest that is honest; the VMM is not always.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use random::Random;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg,
+    sendmsg, socket_with,
+};
+use world::{Sent, Tenant, Trace};
+
+/// Bytes of a message's header; the last four are the length of what follows.
+const HEADER: usize = 12;
+
+/// How long a front-end may be silent that has not said that it is one.
+const SILENCE_NS_MAX: u64 = 10_000_000_000;
+
+/// What a VMM is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// It connects then.
+    Away { until_ns: u64 },
+    /// It is connected.
+    There,
+    /// It has sent a part of a message, and sends nothing any more before it hangs up.
+    Stuck { until_ns: u64 },
+    /// It has its rings stopped.
+    Stopping,
+    /// They are.
+    Stopped { until_ns: u64 },
+    /// The same, and then its guest begins anew.
+    Resetting,
+}
+
+/// What a step of one came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Nothing,
+    Something,
+    /// The daemon has hung up.
+    CutOff,
+}
+
+#[derive(Debug)]
+pub(crate) struct Vmm {
+    pub(crate) id: String,
+    pub(crate) number: u32,
+    socket_path: PathBuf,
+    pub(crate) tenant: Tenant,
+    socket: Option<OwnedFd>,
+    pub(crate) stage: Stage,
+    got: Vec<u8>,
+    got_fd: Option<OwnedFd>,
+    /// It has done what a daemon hangs up for, or its device was to go.
+    pub(crate) is_excused: bool,
+    /// When it said something last.
+    spoke_ns: u64,
+    trace: Trace,
+}
+
+impl Vmm {
+    pub(crate) fn new(
+        number: u32,
+        id: &str,
+        socket_path: PathBuf,
+        (sectors, queues): (u64, u16),
+        random: &mut Random,
+        trace: &Trace,
+    ) -> Result<Vmm, String> {
+        let tenant = Tenant::new(number, (sectors, queues), random, trace)?;
+        let stage = Stage::Away { until_ns: 0 };
+        let (id, got) = (id.to_string(), Vec::new());
+        let (socket, got_fd, is_excused) = (None, None, false);
+        let (spoke_ns, trace) = (0, trace.clone());
+        Ok(Vmm {
+            id,
+            number,
+            socket_path,
+            tenant,
+            socket,
+            stage,
+            got,
+            got_fd,
+            is_excused,
+            spoke_ns,
+            trace,
+        })
+    }
+
+    /// Whether its guest's processors run.
+    pub(crate) fn runs(&self) -> bool {
+        !matches!(self.stage, Stage::Stopping | Stage::Stopped { .. } | Stage::Resetting)
+    }
+
+    /// When it does something by itself.
+    pub(crate) fn due_ns(&self) -> Option<u64> {
+        match self.stage {
+            Stage::Away { until_ns } | Stage::Stuck { until_ns } | Stage::Stopped { until_ns } => {
+                Some(until_ns)
+            }
+            Stage::There | Stage::Stopping | Stage::Resetting => None,
+        }
+    }
+
+    /// Whether it is connected, has said all, and its guest waits for nothing.
+    pub(crate) fn is_content(&self) -> bool {
+        self.stage == Stage::There && self.tenant.has_said_all() && self.tenant.waiting() == 0
+    }
+
+    /// Its process is another one, with another guest on the same disk.
+    pub(crate) fn begin_anew(&mut self, random: &mut Random) -> Result<(), String> {
+        self.tenant.begin_anew(random, &self.trace)
+    }
+
+    /// Hangs up, and comes again at that time.
+    pub(crate) fn hang_up(&mut self, until_ns: u64) {
+        self.socket = None;
+        self.got.clear();
+        self.got_fd = None;
+        self.tenant.hang_up();
+        self.stage = Stage::Away { until_ns };
+    }
+
+    /// What it says and hears next.
+    ///
+    /// # Errors
+    /// The daemon was wrong.
+    pub(crate) fn step(&mut self, now_ns: u64) -> Result<Step, String> {
+        match self.stage {
+            Stage::Away { until_ns } if until_ns > now_ns => return Ok(Step::Nothing),
+            Stage::Away { .. } => return self.connect(now_ns),
+            Stage::Stuck { until_ns } if until_ns <= now_ns => {
+                self.hang_up(now_ns);
+                return Ok(Step::Something);
+            }
+            Stage::Stopping if self.tenant.has_said_all() => {
+                self.stage = Stage::Stopped { until_ns: now_ns };
+            }
+            Stage::Stopped { until_ns } if until_ns <= now_ns => {
+                self.tenant.start();
+                self.stage = Stage::There;
+            }
+            Stage::Resetting if self.tenant.has_said_all() => {
+                self.tenant.restart()?;
+                self.stage = Stage::There;
+            }
+            _ => {}
+        }
+        if !self.hear()? {
+            // It was answered, and did not go on for long.
+            self.is_excused |= self.got.len() >= HEADER && now_ns >= self.spoke_ns + SILENCE_NS_MAX;
+            return Ok(Step::CutOff);
+        }
+        let said = self.whole()?;
+        if matches!(self.stage, Stage::Stuck { .. }) {
+            return Ok(if said { Step::Something } else { Step::Nothing });
+        }
+        let Some(Sent { bytes, fds }) = self.tenant.say() else {
+            return Ok(if said { Step::Something } else { Step::Nothing });
+        };
+        self.spoke_ns = now_ns;
+        Ok(if self.send(&bytes, &fds) { Step::Something } else { Step::CutOff })
+    }
+
+    /// Sends a part of the next message, and no more until that time.
+    pub(crate) fn get_stuck(&mut self, until_ns: u64, random: &mut Random) {
+        let Some(Sent { bytes, fds }) = self.tenant.say() else { return };
+        let part = random.between(1, bytes.len() as u64 - 1) as usize;
+        self.send(&bytes[..part], &fds);
+        self.is_excused = true;
+        self.stage = Stage::Stuck { until_ns };
+    }
+
+    fn connect(&mut self, now_ns: u64) -> Result<Step, String> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+        let socket = socket.map_err(|e| e.to_string())?;
+        let address = SocketAddrUnix::new(&self.socket_path).map_err(|e| e.to_string())?;
+        if connect(&socket, &address).is_err() {
+            self.stage = Stage::Away { until_ns: now_ns + 50_000_000 };
+            return Ok(Step::Nothing);
+        }
+        self.socket = Some(socket);
+        self.stage = Stage::There;
+        self.tenant.connect();
+        self.spoke_ns = now_ns;
+        let Some(Sent { bytes, fds }) = self.tenant.say() else { return Ok(Step::Something) };
+        Ok(if self.send(&bytes, &fds) { Step::Something } else { Step::CutOff })
+    }
+
+    /// False: the other side is gone.
+    fn send(&self, bytes: &[u8], fds: &[OwnedFd]) -> bool {
+        let Some(socket) = &self.socket else { return false };
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(&fds));
+        }
+        let iov = [IoSlice::new(bytes)];
+        // Messages are short: what is not taken whole is not taken.
+        sendmsg(socket, &iov, &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+            .is_ok_and(|sent| sent == bytes.len())
+    }
+
+    /// False: the other side is gone.
+    fn hear(&mut self) -> Result<bool, String> {
+        let Some(socket) = &self.socket else { return Ok(true) };
+        loop {
+            let mut bytes = [0; 4096];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let mut iov = [std::io::IoSliceMut::new(&mut bytes)];
+            let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+            let read = match recvmsg(socket, &mut iov, &mut control, flags) {
+                Ok(read) => read.bytes,
+                Err(Errno::AGAIN) => return Ok(true),
+                Err(Errno::CONNRESET) => return Ok(false),
+                Err(error) => return Err(error.to_string()),
+            };
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(fds) = message {
+                    self.got_fd = fds.last().or(self.got_fd.take());
+                }
+            }
+            if read == 0 {
+                return Ok(false);
+            }
+            self.got.extend_from_slice(&bytes[..read]);
+        }
+    }
+
+    /// Takes an answer that is whole. True when there was one.
+    fn whole(&mut self) -> Result<bool, String> {
+        let Some(len) = self.got.get(8..HEADER).and_then(|len| len.try_into().ok()) else {
+            return Ok(false);
+        };
+        let end = HEADER + u32::from_ne_bytes(len) as usize;
+        if self.got.len() < end {
+            return Ok(false);
+        }
+        let message: Vec<u8> = self.got.drain(..end).collect();
+        self.tenant.hear(&message, self.got_fd.take())?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,133 @@
+//! An honest guest with a disk and its VMM, for a simulation of another daemon than the one here.
+
+use std::os::fd::OwnedFd;
+
+use device::features as bit;
+use ledger::{Ledger, Order};
+use random::Random;
+
+use crate::front_end::FrontEnd;
+pub use crate::front_end::Sent;
+use crate::guest::Guest;
+use crate::machine::disk_spec;
+use crate::trace::Trace;
+
+/// A guest, its VMM, and what its disk may hold.
+#[derive(Debug)]
+pub struct Tenant {
+    guest: Guest,
+    front_end: FrontEnd,
+    ledger: Ledger,
+}
+
+impl Tenant {
+    /// One whose disk has so many sectors, all empty, and so many queues at most.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new(
+        number: u32,
+        (sectors, queues): (u64, u16),
+        random: &mut Random,
+        trace: &Trace,
+    ) -> Result<Tenant, String> {
+        let mut spec = disk_spec(number, random);
+        spec.queues = spec.queues.min(queues);
+        if spec.queues == 1 {
+            spec.features &= !bit::BLK_MQ;
+        }
+        let guest = Guest::new(spec, sectors, Random::new(random.next(), 1), trace)?;
+        let front_end = FrontEnd::new(&guest);
+        Ok(Tenant { guest, front_end, ledger: Ledger::new(sectors, Order::default()) })
+    }
+
+    /// The guest takes what it was called for, and asks for a little more unless it is quiet. True when it did
+    /// something.
+    ///
+    /// # Errors
+    /// What the device did wrong.
+    pub fn act(&mut self, now_ns: u64) -> Result<bool, String> {
+        self.guest.act(now_ns, &mut self.ledger)
+    }
+
+    /// Whether it asks for nothing new.
+    pub fn set_quiet(&mut self, quiet: bool) {
+        self.guest.quiet = quiet;
+    }
+
+    /// Requests that it waits for.
+    pub fn waiting(&self) -> usize {
+        self.guest.waiting()
+    }
+
+    /// Requests that ended.
+    pub fn ended(&self) -> u64 {
+        self.guest.ended
+    }
+
+    /// Its queues.
+    pub fn queues(&self) -> u16 {
+        self.guest.spec.queues
+    }
+
+    /// The VMM has a new connection, and tells all that it knows.
+    pub fn connect(&mut self) {
+        self.front_end.connect();
+    }
+
+    /// The VMM has none any more.
+    pub fn hang_up(&mut self) {
+        self.front_end.hang_up();
+    }
+
+    /// The VMM stops all rings.
+    pub fn stop(&mut self) {
+        self.front_end.stop();
+    }
+
+    /// The VMM starts them where they stopped.
+    pub fn start(&mut self) {
+        self.front_end.start();
+    }
+
+    /// The guest is another one on the same disk, all rings empty: its VMM is to tell so.
+    ///
+    /// # Errors
+    /// No ring.
+    pub fn restart(&mut self) -> Result<(), String> {
+        self.guest.reset(&mut self.ledger)?;
+        self.front_end.restart();
+        Ok(())
+    }
+
+    /// Another guest begins, with memory of its own, and another VMM that has no connection. The disk is as it was.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn begin_anew(&mut self, random: &mut Random, trace: &Trace) -> Result<(), String> {
+        self.guest.forget(&mut self.ledger);
+        let Guest { spec, sectors, ended, quiet, .. } = self.guest;
+        let guest = Guest::new(spec, sectors, Random::new(random.next(), 2), trace)?;
+        self.guest = Guest { ended, quiet, ..guest };
+        self.front_end = FrontEnd::new(&self.guest);
+        Ok(())
+    }
+
+    /// Whether the VMM has said all, and was answered.
+    pub fn has_said_all(&self) -> bool {
+        self.front_end.is_done()
+    }
+
+    /// What the VMM says next, once what it said before was answered.
+    pub fn say(&mut self) -> Option<Sent> {
+        self.front_end.say(&self.guest)
+    }
+
+    /// The VMM is answered, with one whole message.
+    ///
+    /// # Errors
+    /// It is no answer, or a refusal.
+    pub fn hear(&mut self, bytes: &[u8], fd: Option<OwnedFd>) -> Result<(), String> {
+        self.front_end.hear(bytes, fd)
+    }
+}
