@@ -414,7 +414,11 @@ impl Manager {
         match self.rooms.estate {
             // What it serves is open, and the rest is opened later.
             Some(_) => self.refuse_if_served_is_shut(),
-            None => self.refuse_if_all_are_shut(),
+            None => {
+                self.refuse_if_all_are_shut()?;
+                self.open_ports();
+                Ok(())
+            }
         }
     }
 
@@ -437,9 +441,6 @@ impl Manager {
         self.rooms.plan.switches.push(switch.clone());
         let (network, mut around) = self.rooms.network();
         let served = network.serve_switch(switch, Vec::new(), &mut around);
-        if self.rooms.estate.is_none() {
-            self.open_ports();
-        }
         served.map_err(|source| StartError::Switch { id, source })
     }
 

@@ -14,6 +14,7 @@ use config::plan::Origin;
 pub(crate) mod answer;
 pub(crate) mod disks;
 pub(crate) mod groups;
+mod nics;
 pub(crate) mod waiting;
 
 pub(crate) type Answered = Result<Answer, ApiError>;

@@ -27,7 +27,6 @@ use crate::upgrade::Succession;
 use crate::upgrade::predecessor::HandedOver;
 
 mod drain;
-mod net;
 mod upgrading;
 
 /// Events of one sidecore that are heard before others are: a peer can cause many.
@@ -106,6 +105,7 @@ impl Manager {
         self.due();
         self.settle();
         self.go_on_reloading();
+        self.open_ports();
         self.drop_unwanted();
         self.rooms.cores.flush();
         if let Some(handed_over) = self.go_on_upgrading() {
@@ -213,6 +213,21 @@ impl Manager {
                     self.front_ends().queue_failed(key, &violation.to_string())
                 }
             }
+        }
+    }
+
+    /// Opens the ports that are due, unless all ends, and brings the links' ends of those that were opened to their links.
+    pub(crate) fn open_ports(&mut self) {
+        if self.stop_by.is_some() {
+            return;
+        }
+        for (number, host) in self.rooms.network.due(self.rooms.turn.now()) {
+            let is_there = self.rooms.remote.link_is_there(&host, &self.rooms.plan);
+            let (network, mut around) = self.rooms.network();
+            network.open_uplink(number, is_there, &mut around);
+        }
+        for (number, end) in self.rooms.network.take_ends() {
+            self.links(|remote, around| remote.plug_into_link(number, end, around));
         }
     }
 

@@ -244,9 +244,9 @@ impl Rooms {
     }
 
     pub(crate) fn nic_calls(&mut self) -> NicCalls<'_> {
-        let Rooms { network, plan, shut, turn, devices, cores, .. } = self;
+        let Rooms { network, plan, shut, groups, state, turn, devices, cores, .. } = self;
         let around = network::Around { turn, devices, cores };
-        NicCalls { network, plan, shut, around }
+        NicCalls { network, plan, shut, groups, state, around }
     }
 
     pub(crate) fn nic_views(&self) -> NicViews<'_> {

@@ -2,14 +2,16 @@
 
 use std::time::Instant;
 
+use config::NicSpec;
 use config::api::{Answer, ApiError, Call, DiskList, ErrorKind, SidecoreList, VersionView};
 use config::plan::DiskPlan;
-use config::spec::DiskMove;
+use config::spec::{DiskMove, NicMove};
 use control::moves::{Problems, Waited};
 use sidecore::{Handle, Stay};
 use tracing::{info, warn};
 
 use crate::api::{Reply, Request};
+use crate::calls::nics::{Addition, not_added};
 use crate::calls::waiting::Next;
 use crate::calls::{Answered, UNDONE, check_origin, not_kept};
 use crate::defects::{found, late};
@@ -17,6 +19,8 @@ use crate::device::Device;
 use crate::in_use::InUse;
 use crate::kind::Kind;
 use crate::manager::Manager;
+
+use crate::network::travel::Begun;
 use crate::remote::Remote;
 use crate::rooms::Rooms;
 use crate::sidecores::moves::NotMoved;
@@ -79,6 +83,34 @@ impl Manager {
         }
     }
 
+    /// Moves a NIC. The operator is answered when it is where it was to be, or is not going there.
+    fn move_nic(&mut self, id: &str, wish: &NicMove, reply: Reply) {
+        match self.rooms.travel().ask(id, wish) {
+            Ok(Begun::LetGo) => reply.answer(self.rooms.nic_views().show(id, true)),
+            Ok(Begun::Goes(number, begun)) => {
+                self.rooms.moves.wait(number, begun.into_iter().collect(), reply);
+            }
+            Err(error) => reply.answer(Err(error)),
+        }
+    }
+
+    fn add_nic(&mut self, spec: &NicSpec) -> Answered {
+        let added = Addition::begin(spec, &self.rooms.plan, &self.rooms.network)?;
+        let plan = added.plan.clone();
+        let id = plan.id.clone();
+        let opened = added.open(&mut self.rooms);
+        let served = opened.and_then(|device| self.serve_device(device));
+        let number = served.map_err(|error| not_added(&id, &error))?;
+        self.rooms.plan.nics.push(plan);
+        if let Err(error) = self.rooms.state.keep(&self.rooms.plan) {
+            self.begin_removal(number, None);
+            self.settle();
+            return Err(not_kept(&error, UNDONE));
+        }
+        info!(nic = id, "added");
+        self.rooms.nic_views().show(&id, true)
+    }
+
     /// Answers those whose moves are all over.
     pub(crate) fn answer_moved(&mut self) {
         while let Some(Waited { device, problems, who: reply }) = self.rooms.moves.take_answerable()
@@ -108,17 +140,19 @@ impl Manager {
             Call::ListNics => Ok(self.rooms.nic_views().list()),
             Call::ShowNic { id } => self.rooms.nic_views().show(&id, true),
             Call::AddNic(spec) => self.add_nic(&spec),
-            Call::ChangeNic { id, change } => self.change_nic(&id, &change),
-            Call::MoveNic { id, wish } => return self.move_nic(&id, &wish, reply),
-            Call::SetLink { id, link } => self.set_link(&id, link),
-            Call::ListSwitches => Ok(self.rooms.switch_calls().list()),
-            Call::AddSwitch(spec) => {
-                let added = self.rooms.switch_calls().add(&spec);
-                self.open_ports();
-                added
+            Call::ChangeNic { id, change } => {
+                let changed = self.rooms.nic_calls().change(&id, &change);
+                changed.and_then(|()| self.rooms.nic_views().show(&id, true))
             }
+            Call::MoveNic { id, wish } => return self.move_nic(&id, &wish, reply),
+            Call::SetLink { id, link } => {
+                let set = self.rooms.nic_calls().set_link(&id, link);
+                set.and_then(|()| self.rooms.nic_views().show(&id, true))
+            }
+            Call::ListSwitches => Ok(self.rooms.switch_calls().list()),
+            Call::AddSwitch(spec) => self.rooms.switch_calls().add(&spec),
             Call::RemoveNic { id, force } => {
-                let may = self.check_nic_made_by_api(&id);
+                let may = self.rooms.nic_calls().check_made_by_api(&id);
                 match may.and_then(|()| in_use(&self.rooms).check_unused("nic", &id, force)) {
                     Ok(()) => return self.remove(&id, reply),
                     Err(error) => Err(error),
@@ -264,7 +298,8 @@ impl Manager {
         if let Kind::Nic(nic) = &mut device.kind
             && nic.take_new_switch()
         {
-            self.plug_in_anew(number);
+            let (network, mut around) = self.rooms.network();
+            network.plug_in_anew(number, &mut around);
         }
         if let Some(size) =
             self.rooms.devices.disk_mut(number).and_then(|disk| disk.resizing.take())
@@ -281,7 +316,8 @@ impl Manager {
 
     /// Forgets a device that was removed and has no queue away.
     fn is_gone(&mut self, number: u32) {
-        if !self.unplug(number) {
+        let (network, mut around) = self.rooms.network();
+        if !network.unplug(number, &mut around) {
             return;
         }
         self.links(|remote, around| remote.release_remote(number, around));

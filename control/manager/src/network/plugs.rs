@@ -89,6 +89,16 @@ impl Network {
         Ok(())
     }
 
+    /// Moves a NIC whose queues are all here to the switch that has its switch's name now.
+    pub(crate) fn plug_in_anew(&mut self, number: u32, around: &mut Around<'_>) {
+        self.unplug(number, around);
+        if let Err(error) = self.plug_in(number, None, around)
+            && let Some(device) = around.devices.get_mut(number)
+        {
+            device.problem = Some(error.to_string());
+        }
+    }
+
     /// Takes a NIC's port away. False: the host's end of its wire is still with its sidecore, and the
     /// device is settled again when it is back.
     pub(crate) fn unplug(&mut self, number: u32, around: &mut Around<'_>) -> bool {

@@ -183,8 +183,12 @@ impl Manager {
         self.rooms.watch.wake();
         self.rooms.groups.meter(&mut device, &self.rooms.plan);
         device.plan_connect(self.rooms.turn.now());
+        let plan = device.kind.plan();
         self.rooms.devices.insert(number, device);
-        if let Err(error) = self.plug_in(number) {
+        let count = self.rooms.cores.count();
+        let before = self.rooms.estate.as_mut().and_then(|estate| estate.home_of(&plan, count));
+        let (network, mut around) = self.rooms.network();
+        if let Err(error) = network.plug_in(number, before, &mut around) {
             if let Some(device) = self.rooms.devices.remove(number) {
                 self.discard(device);
             }

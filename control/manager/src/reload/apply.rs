@@ -182,6 +182,11 @@ impl Manager {
                 Some(number) => self.begin_removal(number, None),
                 None => self.drop_shut(id),
             },
+            Change::RemoveNic { id } => match self.rooms.devices.number_of(id) {
+                Some(number) => self.begin_removal(number, None),
+                None => self.drop_shut(id),
+            },
+            Change::SetNic(plan) => self.rooms.nic_calls().follow(plan),
             // Done when all plans are in force.
             Change::Set(_)
             | Change::SetRights { .. }
@@ -192,7 +197,7 @@ impl Manager {
             | Change::Resize { .. } => {}
             // Opened before, or shut until others are gone.
             Change::Add(_) => {}
-            change => self.apply_net_change(change, hosts),
+            change => self.rooms.switch_calls().apply(change, hosts),
         }
     }
 

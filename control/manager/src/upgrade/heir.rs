@@ -22,6 +22,7 @@ use super::wire::{FORMATS, FromHeir};
 use crate::kind::DevicePlan;
 use crate::network::Network;
 use crate::network::host_ports::TapQueue;
+use crate::network::plugs::Home;
 use crate::sockets;
 
 /// Between two words of a predecessor; the longest is its wait for slow disks.
@@ -143,6 +144,12 @@ impl Estate {
     pub(crate) fn device_of(&mut self, plan: &DevicePlan) -> Option<&mut DeviceEstate> {
         let device = self.devices.get_mut(plan.id())?;
         is_made_of(&device.words.made_of, &made_of(plan)).then_some(device)
+    }
+
+    /// Where the NIC of that plan is, if it is at one of the first `count` sidecores.
+    pub(crate) fn home_of(&mut self, plan: &DevicePlan, count: usize) -> Option<Home> {
+        let nic = self.device_of(plan)?.words.nic.as_ref().filter(|nic| nic.home < count)?;
+        Some(Home { core: nic.home, by_hand: nic.by_hand })
     }
 
     /// The queues of that tap.
