@@ -396,7 +396,7 @@ fn unbind(roster: &mut Roster, guests: &BTreeMap<Process, Guest>, gone: &[Vcpu],
 
 /// Where the VMM of a NIC says which threads are vCPUs.
 fn qmp_of(device: &Device) -> Option<&str> {
-    device.kind.nic()?.plan.qmp.as_deref()
+    device.kind.nic()?.plan().qmp.as_deref()
 }
 
 /// Why the process of a front-end is not found.
@@ -419,16 +419,16 @@ fn process_of(connection: &Connection) -> Result<Process, NoProcess> {
 
 /// The vCPUs that the NIC's queues call, if frames go by what these do.
 fn lanes_of(nic: &NicParts, vcpus: &[(Vcpu, Slot)], roster: &Roster) -> Option<Arc<Lanes>> {
-    let redirect = match nic.plan.redirect {
+    let redirect = match nic.plan().redirect {
         spec::Redirect::Auto => Redirect::Waiting,
         spec::Redirect::Always => Redirect::Always,
         spec::Redirect::Off => return None,
     };
-    if vcpus.is_empty() || nic.plan.queues < 2 {
+    if vcpus.is_empty() || nic.plan().queues < 2 {
         return None;
     }
     let slots: [Option<Slot>; PAIRS_MAX] = std::array::from_fn(|pair| {
-        let index = nic.plan.vcpus.get(pair).copied().unwrap_or(pair as u16);
+        let index = nic.plan().vcpus.get(pair).copied().unwrap_or(pair as u16);
         vcpus.iter().find(|(vcpu, _)| vcpu.index == index).map(|(_, slot)| *slot)
     });
     Some(Arc::new(Lanes { table: Arc::clone(roster.table()), slots, redirect }))

@@ -157,7 +157,7 @@ impl Kind {
     pub(crate) fn plan(&self) -> DevicePlan {
         match self {
             Kind::Disk(disk) => DevicePlan::Disk(disk.plan.clone()),
-            Kind::Nic(nic) => DevicePlan::Nic(nic.plan.clone()),
+            Kind::Nic(nic) => DevicePlan::Nic(nic.plan().clone()),
         }
     }
 
@@ -165,7 +165,7 @@ impl Kind {
     pub(crate) fn personality(&self) -> Personality {
         match self {
             Kind::Disk(disk) => Personality::Disk(disk.shape.clone(), Arc::clone(&disk.live)),
-            Kind::Nic(nic) => Personality::Nic(nic.shape.clone(), Arc::clone(&nic.live)),
+            Kind::Nic(nic) => Personality::Nic(nic.shape().clone(), Arc::clone(nic.live())),
         }
     }
 

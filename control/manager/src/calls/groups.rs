@@ -120,7 +120,7 @@ fn add_use(used: &mut GroupUseView, device: &Device) {
             }
         }
         Kind::Nic(nic) => {
-            let done = nic.counters.snapshot();
+            let done = nic.counters().snapshot();
             add(&mut used.sent_packets, done.taken_frames);
             add(&mut used.sent_bytes, done.taken_bytes);
             add(&mut used.received_packets, done.delivered_frames);

@@ -60,10 +60,10 @@ impl Guests {
         nic: &NicParts,
         now: Option<Instant>,
     ) -> Option<RunStateView> {
-        let counters = nic.counters.snapshot();
-        let redirect = nic.plan.redirect;
+        let counters = nic.counters().snapshot();
+        let redirect = nic.plan().redirect;
         let is_wanted = redirect != spec::Redirect::Off;
-        let problem = match nic.plan.queues {
+        let problem = match nic.plan().queues {
             0..=1 => Some(ONE_QUEUE.to_string()),
             _ => device.follow.problem().or(self.why_not.as_deref()).map(str::to_string),
         };

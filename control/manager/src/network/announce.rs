@@ -62,7 +62,7 @@ pub(crate) fn announce_arrival(
         && nic.arrival_mut().take(turn.now())
         && may
     {
-        let mac = nic.shape.mac;
+        let mac = nic.mac();
         announce(device, mac, turn, cores);
     }
 }

@@ -26,11 +26,11 @@ const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A NIC that is open.
 pub(crate) struct NicParts {
-    pub(crate) plan: NicPlan,
-    pub(crate) shape: Shape,
-    pub(crate) live: Arc<Live>,
+    plan: NicPlan,
+    shape: Shape,
+    live: Arc<Live>,
     /// What its port did; it outlives front-ends.
-    pub(crate) counters: Arc<PortCounters>,
+    counters: Arc<PortCounters>,
     /// What it is wired to, opened and not yet plugged in.
     opened: Option<HostPorts>,
     port: Port,
@@ -82,6 +82,35 @@ impl NicParts {
             announced_at: None,
             lanes: None,
         }
+    }
+
+    pub(crate) fn plan(&self) -> &NicPlan {
+        &self.plan
+    }
+
+    /// It is to be another one; what of that is not its plan alone is the caller's.
+    pub(super) fn set_plan(&mut self, plan: &NicPlan) {
+        self.plan.clone_from(plan);
+    }
+
+    /// What its guest is shown of it for good.
+    pub(crate) fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The address that its guest is shown.
+    pub(super) fn mac(&self) -> [u8; 6] {
+        self.shape.mac
+    }
+
+    /// What its guest sees, and may change.
+    pub(crate) fn live(&self) -> &Arc<Live> {
+        &self.live
+    }
+
+    /// What its port did; it outlives front-ends.
+    pub(crate) fn counters(&self) -> &PortCounters {
+        &self.counters
     }
 
     /// Where it is plugged in; on its way, where it was.

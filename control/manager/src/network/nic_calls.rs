@@ -82,7 +82,7 @@ impl NicCalls<'_> {
         if let Some(device) = devices.number_of(&plan.id).and_then(|number| devices.get_mut(number))
             && let Kind::Nic(nic) = &mut device.kind
         {
-            nic.plan.clone_from(&plan);
+            nic.set_plan(&plan);
             device.facts = Facts::from(&plan);
         }
         self.shut.set_plan(&DevicePlan::Nic(plan.clone()));
@@ -146,7 +146,7 @@ impl NicCalls<'_> {
         let Around { turn, devices, .. } = &mut self.around;
         let device = found!(turn.defects, devices.get_mut(number), "device whose link is turned");
         let nic = found!(turn.defects, device.kind.nic(), "NIC whose link is turned");
-        nic.live.set_up(link == LinkState::Up);
+        nic.live().set_up(link == LinkState::Up);
         turn.touch(number);
         device.plan_connect(turn.now());
     }

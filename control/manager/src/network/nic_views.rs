@@ -86,13 +86,13 @@ impl NicViews<'_> {
             by_hand: parts.at().is_some_and(|at| at.by_hand),
             held: held(device),
             run_state: self.guests.run_state_view(device, parts, queues.then_some(self.now)),
-            counters: counters(&parts.counters),
+            counters: counters(parts.counters()),
             host: uplink.map(|uplink| counters(uplink.counters())),
             queues: match queues {
                 true => queue_views(device),
                 false => Vec::new(),
             },
-            ..of_plan(&parts.plan)
+            ..of_plan(parts.plan())
         }
     }
 }

@@ -41,7 +41,7 @@ impl Network {
             return Ok(());
         };
         let Some(nic) = device.kind.nic() else { return Ok(()) };
-        let (plan, rings) = (nic.plan.clone(), usize::from(device.facts.rings));
+        let (plan, rings) = (nic.plan().clone(), usize::from(device.facts.rings));
         let Home { core: home, by_hand } = match before {
             Some(before) => {
                 around.cores.wake(before.core);

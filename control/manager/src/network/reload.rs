@@ -50,7 +50,7 @@ impl Hosts {
     /// Gives a NIC what was opened for its wire.
     pub(crate) fn wire(&mut self, device: &mut Device) {
         if let Some(nic) = device.kind.nic_mut()
-            && let Some(host) = nic.plan.host()
+            && let Some(host) = nic.plan().host()
         {
             let opened = self.take(host);
             nic.bring(opened);

@@ -58,10 +58,10 @@ impl Network {
                     kind: PortKind::Nic,
                     link: nic.link(),
                     problem: None,
-                    vlans: VlanView::from(&nic.plan.vlan),
+                    vlans: VlanView::from(&nic.plan().vlan),
                     sidecore: nic.home().map(|home| home as u16),
                     served_as: None,
-                    counters: counters(&nic.counters),
+                    counters: counters(nic.counters()),
                 })
             }
         }

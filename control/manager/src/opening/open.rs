@@ -84,8 +84,8 @@ impl DevicePlan {
             (DevicePlan::Disk(plan), None) => open_disk(number, plan, rooms)?,
             (DevicePlan::Nic(plan), _) => {
                 let parts = NicParts::new(plan, None);
-                is_up.into_iter().for_each(|is_up| parts.live.set_up(is_up));
-                Device::new(number, Facts::from(&parts.plan), Kind::Nic(parts))
+                is_up.into_iter().for_each(|is_up| parts.live().set_up(is_up));
+                Device::new(number, Facts::from(parts.plan()), Kind::Nic(parts))
             }
         };
         if rooms.plan.link_of(&device.facts.id).is_some() {

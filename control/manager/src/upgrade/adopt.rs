@@ -139,7 +139,7 @@ impl Adopting<'_> {
         for device in self.devices.values() {
             let Some(nic) = device.kind.nic() else { continue };
             if let Some(told) = self.estate.device_of(&device.kind.plan()) {
-                nic.counters.go_on_from(&told.counters);
+                nic.counters().go_on_from(&told.counters);
             }
         }
         for ring in std::mem::take(&mut self.estate.rings) {
@@ -176,9 +176,9 @@ impl Device {
                 Ok(())
             }
             (Kind::Nic(parts), None, Some(nic)) => {
-                parts.live.set_up(nic.is_up);
-                parts.live.set_mac(nic.mac);
-                match parts.live.set_mtu(&parts.shape, nic.mtu.into()) {
+                parts.live().set_up(nic.is_up);
+                parts.live().set_mac(nic.mac);
+                match parts.live().set_mtu(parts.shape(), nic.mtu.into()) {
                     true => Ok(()),
                     false => Err(AdoptError::Mtu(nic.mtu)),
                 }

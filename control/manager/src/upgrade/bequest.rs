@@ -146,7 +146,7 @@ impl Bequest<'_> {
         }
         for device in self.devices.values() {
             let Some(nic) = device.kind.nic() else { continue };
-            let (device, counters) = (device.facts.id.clone(), nic.counters.snapshot().named());
+            let (device, counters) = (device.facts.id.clone(), nic.counters().snapshot().named());
             let packet = FromPredecessor::Port { device, counters };
             channel.send(&packet, &[], SEND_TIME_MAX)?;
         }
@@ -226,8 +226,8 @@ fn nic_words(kind: &Kind) -> Option<NicWords> {
     let at = nic.at()?;
     Some(NicWords {
         is_up: nic.is_up(),
-        mac: nic.live.mac(),
-        mtu: nic.live.mtu(),
+        mac: nic.live().mac(),
+        mtu: nic.live().mtu(),
         home: at.home,
         by_hand: at.by_hand,
     })
