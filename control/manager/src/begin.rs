@@ -27,6 +27,7 @@ use crate::idle_peers;
 use crate::kind::DevicePlan;
 use crate::manager::{End, INBOX_INTERVAL, Manager};
 use crate::network::Network;
+use crate::opening::open::{open_shut, take_in};
 use crate::opening::openers::Openers;
 use crate::opening::shut::{Alike, Shut, ShutDevices, alike};
 use crate::poll::{Poll, Token};
@@ -388,28 +389,29 @@ impl Manager {
             }
             None => self.links(Remote::open_links),
         }
+        let mode = self.mode();
         for disk in plan.disks {
             self.rooms.plan.disks.push(disk.clone());
-            self.take_in(DevicePlan::Disk(disk));
+            take_in(DevicePlan::Disk(disk), &mut self.rooms, mode);
         }
         for switch in plan.switches {
             self.take_in_switch(switch)?;
         }
         for nic in plan.nics {
             self.rooms.plan.nics.push(nic.clone());
-            self.take_in(DevicePlan::Nic(nic));
+            take_in(DevicePlan::Nic(nic), &mut self.rooms, mode);
         }
         self.rooms.plan.groups = all.groups;
         for disk in kept.disks {
             self.rooms.plan.disks.push(disk.clone());
-            self.take_in(DevicePlan::Disk(disk));
+            take_in(DevicePlan::Disk(disk), &mut self.rooms, mode);
         }
         for switch in kept.switches {
             self.take_in_switch(switch)?;
         }
         for nic in kept.nics {
             self.rooms.plan.nics.push(nic.clone());
-            self.take_in(DevicePlan::Nic(nic));
+            take_in(DevicePlan::Nic(nic), &mut self.rooms, mode);
         }
         match self.rooms.estate {
             // What it serves is open, and the rest is opened later.
@@ -456,7 +458,8 @@ impl Manager {
                 .poll
                 .pause(pause.map_or(INBOX_INTERVAL, |at| at.saturating_duration_since(now)));
             self.rooms.turn.tick();
-            self.open_shut();
+            let mode = self.mode();
+            open_shut(&mut self.rooms, mode);
         }
         let of_file = |shut: &&Shut| *shut.plan().origin() != Origin::Api;
         if !self.rooms.devices.is_empty() || self.rooms.shut.iter().any(Shut::is_waiting) {

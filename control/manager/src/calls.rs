@@ -3,10 +3,10 @@
 //! | module | |
 //! |---|---|
 //! | `answer` | who answers which call |
-//! | `waiting` | calls that wait |
-//! | `disks`, `groups` | what is asked of them |
-//!
-//! Calls of NICs and switches are `network`'s.
+//! | `waiting`, `overdue` | calls that wait, and wait no longer |
+//! | `disks`, `nics`, `groups` | what is asked of them |
+//! | `resizing`, `removal` | what is done when queues are back |
+//! | `shown` | what is shown |
 
 use config::api::{Answer, ApiError, ErrorKind};
 use config::plan::Origin;
@@ -15,6 +15,10 @@ pub(crate) mod answer;
 pub(crate) mod disks;
 pub(crate) mod groups;
 mod nics;
+pub(crate) mod overdue;
+pub(crate) mod removal;
+pub(crate) mod resizing;
+pub(crate) mod shown;
 pub(crate) mod waiting;
 
 pub(crate) type Answered = Result<Answer, ApiError>;

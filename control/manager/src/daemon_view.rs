@@ -3,21 +3,18 @@
 use config::api::{Answer, ConfinementView, DaemonView};
 use confine::Landlock;
 
-use crate::manager::Manager;
+use crate::rooms::Rooms;
 
-impl Manager {
-    /// The daemon itself.
-    pub(crate) fn daemon_view(&self) -> Answer {
-        let defects =
-            self.rooms.turn.defects.views().into_iter().chain(self.rooms.cores.defects.views());
-        Answer::Daemon(DaemonView {
-            pid: std::process::id(),
-            file: self.rooms.options.path.clone(),
-            confinement: confinement(),
-            bounds: self.rooms.bounds.view(),
-            defects: defects.collect(),
-        })
-    }
+/// The daemon itself.
+pub(crate) fn show(rooms: &Rooms) -> Answer {
+    let defects = rooms.turn.defects.views().into_iter().chain(rooms.cores.defects.views());
+    Answer::Daemon(DaemonView {
+        pid: std::process::id(),
+        file: rooms.options.path.clone(),
+        confinement: confinement(),
+        bounds: rooms.bounds.view(),
+        defects: defects.collect(),
+    })
 }
 
 fn confinement() -> ConfinementView {

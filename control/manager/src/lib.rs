@@ -88,7 +88,6 @@ mod sockets;
 mod stalls;
 mod start;
 mod state;
-mod stop;
 mod threads;
 mod turn;
 mod unsynced;

@@ -11,21 +11,26 @@ use sidecore::{Command, Event, MoveId, QueueKey, Stay};
 use tracing::warn;
 
 use crate::api::{Calls, Listening};
+use crate::calls::answer::answer_moved;
+use crate::calls::removal;
 use crate::defects::{found, late};
 use crate::device::{Device, Due};
 use crate::front_ends::FrontEnds;
 use crate::kind::Kind;
 use crate::network::announce;
+use crate::opening::open::open_shut;
 use crate::opening::shut::Shut;
 use crate::poll::Token;
 use crate::queue::{Owner, Place, Queue};
 use crate::reload::Reloading;
 use crate::remote::Remote;
+use crate::remote::around::Around;
 use crate::rooms::Rooms;
 use crate::sidecores::balance::Relief;
 use crate::upgrade::Succession;
 use crate::upgrade::predecessor::HandedOver;
 
+mod asked;
 mod drain;
 mod upgrading;
 
@@ -104,7 +109,8 @@ impl Manager {
         self.rooms.turn.tick();
         self.due();
         self.settle();
-        self.go_on_reloading();
+        let mode = self.mode();
+        self.reloading.go_on(&mut self.rooms, mode);
         self.open_ports();
         self.drop_unwanted();
         self.rooms.cores.flush();
@@ -257,6 +263,12 @@ impl Manager {
         self.rooms.shut.retry_all(self.rooms.turn.now());
     }
 
+    /// Has links do something, and then does what they want of others.
+    pub(crate) fn links<T>(&mut self, act: impl FnOnce(&mut Remote, &mut Around<'_>) -> T) -> T {
+        let mode = self.mode();
+        self.rooms.have_links(mode, act)
+    }
+
     /// All front-ends.
     pub(crate) fn front_ends(&mut self) -> FrontEnds<'_> {
         let mode = self.mode();
@@ -295,7 +307,7 @@ impl Manager {
             self.settle_device(number);
         }
         self.rooms.moves.end_called_off(&mut self.rooms.turn);
-        self.answer_moved();
+        answer_moved(&mut self.rooms);
     }
 
     pub(crate) fn settle_device(&mut self, number: u32) {
@@ -303,7 +315,9 @@ impl Manager {
         let Some(device) = self.rooms.devices.get_mut(number) else { return late("device") };
         if device.is_held_back() {
             if !device.detach_all(&mut self.rooms.turn, &mut self.rooms.cores) {
-                self.all_are_back(number);
+                let mode = self.mode();
+                let undone = removal::all_are_back(number, &mut self.rooms, mode);
+                undone.into_iter().for_each(|undone| self.reloading.note(undone));
             }
             return;
         }
@@ -395,7 +409,8 @@ impl Manager {
     /// the middle of a message.
     fn due(&mut self) {
         if self.stop_by.is_none() {
-            self.open_shut();
+            let mode = self.mode();
+            open_shut(&mut self.rooms, mode);
             self.open_ports();
             self.links(Remote::open_links);
         }
@@ -404,7 +419,7 @@ impl Manager {
         self.rooms.state.lock_when_due(&self.rooms.plan.daemon.api, now);
         self.rooms.cores.knock(now);
         self.balance(now);
-        self.go_on_with_calls(now);
+        self.go_on_with_calls();
         self.rooms.switch_calls().answer_overdue();
         self.rooms.locks().touch_due();
         let Rooms { watch, turn, devices, openers, .. } = &mut self.rooms;
@@ -457,7 +472,7 @@ impl Manager {
     fn hear_openers(&mut self) {
         self.rooms.openers.hear();
         for number in self.rooms.openers.closed() {
-            self.image_is_closed(number);
+            removal::image_is_closed(number, &mut self.rooms);
         }
         let answered = self.rooms.openers.answered();
         self.rooms.shut.hurry(&answered, self.rooms.turn.now());

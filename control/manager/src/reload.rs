@@ -22,9 +22,11 @@ use control::reload::{Next, Outcome, Reload};
 use sidecore::{instant_of, nanos_of};
 use tracing::{info, warn};
 
-use crate::api::Reply;
+use crate::api::{Listening, Reply};
+use crate::calls::resizing::{self, Undone};
 use crate::rooms::Rooms;
-use late::{Late, Restored};
+use apply::Applied;
+use late::{Late, Restored, restore};
 use wanted::Wanted;
 
 mod additions;
@@ -50,7 +52,7 @@ struct Done {
 }
 
 /// A reload that is to be answered, and what is to be served again.
-pub(crate) struct Ended {
+struct Ended {
     failed: Vec<Late>,
     answer: Option<(Result<(), ApiError>, Done)>,
 }
@@ -72,9 +74,9 @@ impl Reloading {
     }
 
     /// A disk has not got the size of its plan: the reload that waits for it is answered so.
-    pub(crate) fn not_resized(&mut self, device: u32, what: String) {
-        if let Some(done) = self.0.not_resized(device) {
-            done.undone.push(what);
+    pub(crate) fn note(&mut self, undone: Undone) {
+        if let Some(done) = self.0.not_resized(undone.device) {
+            done.undone.push(undone.what);
         }
     }
 
@@ -112,9 +114,41 @@ impl Reloading {
         })
     }
 
+    /// Reads the file and does what is different. Nothing is done when the file is wrong or one of its new disks cannot be
+    /// opened. With `force` also where a guest loses by it.
+    pub(crate) fn begin(
+        &mut self,
+        (reply, force): (Option<Reply>, bool),
+        listening: &mut Listening,
+        rooms: &mut Rooms,
+        mode: Mode,
+    ) {
+        let prepared = self.may_begin(mode).and_then(|()| apply::prepare(force, rooms));
+        let prepared = match prepared {
+            Ok(prepared) => prepared,
+            Err(refused) => return finish(reply, Err(refused)),
+        };
+        let Applied { late, resizing, view, undone, until } =
+            apply::apply(prepared, listening, rooms, mode);
+        let numbers = resizing.iter().map(|(number, _)| *number).collect();
+        self.0.begin(late, numbers, Done { view, undone, reply }, until);
+        for (number, size) in resizing {
+            let undone = resizing::to_plan(number, size, rooms);
+            undone.into_iter().for_each(|undone| self.note(undone));
+        }
+    }
+
+    /// Answers a reload that is over, and serves again what was there before what could not be opened.
+    pub(crate) fn go_on(&mut self, rooms: &mut Rooms, mode: Mode) {
+        if let Some(Ended { failed, answer }) = self.look(rooms) {
+            let restored = restore(&failed, rooms, mode);
+            answer.into_iter().for_each(|(answer, done)| done.answer(answer, &restored));
+        }
+    }
+
     /// Looks whether what took over from others is open and what is resized has its size, or cannot be or have it, or
     /// takes too long.
-    pub(crate) fn look(&mut self, rooms: &Rooms) -> Option<Ended> {
+    fn look(&mut self, rooms: &Rooms) -> Option<Ended> {
         let resizes = |number| {
             let device = rooms.devices.get(number).filter(|device| !device.is_going());
             device.is_some_and(|device| device.kind.is_resizing())
@@ -168,20 +202,14 @@ impl Reloading {
     }
 }
 
-impl Ended {
-    /// What could not be opened late: what was there before is to be served again.
-    pub(crate) fn failed(&self) -> &[Late] {
-        &self.failed
-    }
-
-    /// Answers whoever asked, when that is done.
-    pub(crate) fn answer(self, restored: &Restored) {
-        let Some((answer, Done { view, reply, .. })) = self.answer else { return };
-        let told = answer.map(|()| view).map_err(|mut refused| {
+impl Done {
+    /// Answers whoever asked.
+    fn answer(self, answer: Result<(), ApiError>, restored: &Restored) {
+        let told = answer.map(|()| self.view).map_err(|mut refused| {
             refused.hint += &restored.to_string();
             refused
         });
-        finish(reply, told);
+        finish(self.reply, told);
     }
 }
 

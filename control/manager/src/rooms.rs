@@ -4,6 +4,7 @@
 
 use config::Plan;
 use config::api::ApiError;
+use config::plan::DiskPlan;
 use config::spec::DiskMove;
 use control::mode::Mode;
 use sidecore::{MoveId, QueueKey, Stay};
@@ -20,6 +21,8 @@ use crate::follow::Locks;
 use crate::front_ends::FrontEnds;
 use crate::guests::{self, Guests};
 use crate::idle_peers;
+use crate::images::waits_of;
+use crate::kind::{DevicePlan, Facts};
 use crate::network::nic_calls::NicCalls;
 use crate::network::nic_views::NicViews;
 use crate::network::switch_calls::SwitchCalls;
@@ -79,6 +82,22 @@ pub(crate) struct Rooms {
 }
 
 impl Rooms {
+    /// Puts another plan in the place of the disk's of that name.
+    pub(crate) fn set_disk_plan(&mut self, plan: DiskPlan) {
+        if let Some(device) = self.devices.named_mut(&plan.id)
+            && let Some(disk) = device.kind.disk_mut()
+        {
+            disk.plan.clone_from(&plan);
+            disk.unresized = None;
+            disk.disk.set_waits(waits_of(&plan));
+            device.facts = Facts::from(&plan);
+        }
+        self.shut.set_plan(&DevicePlan::Disk(plan.clone()));
+        if let Some(mine) = self.plan.disks.iter_mut().find(|mine| mine.id == plan.id) {
+            *mine = plan;
+        }
+    }
+
     /// Looks at guests, and asks their VMMs. Gives the NICs whose ports are to be told.
     pub(crate) fn look_at_guests(&mut self) -> Vec<u32> {
         let mut told = self.guests.look(&mut self.turn, &mut self.devices);

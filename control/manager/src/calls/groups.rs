@@ -11,99 +11,97 @@ use tracing::info;
 use crate::calls::{Answered, UNDONE, check_origin, not_kept};
 use crate::device::Device;
 use crate::kind::Kind;
-use crate::manager::Manager;
+use crate::rooms::Rooms;
 
-impl Manager {
-    /// Answers a call about groups.
-    pub(crate) fn answer_group(&mut self, call: Call) -> Answered {
-        match call {
-            Call::ListGroups => {
-                let groups = self.rooms.plan.groups.iter().map(|group| self.group_view(group));
-                Ok(Answer::Groups(GroupList { groups: groups.collect() }))
-            }
-            Call::ShowGroup { id } => self.show_group(&id),
-            Call::AddGroup(spec) => self.add_group(&spec),
-            Call::ChangeGroup { id, change } => self.change_group(&id, &change),
-            Call::RemoveGroup { id } => self.remove_group(&id),
-            _ => Err(ApiError::new(ErrorKind::Internal, "no answer to that", "")),
+/// Answers a call about groups.
+pub(crate) fn answer(call: Call, rooms: &mut Rooms) -> Answered {
+    match call {
+        Call::ListGroups => {
+            let groups = rooms.plan.groups.iter().map(|group| group_view(group, rooms));
+            Ok(Answer::Groups(GroupList { groups: groups.collect() }))
         }
+        Call::ShowGroup { id } => show_group(&id, rooms),
+        Call::AddGroup(spec) => add_group(&spec, rooms),
+        Call::ChangeGroup { id, change } => change_group(&id, &change, rooms),
+        Call::RemoveGroup { id } => remove_group(&id, rooms),
+        _ => Err(ApiError::new(ErrorKind::Internal, "no answer to that", "")),
     }
+}
 
-    fn show_group(&self, id: &str) -> Answered {
-        let group = self.rooms.plan.group(id).ok_or_else(|| ApiError::no_such_group(id))?;
-        Ok(Answer::Group(Box::new(self.group_view(group))))
+fn show_group(id: &str, rooms: &Rooms) -> Answered {
+    let group = rooms.plan.group(id).ok_or_else(|| ApiError::no_such_group(id))?;
+    Ok(Answer::Group(Box::new(group_view(group, rooms))))
+}
+
+fn add_group(spec: &GroupSpec, rooms: &mut Rooms) -> Answered {
+    let plan = rooms.plan.group_from_api(spec)?;
+    let (id, limit) = (plan.id.clone(), plan.limit);
+    rooms.plan.groups.push(plan);
+    if let Err(error) = rooms.state.keep(&rooms.plan) {
+        rooms.plan.groups.pop();
+        return Err(not_kept(&error, UNDONE));
     }
+    info!(group = id, %limit, "added");
+    show_group(&id, rooms)
+}
 
-    fn add_group(&mut self, spec: &GroupSpec) -> Answered {
-        let plan = self.rooms.plan.group_from_api(spec)?;
-        let (id, limit) = (plan.id.clone(), plan.limit);
-        self.rooms.plan.groups.push(plan);
-        if let Err(error) = self.rooms.state.keep(&self.rooms.plan) {
-            self.rooms.plan.groups.pop();
-            return Err(not_kept(&error, UNDONE));
+fn change_group(id: &str, change: &GroupChange, rooms: &mut Rooms) -> Answered {
+    check_group_made_by_api(id, rooms)?;
+    let after = rooms.plan.group_changed(id, change)?;
+    let limit = after.limit;
+    let before = rooms.plan.groups.iter_mut().find(|group| group.id == id);
+    let before = before.map(|group| std::mem::replace(group, after));
+    if let Err(error) = rooms.state.keep(&rooms.plan) {
+        let mine = rooms.plan.groups.iter_mut().find(|group| group.id == id);
+        if let (Some(mine), Some(before)) = (mine, before) {
+            *mine = before;
         }
-        info!(group = id, %limit, "added");
-        self.show_group(&id)
+        return Err(not_kept(&error, UNDONE));
     }
+    rooms.services().set_members(id);
+    info!(group = id, %limit, "set");
+    show_group(id, rooms)
+}
 
-    fn change_group(&mut self, id: &str, change: &GroupChange) -> Answered {
-        self.check_group_made_by_api(id)?;
-        let after = self.rooms.plan.group_changed(id, change)?;
-        let limit = after.limit;
-        let before = self.rooms.plan.groups.iter_mut().find(|group| group.id == id);
-        let before = before.map(|group| std::mem::replace(group, after));
-        if let Err(error) = self.rooms.state.keep(&self.rooms.plan) {
-            let mine = self.rooms.plan.groups.iter_mut().find(|group| group.id == id);
-            if let (Some(mine), Some(before)) = (mine, before) {
-                *mine = before;
-            }
-            return Err(not_kept(&error, UNDONE));
+fn remove_group(id: &str, rooms: &mut Rooms) -> Answered {
+    check_group_made_by_api(id, rooms)?;
+    rooms.plan.check_group_is_free(id)?;
+    let view = show_group(id, rooms)?;
+    let at = rooms.plan.groups.iter().position(|group| group.id == id);
+    let gone = at.map(|at| (at, rooms.plan.groups.remove(at)));
+    if let Err(error) = rooms.state.keep(&rooms.plan) {
+        if let Some((at, group)) = gone {
+            rooms.plan.groups.insert(at, group);
         }
-        self.rooms.services().set_members(id);
-        info!(group = id, %limit, "set");
-        self.show_group(id)
+        return Err(not_kept(&error, UNDONE));
     }
+    rooms.groups.forget(&rooms.plan);
+    info!(group = id, "removed");
+    Ok(view)
+}
 
-    fn remove_group(&mut self, id: &str) -> Answered {
-        self.check_group_made_by_api(id)?;
-        self.rooms.plan.check_group_is_free(id)?;
-        let view = self.show_group(id)?;
-        let at = self.rooms.plan.groups.iter().position(|group| group.id == id);
-        let gone = at.map(|at| (at, self.rooms.plan.groups.remove(at)));
-        if let Err(error) = self.rooms.state.keep(&self.rooms.plan) {
-            if let Some((at, group)) = gone {
-                self.rooms.plan.groups.insert(at, group);
-            }
-            return Err(not_kept(&error, UNDONE));
-        }
-        self.rooms.groups.forget(&self.rooms.plan);
-        info!(group = id, "removed");
-        Ok(view)
-    }
+fn check_group_made_by_api(id: &str, rooms: &Rooms) -> Result<(), ApiError> {
+    let plan = rooms.plan.group(id).ok_or_else(|| ApiError::no_such_group(id))?;
+    check_origin(&format!("group {id:?}"), &plan.origin)
+}
 
-    fn check_group_made_by_api(&self, id: &str) -> Result<(), ApiError> {
-        let plan = self.rooms.plan.group(id).ok_or_else(|| ApiError::no_such_group(id))?;
-        check_origin(&format!("group {id:?}"), &plan.origin)
-    }
-
-    fn group_view(&self, group: &GroupPlan) -> GroupView {
-        let GroupPlan { id, origin, limit, .. } = group;
-        let (disks, nics) = self.rooms.plan.members(id);
-        let names = |members: Vec<&str>| members.into_iter().map(str::to_string).collect();
-        let is_in = |device: &&Device| device.facts.service.group.as_deref() == Some(id.as_str());
-        let mut used = GroupUseView::default();
-        self.rooms.devices.values().filter(is_in).for_each(|device| add_use(&mut used, device));
-        GroupView {
-            id: id.clone(),
-            declared: origin.to_string(),
-            limit_iops: limit.iops,
-            limit_packets: limit.packets,
-            limit_bytes: limit.bytes,
-            limit_burst_ms: limit.is_some().then_some(limit.burst_ms),
-            disks: names(disks),
-            nics: names(nics),
-            used,
-        }
+fn group_view(group: &GroupPlan, rooms: &Rooms) -> GroupView {
+    let GroupPlan { id, origin, limit, .. } = group;
+    let (disks, nics) = rooms.plan.members(id);
+    let names = |members: Vec<&str>| members.into_iter().map(str::to_string).collect();
+    let is_in = |device: &&Device| device.facts.service.group.as_deref() == Some(id.as_str());
+    let mut used = GroupUseView::default();
+    rooms.devices.values().filter(is_in).for_each(|device| add_use(&mut used, device));
+    GroupView {
+        id: id.clone(),
+        declared: origin.to_string(),
+        limit_iops: limit.iops,
+        limit_packets: limit.packets,
+        limit_bytes: limit.bytes,
+        limit_burst_ms: limit.is_some().then_some(limit.burst_ms),
+        disks: names(disks),
+        nics: names(nics),
+        used,
     }
 }
 

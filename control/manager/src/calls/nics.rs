@@ -1,25 +1,62 @@
-//! A NIC that an operator adds: what it is wired to is opened first, and closed when it is not to be.
+//! What operators ask of NICs that concerns other rooms, too: add, and move.
+//!
+//! What one that is added is wired to is opened first, and closed when it is not to be. Not here: what else is asked
+//! (`network::nic_calls`), and `removal`.
 
 use config::api::ApiError;
 use config::plan::NicPlan;
+use config::spec::NicMove;
 use config::{NicSpec, Plan};
+use control::mode::Mode;
+use tracing::info;
 
+use super::{Answered, UNDONE, not_kept, removal};
+use crate::api::Reply;
 use crate::device::Device;
 use crate::kind::DevicePlan;
 use crate::network::Network;
 use crate::network::host_ports::{Guest, HostPorts};
+use crate::network::travel::Begun;
 use crate::opening::not_open::{NotOpen, refused_with};
-use crate::opening::open::Socket;
+use crate::opening::open::{self, Socket};
 use crate::rooms::Rooms;
 
+/// Adds a NIC.
+pub(super) fn add(spec: &NicSpec, rooms: &mut Rooms, mode: Mode) -> Answered {
+    let added = Addition::begin(spec, &rooms.plan, &rooms.network)?;
+    let plan = added.plan.clone();
+    let id = plan.id.clone();
+    let opened = added.open(rooms);
+    let served = opened.and_then(|device| open::serve(device, rooms, mode));
+    let number = served.map_err(|error| not_added(&id, &error))?;
+    rooms.plan.nics.push(plan);
+    if let Err(error) = rooms.state.keep(&rooms.plan) {
+        removal::begin(number, None, rooms, mode);
+        return Err(not_kept(&error, UNDONE));
+    }
+    info!(nic = id, "added");
+    rooms.nic_views().show(&id, true)
+}
+
+/// Moves a NIC. The operator is answered when it is where it was to be, or is not going there.
+pub(super) fn go(id: &str, wish: &NicMove, reply: Reply, rooms: &mut Rooms) {
+    match rooms.travel().ask(id, wish) {
+        Ok(Begun::LetGo) => reply.answer(rooms.nic_views().show(id, true)),
+        Ok(Begun::Goes(number, begun)) => {
+            rooms.moves.wait(number, begun.into_iter().collect(), reply);
+        }
+        Err(error) => reply.answer(Err(error)),
+    }
+}
+
 /// A NIC that an operator adds, with what it is wired to.
-pub(crate) struct Addition {
-    pub(crate) plan: NicPlan,
+struct Addition {
+    plan: NicPlan,
     opened: Option<HostPorts>,
 }
 
 /// Why a NIC is not added, for the operator.
-pub(crate) fn not_added(id: &str, error: &NotOpen) -> ApiError {
+fn not_added(id: &str, error: &NotOpen) -> ApiError {
     refused_with(&format!("nic {id:?}"), error, "put that right, or name something else")
 }
 
@@ -28,11 +65,7 @@ impl Addition {
     ///
     /// # Errors
     /// Why it cannot be opened, or be a NIC of this daemon.
-    pub(crate) fn begin(
-        spec: &NicSpec,
-        plan: &Plan,
-        network: &Network,
-    ) -> Result<Addition, ApiError> {
+    fn begin(spec: &NicSpec, plan: &Plan, network: &Network) -> Result<Addition, ApiError> {
         let plan = plan.nic_from_api(spec)?;
         let host = plan.host().map(|host| network.open_host(host, Some(Guest::from(&plan))));
         match host.transpose() {
@@ -45,7 +78,7 @@ impl Addition {
     ///
     /// # Errors
     /// As [`DevicePlan::open`]; what was opened is closed then.
-    pub(crate) fn open(self, rooms: &mut Rooms) -> Result<Device, NotOpen> {
+    fn open(self, rooms: &mut Rooms) -> Result<Device, NotOpen> {
         let Addition { plan, opened } = self;
         let host = plan.host().cloned();
         match DevicePlan::Nic(plan).open(Socket::Own, rooms) {

@@ -13,6 +13,7 @@ use tracing::{info, warn};
 
 use super::Manager;
 use crate::api::Reply;
+use crate::calls::resizing;
 use crate::clock::machine_ns;
 use crate::defects::{found, late};
 use crate::device::Device;
@@ -224,7 +225,8 @@ impl Manager {
         if self.drain.is_frozen() {
             self.send_all_out();
         }
-        self.hear_links_later();
+        let mode = self.mode();
+        self.rooms.hear_links_later(mode);
         self.front_ends().release_all();
         self.rooms.turn.touch_all(self.rooms.devices.keys().copied());
         if let Some((reply, error)) = reply {
@@ -400,7 +402,8 @@ impl Manager {
         };
         let changed: Vec<(u32, u64)> = self.rooms.devices.values().filter_map(changed).collect();
         for (number, size) in changed {
-            self.resize_to_plan(number, Size(size));
+            let undone = resizing::to_plan(number, Size(size), &mut self.rooms);
+            undone.into_iter().for_each(|undone| self.reloading.note(undone));
         }
     }
 

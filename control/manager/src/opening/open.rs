@@ -5,10 +5,10 @@
 
 use std::fmt;
 use std::path::Path;
-use std::time::Instant;
 
 use config::plan::{DiskPlan, Origin, Source};
-use config::spec::Mode;
+use config::spec::Mode as SocketMode;
+use control::mode::Mode;
 use tracing::{info, warn};
 
 use super::not_open::NotOpen;
@@ -19,7 +19,6 @@ use crate::disk::DiskParts;
 use crate::images;
 use crate::kind::{DevicePlan, Facts, Kind};
 use crate::lent::Closer;
-use crate::manager::Manager;
 use crate::network::nic::NicParts;
 use crate::poll::{DEVICES_END, Token};
 use crate::rights::Rights;
@@ -105,7 +104,7 @@ impl DevicePlan {
 
 /// Has a device that was opened listen, if it is to have a socket of its own that it has not.
 fn open_socket(device: &mut Device, socket: Socket, is_heir: bool) -> Result<(), NotOpen> {
-    let listens = device.facts.mode == Mode::Listen && !device.kind.is_off();
+    let listens = device.facts.mode == SocketMode::Listen && !device.kind.is_off();
     let listens = listens && !device.is_exported() && socket == Socket::Own;
     let path = Path::new(&device.facts.socket);
     let of_socket = |error: &dyn fmt::Display| {
@@ -161,104 +160,100 @@ fn open_disk(number: u32, plan: DiskPlan, rooms: &mut Rooms) -> Result<Device, N
     Ok(Device::new(number, facts, Kind::Disk(parts)))
 }
 
-impl Manager {
-    /// Serves a device that was opened; its plan is in the plan or about to be.
-    ///
-    /// # Errors
-    /// The control loop takes no more sockets, or the NIC has no port; the device is closed.
-    pub(crate) fn serve_device(&mut self, mut device: Device) -> Result<u32, NotOpen> {
-        let number = device.number;
-        if let Some(listener) = device.listener()
-            && let Err(error) = self.rooms.poll.add(listener, Token::Listener(number))
-        {
-            self.discard(device);
-            return Err(NotOpen::Wrong(format!("its socket: {error}")));
+/// Serves a device that was opened; its plan is in the plan or about to be.
+///
+/// # Errors
+/// The control loop takes no more sockets, or the NIC has no port; the device is closed.
+pub(crate) fn serve(mut device: Device, rooms: &mut Rooms, mode: Mode) -> Result<u32, NotOpen> {
+    let number = device.number;
+    if let Some(listener) = device.listener()
+        && let Err(error) = rooms.poll.add(listener, Token::Listener(number))
+    {
+        discard(device, rooms);
+        return Err(NotOpen::Wrong(format!("its socket: {error}")));
+    }
+    if let Some(failure) = device.kind.disk().and_then(|disk| disk.disk.sync_failure_fd())
+        && let Err(error) = rooms.poll.add(failure, Token::Unsynced(number))
+    {
+        discard(device, rooms);
+        return Err(NotOpen::Wrong(format!("it cannot be watched: {error}")));
+    }
+    rooms.watch.wake();
+    rooms.groups.meter(&mut device, &rooms.plan);
+    device.plan_connect(rooms.turn.now());
+    let plan = device.kind.plan();
+    rooms.devices.insert(number, device);
+    let count = rooms.cores.count();
+    let before = rooms.estate.as_mut().and_then(|estate| estate.home_of(&plan, count));
+    let (network, mut around) = rooms.network();
+    if let Err(error) = network.plug_in(number, before, &mut around) {
+        if let Some(device) = rooms.devices.remove(number) {
+            discard(device, rooms);
         }
-        if let Some(failure) = device.kind.disk().and_then(|disk| disk.disk.sync_failure_fd())
-            && let Err(error) = self.rooms.poll.add(failure, Token::Unsynced(number))
-        {
-            self.discard(device);
-            return Err(NotOpen::Wrong(format!("it cannot be watched: {error}")));
-        }
-        self.rooms.watch.wake();
-        self.rooms.groups.meter(&mut device, &self.rooms.plan);
-        device.plan_connect(self.rooms.turn.now());
-        let plan = device.kind.plan();
-        self.rooms.devices.insert(number, device);
-        let count = self.rooms.cores.count();
-        let before = self.rooms.estate.as_mut().and_then(|estate| estate.home_of(&plan, count));
-        let (network, mut around) = self.rooms.network();
-        if let Err(error) = network.plug_in(number, before, &mut around) {
-            if let Some(device) = self.rooms.devices.remove(number) {
-                self.discard(device);
+        return Err(NotOpen::wrong(error));
+    }
+    if rooms.estate.is_none() {
+        // That its image was cut, which the next start would not see.
+        rooms.devices.keep_begun(number, &mut rooms.bonds, &rooms.plan);
+    }
+    rooms.have_links(mode, |remote, around| remote.export_disk(number, around));
+    Ok(number)
+}
+
+/// Closes a device that could not be served. The socket of one that another daemon still serves stays
+/// where it is.
+fn discard(mut device: Device, rooms: &mut Rooms) {
+    match rooms.estate {
+        Some(_) => drop(device.take_listener()),
+        None => device.close_socket(),
+    }
+    device.close_image(&mut rooms.openers, None);
+}
+
+/// Takes a device of the plan in at the start: open when that can be, otherwise shut. One image
+/// that is missing must not take every tenant down when the daemon starts again after a crash.
+pub(crate) fn take_in(plan: DevicePlan, rooms: &mut Rooms, mode: Mode) {
+    if let Some(estate) = &mut rooms.estate
+        && estate.device_of(&plan).is_none()
+    {
+        // Nothing is opened by name before the predecessor has let go.
+        let why = "waits until the daemon before this one has ended".to_string();
+        return rooms.shut.insert(Shut::waiting(plan, why, rooms.turn.now()));
+    }
+    let opened =
+        plan.clone().open(Socket::Own, rooms).and_then(|device| serve(device, rooms, mode));
+    if let Err(why) = opened {
+        rooms.shut.insert(match why {
+            NotOpen::Ended(_) | NotOpen::Late(_) | NotOpen::Living(_) => {
+                Shut::waiting_for(plan, &why, rooms.turn.now())
             }
-            return Err(NotOpen::wrong(error));
-        }
-        if self.rooms.estate.is_none() {
-            // That its image was cut, which the next start would not see.
-            self.rooms.devices.keep_begun(number, &mut self.rooms.bonds, &self.rooms.plan);
-        }
-        self.links(|remote, around| remote.export_disk(number, around));
-        Ok(number)
+            NotOpen::Ours(_) | NotOpen::Wrong(_) => Shut::failed(plan, why.to_string()),
+        });
     }
+}
 
-    /// Closes a device that could not be served. The socket of one that another daemon still serves stays
-    /// where it is.
-    fn discard(&mut self, mut device: Device) {
-        match self.rooms.estate {
-            Some(_) => drop(device.take_listener()),
-            None => device.close_socket(),
-        }
-        device.close_image(&mut self.rooms.openers, None);
+/// Tries again what is due.
+pub(crate) fn open_shut(rooms: &mut Rooms, mode: Mode) {
+    let now = rooms.turn.now();
+    for plan in rooms.shut.due(now) {
+        open_again(plan, rooms, mode);
     }
+}
 
-    /// Takes a device of the plan in at the start: open when that can be, otherwise shut. One image
-    /// that is missing must not take every tenant down when the daemon starts again after a crash.
-    pub(crate) fn take_in(&mut self, plan: DevicePlan) {
-        if let Some(estate) = &mut self.rooms.estate
-            && estate.device_of(&plan).is_none()
-        {
-            // Nothing is opened by name before the predecessor has let go.
-            let why = "waits until the daemon before this one has ended".to_string();
-            return self.rooms.shut.insert(Shut::waiting(plan, why, self.rooms.turn.now()));
+fn open_again(plan: DevicePlan, rooms: &mut Rooms, mode: Mode) {
+    let now = rooms.turn.now();
+    let id = plan.id().to_string();
+    let opened = plan.open(Socket::Own, rooms).and_then(|device| serve(device, rooms, mode));
+    let removing = rooms.devices.values().any(|device| device.is_going())
+        || rooms.openers.is_closing()
+        || rooms.remote.is_taking();
+    match opened {
+        Ok(_) => {
+            rooms.shut.remove(&id);
+            info!(device = id, "open now");
         }
-        let opened = plan
-            .clone()
-            .open(Socket::Own, &mut self.rooms)
-            .and_then(|device| self.serve_device(device));
-        if let Err(why) = opened {
-            self.rooms.shut.insert(match why {
-                NotOpen::Ended(_) | NotOpen::Late(_) | NotOpen::Living(_) => {
-                    Shut::waiting_for(plan, &why, self.rooms.turn.now())
-                }
-                NotOpen::Ours(_) | NotOpen::Wrong(_) => Shut::failed(plan, why.to_string()),
-            });
-        }
-    }
-
-    /// Tries again what is due.
-    pub(crate) fn open_shut(&mut self) {
-        let now = self.rooms.turn.now();
-        for plan in self.rooms.shut.due(now) {
-            self.open_again(plan, now);
-        }
-    }
-
-    fn open_again(&mut self, plan: DevicePlan, now: Instant) {
-        let id = plan.id().to_string();
-        let opened =
-            plan.open(Socket::Own, &mut self.rooms).and_then(|device| self.serve_device(device));
-        let removing = self.rooms.devices.values().any(|device| device.is_going())
-            || self.rooms.openers.is_closing()
-            || self.rooms.remote.is_taking();
-        match opened {
-            Ok(_) => {
-                self.rooms.shut.remove(&id);
-                info!(device = id, "open now");
-            }
-            Err(why) if self.rooms.shut.still(&id, &why, removing, now) => {}
-            Err(_) => self.rooms.turn.defects.note("device that is not open"),
-        }
+        Err(why) if rooms.shut.still(&id, &why, removing, now) => {}
+        Err(_) => rooms.turn.defects.note("device that is not open"),
     }
 }
 

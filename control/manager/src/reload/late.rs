@@ -4,14 +4,15 @@
 
 use std::fmt;
 
+use control::mode::Mode;
 use control::reload::Stands;
 use tracing::{error, info, warn};
 
 use crate::kind::DevicePlan;
-use crate::manager::Manager;
 use crate::opening::not_open::NotOpen;
-use crate::opening::open::Socket;
+use crate::opening::open::{self, Socket};
 use crate::opening::shut::{Shut, ShutDevices};
+use crate::rooms::Rooms;
 
 /// A device that is opened when another one is gone.
 pub(crate) struct Late {
@@ -33,50 +34,47 @@ impl Late {
     }
 }
 
-impl Manager {
-    /// Serves what went for devices that could not be opened after all, at once or as soon as it can be opened.
-    pub(super) fn restore(&mut self, late: &[Late]) -> Restored {
-        let mut restored = Restored::default();
-        for Late { plan, before, .. } in late {
-            let has_failed =
-                self.rooms.shut.named(plan.id()).is_some_and(|shut| !shut.is_waiting());
-            let Some(before) = before.clone().filter(|_| has_failed) else { continue };
-            // What stands among those that are not open is tried again, with the patience for that.
-            let failed = self.rooms.shut.remove(plan.id());
-            let opened = before.clone().open(Socket::Own, &mut self.rooms);
-            let why = match opened.and_then(|device| self.serve_device(device)) {
-                Ok(number) => {
-                    self.put_in_force(&before);
-                    self.rooms.turn.touch(number);
-                    info!(device = plan.id(), "served as before");
-                    restored.served.push(before.title());
-                    continue;
-                }
-                Err(why) => why,
-            };
-            match why {
-                NotOpen::Wrong(_) => {
-                    error!(device = plan.id(), "cannot be served as before either: {why}");
-                    failed.into_iter().for_each(|failed| self.rooms.shut.insert(failed));
-                }
-                // Who has its image may be about to let go of it.
-                NotOpen::Ended(_) | NotOpen::Late(_) | NotOpen::Ours(_) | NotOpen::Living(_) => {
-                    warn!(device = plan.id(), "waits to be served as before: {why}");
-                    restored.waiting.push(format!("{} ({why})", before.title()));
-                    self.put_in_force(&before);
-                    self.rooms.shut.insert(Shut::waiting_for(before, &why, self.rooms.turn.now()));
-                }
+/// Serves what went for devices that could not be opened after all, at once or as soon as it can be opened.
+pub(super) fn restore(late: &[Late], rooms: &mut Rooms, mode: Mode) -> Restored {
+    let mut restored = Restored::default();
+    for Late { plan, before, .. } in late {
+        let has_failed = rooms.shut.named(plan.id()).is_some_and(|shut| !shut.is_waiting());
+        let Some(before) = before.clone().filter(|_| has_failed) else { continue };
+        // What stands among those that are not open is tried again, with the patience for that.
+        let failed = rooms.shut.remove(plan.id());
+        let opened = before.clone().open(Socket::Own, rooms);
+        let why = match opened.and_then(|device| open::serve(device, rooms, mode)) {
+            Ok(number) => {
+                put_in_force(&before, rooms);
+                rooms.turn.touch(number);
+                info!(device = plan.id(), "served as before");
+                restored.served.push(before.title());
+                continue;
+            }
+            Err(why) => why,
+        };
+        match why {
+            NotOpen::Wrong(_) => {
+                error!(device = plan.id(), "cannot be served as before either: {why}");
+                failed.into_iter().for_each(|failed| rooms.shut.insert(failed));
+            }
+            // Who has its image may be about to let go of it.
+            NotOpen::Ended(_) | NotOpen::Late(_) | NotOpen::Ours(_) | NotOpen::Living(_) => {
+                warn!(device = plan.id(), "waits to be served as before: {why}");
+                restored.waiting.push(format!("{} ({why})", before.title()));
+                put_in_force(&before, rooms);
+                rooms.shut.insert(Shut::waiting_for(before, &why, rooms.turn.now()));
             }
         }
-        restored
     }
+    restored
+}
 
-    /// Puts the plan of a device that is planned otherwise into its place.
-    fn put_in_force(&mut self, plan: &DevicePlan) {
-        match plan {
-            DevicePlan::Disk(disk) => self.set_plan(disk.clone()),
-            DevicePlan::Nic(nic) => self.rooms.nic_calls().set_plan(nic.clone()),
-        }
+/// Puts the plan of a device that is planned otherwise into its place.
+fn put_in_force(plan: &DevicePlan, rooms: &mut Rooms) {
+    match plan {
+        DevicePlan::Disk(disk) => rooms.set_disk_plan(disk.clone()),
+        DevicePlan::Nic(nic) => rooms.nic_calls().set_plan(nic.clone()),
     }
 }
 

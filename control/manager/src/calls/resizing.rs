@@ -1,0 +1,204 @@
+//! A disk gets another size: it is noted, its queues come back, and then its image is made longer or shorter.
+//!
+//! For operators, for a reload, and after an upgrade. Not here: which size it may have (`sizes`).
+
+use std::sync::Arc;
+
+use config::Size;
+use config::api::{ApiError, ErrorKind};
+use config::plan::Origin;
+use config::spec::DiskResize;
+use control::mode::Mode;
+use tracing::{info, warn};
+
+use super::disks::made_by_api;
+use super::{Answered, UNTIL_RESTART, not_kept, shown};
+use crate::api::Reply;
+use crate::defects::found;
+use crate::devices::Devices;
+use crate::images::source_of;
+use crate::opening::not_open::NotOpen;
+use crate::opening::openers::Patience;
+use crate::rooms::Rooms;
+use crate::sizes::Sizes;
+
+/// A disk that has not got the size of its plan, and why, in words. A reload that asked for it says so.
+pub(crate) struct Undone {
+    pub(crate) device: u32,
+    pub(crate) what: String,
+}
+
+/// An operator has a disk resized; he is answered when its queues are back and that is done.
+pub(crate) fn ask(id: &str, resize: &DiskResize, force: bool, reply: Reply, rooms: &mut Rooms) {
+    let begun = made_by_api(id, rooms).and_then(|number| {
+        let Rooms { devices, remote, openers, .. } = &mut *rooms;
+        Sizes { devices, remote, openers }.check(id, resize.size.0, force)?;
+        begin(number, resize.size, devices).map(|()| number)
+    });
+    match begun {
+        Ok(number) => {
+            rooms.waiting.resize(number, Some(reply), &mut rooms.turn);
+            rooms.turn.touch(number);
+        }
+        Err(error) => reply.answer(Err(error)),
+    }
+}
+
+/// Gives a disk the size of its plan when its queues are back, which is waited for as for an operator. Gives what is
+/// undone, in words, if it cannot have that.
+pub(crate) fn to_plan(number: u32, size: Size, rooms: &mut Rooms) -> Option<Undone> {
+    let undone = match begin(number, size, &mut rooms.devices) {
+        Ok(()) => {
+            rooms.waiting.resize(number, None, &mut rooms.turn);
+            None
+        }
+        Err(error) => {
+            warn!("a disk is not resized: {}; {}", error.error, error.hint);
+            not_resized(number, size.0, &error.error, rooms)
+        }
+    };
+    rooms.turn.touch(number);
+    undone
+}
+
+/// The queues of a disk are back: it gets the size that it is to have, if any. Gives what is undone if it does not.
+pub(super) fn go_on(number: u32, rooms: &mut Rooms, mode: Mode) -> Option<Undone> {
+    let size = rooms.devices.disk_mut(number).and_then(|disk| disk.resizing.take())?;
+    let answer = finish(number, size, rooms, mode);
+    let undone = answer.as_ref().err().and_then(|error| {
+        warn!("a resize was refused: {}", error.error);
+        not_resized(number, size, &error.error, rooms)
+    });
+    rooms.waiting.resized(number, answer);
+    undone
+}
+
+/// The queues of a disk do not come back: its size is as it was.
+pub(super) fn give_up(number: u32, why: &str, rooms: &mut Rooms) -> Option<Undone> {
+    let size = rooms.devices.disk_mut(number).and_then(|disk| disk.resizing.take());
+    // Those of its queues that are back go on.
+    rooms.turn.touch(number);
+    not_resized(number, size?, why, rooms)
+}
+
+/// Notes a new size; it is given when the queues are back.
+fn begin(number: u32, size: Size, devices: &mut Devices) -> Result<(), ApiError> {
+    let Some(disk) = devices.disk_mut(number) else {
+        return Err(ApiError::new(ErrorKind::NotFound, "there is no such disk", ""));
+    };
+    if disk.remote.is_some() {
+        let error = "its size is that of the disk at its IOhost";
+        return Err(ApiError::new(ErrorKind::Refused, error, "resize it there"));
+    }
+    if disk.resizing.is_some() {
+        let hint = "try again in a moment";
+        return Err(ApiError::new(ErrorKind::Busy, "it is being resized already", hint));
+    }
+    if size.0 == 0 || !size.0.is_multiple_of(512) {
+        let error = format!("a size of {} bytes is not whole sectors", size.0);
+        let hint = "give a multiple of 512 bytes, such as 10G";
+        return Err(ApiError::new(ErrorKind::Refused, error, hint));
+    }
+    let block_size = disk.shape.block_size;
+    if !size.0.is_multiple_of(block_size.into()) {
+        let error = format!("a size of {} bytes is not whole blocks of {block_size}", size.0);
+        let hint = format!("give a multiple of {block_size} bytes, the disk's `block_size`");
+        return Err(ApiError::new(ErrorKind::Refused, error, hint));
+    }
+    disk.resizing = Some(size.0);
+    Ok(())
+}
+
+fn finish(number: u32, size: u64, rooms: &mut Rooms, mode: Mode) -> Answered {
+    let gone = || ApiError::new(ErrorKind::NotFound, "the disk is gone", "");
+    let disk = rooms.devices.get_mut(number).and_then(|device| device.kind.disk_mut());
+    let disk = disk.ok_or_else(gone)?;
+    let id = disk.plan.id.clone();
+    let mut plan = disk.plan.clone();
+    plan.resized(size);
+    let refused = |error: &dyn std::fmt::Display| {
+        let hint = "the disk is as it was";
+        ApiError::new(ErrorKind::Refused, format!("disk {id:?}: {error}"), hint)
+    };
+    // What was asked of its file system is not taken back.
+    let late = |error: &dyn std::fmt::Display| {
+        let hint = "its guest sees the size that it had, and the image may still become longer";
+        ApiError::new(ErrorKind::Busy, format!("disk {id:?}: {error}"), hint)
+    };
+    match disk.is_here() {
+        // As its IOhost has said, which it was not asked for.
+        _ if disk.remote.is_some() => {
+            backend::Disk::resize(&mut disk.disk, size).map_err(|e| refused(&e))?;
+            tell_capacity(number, rooms, mode);
+            info!(disk = id, size, "resized");
+            return shown::disk(rooms, &id, true);
+        }
+        true => {
+            let mut longer = Arc::clone(&disk.disk);
+            let resized = rooms.openers.aside(source_of(&plan), move || {
+                backend::Disk::resize(&mut longer, size).map(|()| longer)
+            });
+            let slow = |_| late(&"its file system does not answer; ask again");
+            disk.disk = resized.map_err(slow)?.map_err(|error| refused(&error))?;
+        }
+        // Made longer under its locks, which are not kept.
+        false => {
+            let opened = disk.open_again(&plan, &rooms.bonds, &mut rooms.openers, Patience::First);
+            let opened = opened.map_err(|error| match error {
+                NotOpen::Late(_) => late(&error),
+                NotOpen::Ended(_) | NotOpen::Ours(_) | NotOpen::Living(_) | NotOpen::Wrong(_) => {
+                    refused(&error)
+                }
+            })?;
+            disk.disk = opened.away();
+            rooms.openers.let_go(&plan, opened, None);
+        }
+    }
+    disk.astray = None;
+    let image = disk.bond.resized(size);
+    image
+        .into_iter()
+        .for_each(|image| rooms.devices.keep_image(&id, &image, &mut rooms.bonds, &rooms.plan));
+    if let Some(device) = rooms.devices.get_mut(number) {
+        device.judge_again(&mut rooms.turn);
+    }
+    tell_capacity(number, rooms, mode);
+    let origin = plan.origin.clone();
+    rooms.set_disk_plan(plan);
+    info!(disk = id, size, "resized");
+    if origin == Origin::Api {
+        rooms.state.keep(&rooms.plan).map_err(|error| not_kept(&error, UNTIL_RESTART))?;
+    }
+    shown::disk(rooms, &id, true)
+}
+
+/// A disk that was to have the size of its plan has not got it: its plan says again what it has, so that the next
+/// reload does it, and that is shown. An operator who asked is answered, and nothing is planned otherwise.
+fn not_resized(number: u32, size: u64, why: &str, rooms: &mut Rooms) -> Option<Undone> {
+    let disk = found!(rooms.turn.defects, rooms.devices.disk(number), "disk that is not resized");
+    let has = disk.disk.size_bytes();
+    if disk.plan.source.size_bytes() != Some(size) || has == size {
+        return None;
+    }
+    let mut plan = disk.plan.clone();
+    plan.resized(has);
+    let name = format!("disk {:?}: ", plan.id);
+    let why = why.strip_prefix(&name).unwrap_or(why);
+    let told = format!("it has {} and not {}: {why}", Size(has), Size(size));
+    rooms.set_disk_plan(plan);
+    let disk = rooms.devices.disk_mut(number);
+    let disk = found!(rooms.turn.defects, disk, "disk that is not resized");
+    disk.unresized = Some(format!("{told}; `sidecore reload` tries it again"));
+    Some(Undone { device: number, what: format!("{name}{told}") })
+}
+
+/// The capacity of a disk is another now: whoever has it is told.
+fn tell_capacity(number: u32, rooms: &mut Rooms, mode: Mode) {
+    let device = rooms.devices.get_mut(number);
+    let device = found!(rooms.turn.defects, device, "device with another capacity");
+    device.tell_capacity(&mut rooms.turn);
+    if device.is_exported() {
+        rooms.turn.touch(number);
+        rooms.have_links(mode, |remote, around| remote.tell_clients(number, around));
+    }
+}

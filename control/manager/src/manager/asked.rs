@@ -1,0 +1,96 @@
+//! What operators and signals ask of the loop itself: to answer, to read the file again, to stop.
+//!
+//! Not here: calls that concern rooms (`calls::answer`), what a reload does (`reload`), and when the loop ends.
+
+use std::time::Duration;
+
+use config::api::{Answer, Call};
+use tracing::info;
+
+use super::Manager;
+use crate::api::Request;
+use crate::calls::{answer, disks, overdue, shown};
+use crate::defects::found;
+use crate::device::Device;
+use crate::poll::Token;
+use crate::remote::Remote;
+use crate::upgrade::error::UpgradeError;
+
+/// How long a stop waits for what is in flight.
+const STOP_TIME_MAX: Duration = Duration::from_millis(1500);
+
+impl Manager {
+    /// Answers an operator, at once or when the queues that his call concerns are back.
+    pub(crate) fn answer(&mut self, request: Request) {
+        request.log_change();
+        let (call, reply) = request.into_parts();
+        self.links(Remote::note_heard);
+        self.settle_before(&call);
+        let mode = self.mode();
+        match call {
+            Call::Reload { force } => {
+                let asked = (Some(reply), force);
+                self.reloading.begin(asked, &mut self.listening, &mut self.rooms, mode);
+            }
+            Call::ShowReload => {
+                let view = self.reloading.dry(mode, &mut self.rooms);
+                reply.answer(view.map(Answer::Reloaded));
+            }
+            Call::Upgrade => self.begin_upgrade(reply),
+            Call::AcceptDisk { id } => {
+                let accepted = disks::accept_image(&id, &mut self.rooms, mode);
+                self.settle();
+                reply.answer(accepted.and_then(|()| shown::disk(&self.rooms, &id, true)));
+            }
+            call => answer::answer(call, reply, &mut self.rooms, mode),
+        }
+    }
+
+    /// Goes on with calls that wait no longer.
+    pub(crate) fn go_on_with_calls(&mut self) {
+        let mode = self.mode();
+        for undone in overdue::go_on(&mut self.rooms, mode) {
+            self.reloading.note(undone);
+        }
+    }
+
+    /// A signal asks for a reload.
+    pub(crate) fn reload_on_signal(&mut self) {
+        self.rooms.poll.clear_signals(Token::Reload);
+        self.settle_for_good();
+        let mode = self.mode();
+        // Nobody is there to insist.
+        self.reloading.begin((None, false), &mut self.listening, &mut self.rooms, mode);
+    }
+
+    /// Begins to stop, on a signal.
+    pub(crate) fn begin_stop(&mut self) {
+        self.rooms.poll.clear_signals(Token::Stop);
+        if self.stop_by.is_some() {
+            return;
+        }
+        self.settle_for_good();
+        info!("stopping");
+        (self.rooms.options.stopping)();
+        self.give_up_upgrade(&UpgradeError::Stopping);
+        self.rooms.shut.clear();
+        self.rooms.waiting.forget_added();
+        self.rooms.network.give_up_uplinks(&mut self.rooms.cores);
+        self.stop_by = Some(self.rooms.turn.now() + STOP_TIME_MAX);
+        let devices: Vec<u32> = self.rooms.devices.keys().copied().collect();
+        for number in devices {
+            let device = self.rooms.devices.get_mut(number);
+            let device = found!(self.rooms.turn.defects, device, "device to stop");
+            device.close_socket();
+            // Its queues must not start again, and its front-end sees the end at once.
+            device.go();
+            if !device.detach_all(&mut self.rooms.turn, &mut self.rooms.cores) {
+                self.links(|remote, around| remote.release_remote(number, around));
+            }
+        }
+    }
+
+    pub(crate) fn close_all(&mut self) {
+        self.rooms.devices.values_mut().for_each(Device::close_socket);
+    }
+}
