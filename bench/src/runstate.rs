@@ -14,7 +14,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use runstate::{Activity, Slot, State, Table};
+use runstate::{Activity, State, Table};
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 use testing::clock::now_ns;
 use testing::load::Random;
@@ -98,7 +98,7 @@ fn numbers(options: &Options) -> Result<Vec<Row>> {
 /// A thread that works and sleeps, with what was known of it at the sample before.
 struct Worker {
     tid: u32,
-    slot: Slot,
+    row: runstate::Row,
     before: Option<(State, Accounted)>,
 }
 
@@ -192,8 +192,8 @@ fn compare(
 ) -> Result<Compared> {
     let mut workers = Vec::new();
     for tid in told.iter().take(THREADS) {
-        let slot = roster.bind(tid, now_ns()).map_err(|_| anyhow!("no room in the index"))?;
-        workers.push(Worker { tid, slot, before: None });
+        let row = roster.bind(tid, now_ns()).map_err(|_| anyhow!("no room in the index"))?;
+        workers.push(Worker { tid, row, before: None });
     }
     let mut compared = Compared::default();
     for at in (0..THREADS).cycle().take((samples * TIMES_MAX) as usize) {
@@ -213,9 +213,9 @@ fn compare(
 /// Looks at a thread before and after the kernel says what it has counted. One that was switched between them is
 /// looked at again some other time; so is one that has a processor, because then the kernel's sum is not up to date.
 fn sample(table: &Table, worker: &mut Worker, compared: &mut Compared) -> Result<()> {
-    let before = table.read(worker.slot);
+    let before = table.read(worker.row);
     let kernel = accounted(worker.tid)?;
-    let (Some(state), true) = (before, before == table.read(worker.slot)) else { return Ok(()) };
+    let (Some(state), true) = (before, before == table.read(worker.row)) else { return Ok(()) };
     if !matches!(state.activity, Activity::Waits | Activity::Sleeps) {
         return Ok(());
     }
@@ -309,11 +309,11 @@ fn pin() -> Result<()> {
 /// One look at what a thread does.
 fn look_ns(table: &Table, roster: &mut Roster) -> Result<f64> {
     let tid = own_tid();
-    let slot = roster.bind(tid, now_ns()).map_err(|_| anyhow!("no room in the index"))?;
+    let row = roster.bind(tid, now_ns()).map_err(|_| anyhow!("no room in the index"))?;
     let start = now_ns();
     let mut runs = 0_u64;
     for _ in 0..LOOKS {
-        runs += u64::from(table.activity(std::hint::black_box(slot)) == Activity::Runs);
+        runs += u64::from(table.activity(std::hint::black_box(row)) == Activity::Runs);
     }
     let took = now_ns() - start;
     std::hint::black_box(runs);

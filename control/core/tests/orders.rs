@@ -25,7 +25,7 @@ impl Passes for Tokens {
 
 /// What lies between the two ends of a move.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Slot {
+enum Handoff {
     Open,
     Handed,
     Abandoned,
@@ -33,12 +33,12 @@ enum Slot {
 
 /// The old owner's end. Dropped unused, it calls the move off.
 #[derive(Debug)]
-struct Departure(u8, Rc<Cell<Slot>>);
+struct Departure(u8, Rc<Cell<Handoff>>);
 
 impl Drop for Departure {
     fn drop(&mut self) {
-        if self.1.get() == Slot::Open {
-            self.1.set(Slot::Abandoned);
+        if self.1.get() == Handoff::Open {
+            self.1.set(Handoff::Abandoned);
         }
     }
 }
@@ -46,7 +46,7 @@ impl Drop for Departure {
 #[derive(Debug)]
 enum Command {
     Attach,
-    Prepare(u8, Rc<Cell<Slot>>),
+    Prepare(u8, Rc<Cell<Handoff>>),
     Move(Departure),
     Detach,
     Finish,
@@ -71,7 +71,7 @@ struct Core {
     /// It was asked to finish it: who asks without that may come too late.
     finishing: bool,
     going: Option<Departure>,
-    arrivals: Vec<(u8, Rc<Cell<Slot>>)>,
+    arrivals: Vec<(u8, Rc<Cell<Handoff>>)>,
 }
 
 #[derive(Debug, Default)]
@@ -104,8 +104,8 @@ impl Core {
         match self.inbox.pop_front() {
             Some(Command::Attach) if !self.has => (self.has, self.finishing) = (true, false),
             Some(Command::Prepare(id, _)) if refuses => self.outbox.push_back(Event::Stayed(id)),
-            Some(Command::Prepare(id, slot)) => {
-                self.arrivals.push((id, slot));
+            Some(Command::Prepare(id, handoff)) => {
+                self.arrivals.push((id, handoff));
                 self.outbox.push_back(Event::Prepared(id));
             }
             Some(Command::Move(departure)) if self.leaving || self.going.is_some() => {
@@ -127,13 +127,13 @@ impl Core {
     }
 
     fn is_due(&self) -> bool {
-        self.arrivals.iter().any(|(_, slot)| slot.get() != Slot::Open)
+        self.arrivals.iter().any(|(_, handoff)| handoff.get() != Handoff::Open)
     }
 
     fn land(&mut self) {
-        let due = self.arrivals.iter().position(|(_, slot)| slot.get() != Slot::Open);
-        let Some((id, slot)) = due.map(|at| self.arrivals.remove(at)) else { return };
-        if slot.get() == Slot::Handed {
+        let due = self.arrivals.iter().position(|(_, handoff)| handoff.get() != Handoff::Open);
+        let Some((id, handoff)) = due.map(|at| self.arrivals.remove(at)) else { return };
+        if handoff.get() == Handoff::Handed {
             self.has = true;
             self.outbox.push_back(Event::Moved(id));
         }
@@ -201,9 +201,9 @@ impl World {
     fn hand_over(&mut self, at: usize) {
         let core = &mut self.cores[at];
         let Some(departure) = core.going.take() else { return };
-        if departure.1.get() == Slot::Open {
+        if departure.1.get() == Handoff::Open {
             core.has = false;
-            departure.1.set(Slot::Handed);
+            departure.1.set(Handoff::Handed);
         } else {
             core.outbox.push_back(Event::Stayed(departure.0));
         }
@@ -255,10 +255,10 @@ impl World {
             return;
         }
         self.last_move += 1;
-        let (id, slot) = (self.last_move, Rc::new(Cell::new(Slot::Open)));
-        let departure = Departure(id, Rc::clone(&slot));
+        let (id, handoff) = (self.last_move, Rc::new(Cell::new(Handoff::Open)));
+        let departure = Departure(id, Rc::clone(&handoff));
         if self.life.prepare(Move { id, to, by_hand: false }, departure) {
-            self.cores[to].inbox.push_back(Command::Prepare(id, slot));
+            self.cores[to].inbox.push_back(Command::Prepare(id, handoff));
         }
     }
 

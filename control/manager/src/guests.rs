@@ -2,7 +2,7 @@
 //!
 //! A guest is the process at the other end of the runner's socket. It is looked at when it comes, soon again
 //! while it starts, and then rarely: vCPUs come and go. Its vCPUs are what its VMM says (`inquiries`), if a device names
-//! where to ask, otherwise threads with their names. Devices of one process share its slots. Not here: what a sidecore
+//! where to ask, otherwise threads with their names. Devices of one process share its rows. Not here: what a sidecore
 //! does by it (`sidecore`), how it is seen (`runstate`).
 //!
 //! | file | what |
@@ -25,7 +25,7 @@ use std::time::Instant;
 
 use config::Plan;
 use config::spec;
-use runstate::Slot;
+use runstate::Row;
 use rustix::net::sockopt::socket_peercred;
 use sidecore::{Lanes, PAIRS_MAX, Redirect};
 use tracing::{info, warn};
@@ -87,9 +87,9 @@ pub(crate) struct Around<'a> {
 /// One process.
 #[derive(Default)]
 struct Guest {
-    vcpus: BTreeMap<Vcpu, Slot>,
+    vcpus: BTreeMap<Vcpu, Row>,
     /// Devices whose front-end it is, and what each took for its vCPUs last: one may go by names, another by what the
-    /// VMM says, and none takes slots from under the other. Each list is in order.
+    /// VMM says, and none takes rows from under the other. Each list is in order.
     devices: BTreeMap<u32, Vec<Vcpu>>,
 }
 
@@ -213,11 +213,10 @@ impl Guests {
     }
 
     /// The vCPUs of all guests, once each, by the first of their devices.
-    fn all_vcpus(&self) -> Vec<(u32, u16, Slot)> {
+    fn all_vcpus(&self) -> Vec<(u32, u16, Row)> {
         let of = |guest: &Guest| {
             let first = guest.devices.keys().next().copied();
-            let of =
-                |device| guest.vcpus.iter().map(move |(vcpu, slot)| (device, vcpu.index, *slot));
+            let of = |device| guest.vcpus.iter().map(move |(vcpu, row)| (device, vcpu.index, *row));
             first.map(of).into_iter().flatten().collect::<Vec<_>>()
         };
         self.guests.values().flat_map(of).collect()
@@ -307,14 +306,14 @@ impl Guests {
         nic.set_lanes(lanes)
     }
 
-    /// A device's guest is that process, whose vCPUs now are `looked`. Gives those that have slots, with them.
+    /// A device's guest is that process, whose vCPUs now are `looked`. Gives those that have rows, with them.
     fn follow(
         &mut self,
         process: Process,
         number: u32,
         looked: &[Vcpu],
         now_ns: u64,
-    ) -> Vec<(Vcpu, Slot)> {
+    ) -> Vec<(Vcpu, Row)> {
         let Some(roster) = &mut self.roster else { return Vec::new() };
         let guest = self.guests.entry(process).or_default();
         guest.devices.insert(number, looked.to_vec());
@@ -322,14 +321,14 @@ impl Guests {
         unbind(roster, &self.guests, &gone, now_ns);
         let guest = self.guests.entry(process).or_default();
         for vcpu in looked {
-            // Devices that go by different words of one VMM have no more slots together than one.
+            // Devices that go by different words of one VMM have no more rows together than one.
             let has_room = guest.vcpus.len() < VCPUS_MAX || guest.vcpus.contains_key(vcpu);
-            if has_room && let Ok(slot) = roster.bind(vcpu.tid, now_ns) {
-                guest.vcpus.insert(*vcpu, slot);
+            if has_room && let Ok(row) = roster.bind(vcpu.tid, now_ns) {
+                guest.vcpus.insert(*vcpu, row);
             }
         }
-        let slot = |vcpu: &Vcpu| Some((*vcpu, *guest.vcpus.get(vcpu)?));
-        looked.iter().filter_map(slot).collect()
+        let row = |vcpu: &Vcpu| Some((*vcpu, *guest.vcpus.get(vcpu)?));
+        looked.iter().filter_map(row).collect()
     }
 
     /// A device has that process's guest no more.
@@ -418,7 +417,7 @@ fn process_of(connection: &Connection) -> Result<Process, NoProcess> {
 }
 
 /// The vCPUs that the NIC's queues call, if frames go by what these do.
-fn lanes_of(nic: &NicParts, vcpus: &[(Vcpu, Slot)], roster: &Roster) -> Option<Arc<Lanes>> {
+fn lanes_of(nic: &NicParts, vcpus: &[(Vcpu, Row)], roster: &Roster) -> Option<Arc<Lanes>> {
     let redirect = match nic.plan().redirect {
         spec::Redirect::Auto => Redirect::Waiting,
         spec::Redirect::Always => Redirect::Always,
@@ -427,11 +426,11 @@ fn lanes_of(nic: &NicParts, vcpus: &[(Vcpu, Slot)], roster: &Roster) -> Option<A
     if vcpus.is_empty() || nic.plan().queues < 2 {
         return None;
     }
-    let slots: [Option<Slot>; PAIRS_MAX] = std::array::from_fn(|pair| {
+    let rows: [Option<Row>; PAIRS_MAX] = std::array::from_fn(|pair| {
         let index = nic.plan().vcpus.get(pair).copied().unwrap_or(pair as u16);
-        vcpus.iter().find(|(vcpu, _)| vcpu.index == index).map(|(_, slot)| *slot)
+        vcpus.iter().find(|(vcpu, _)| vcpu.index == index).map(|(_, row)| *row)
     });
-    Some(Arc::new(Lanes { table: Arc::clone(roster.table()), slots, redirect }))
+    Some(Arc::new(Lanes { table: Arc::clone(roster.table()), rows, redirect }))
 }
 
 #[cfg(test)]
@@ -458,10 +457,10 @@ mod tests {
         let root = tempfile::tempdir().expect("a folder");
         let mut roster = Roster::simulated(Arc::new(Table::simulated()));
         let vcpu = Vcpu { index: 0, tid: 50 };
-        let slot = roster.bind(vcpu.tid, 0).expect("room");
+        let row = roster.bind(vcpu.tid, 0).expect("room");
         let (old, new) = (process(root.path(), 1), process(root.path(), 2));
         let guest = |device| Guest {
-            vcpus: BTreeMap::from([(vcpu, slot)]),
+            vcpus: BTreeMap::from([(vcpu, row)]),
             devices: BTreeMap::from([(device, vec![vcpu])]),
         };
         let guests = BTreeMap::from([(old, guest(1)), (new, guest(2))]);
@@ -475,7 +474,7 @@ mod tests {
 
     /// One goes by names and finds none, another by what the VMM says; and a VMM says something else each time.
     #[test]
-    fn devices_of_one_guest_take_no_slots_from_each_other_and_have_those_of_one() {
+    fn devices_of_one_guest_take_no_rows_from_each_other_and_have_those_of_one() {
         let root = tempfile::tempdir().expect("a folder");
         let roster = Some(Roster::simulated(Arc::new(Table::simulated())));
         let mut guests = Guests { roster, ..Guests::new(None, Vec::new()) };
@@ -486,7 +485,7 @@ mod tests {
         };
         let found = guests.follow(vmm, 1, &said(0), 0);
         assert!(guests.follow(vmm, 2, &[], 0).is_empty());
-        assert_eq!(guests.follow(vmm, 1, &said(0), 0), found, "each has its slot still");
+        assert_eq!(guests.follow(vmm, 1, &said(0), 0), found, "each has its row still");
         guests.follow(vmm, 2, &said(200), 0);
         let followed = |guests: &Guests| guests.roster.as_ref().map(Roster::len);
         assert!(followed(&guests) <= Some(VCPUS_MAX), "{:?}", followed(&guests));

@@ -28,7 +28,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use schedule::{CoreLoad, Decision, QueueLoad, Use};
 #[cfg(not(feature = "simulated"))]
 use sidecore::launch;
-use sidecore::{Command, Event, Handle, SidecoreSpec, link, nanos_of};
+use sidecore::{Command, Event, Handle, SidecoreSpec, build_road, nanos_of};
 use tracing::info;
 
 use crate::defects::{Defects, found};
@@ -265,7 +265,7 @@ impl Cores {
             }
             let ends = self.all.get(from).zip(self.all.get(to));
             let (first, second) = found!(self.defects, ends, "sidecore at an end of a road");
-            let (sends, gets) = link(&first.handle, &second.handle, to as u16);
+            let (sends, gets) = build_road(&first.handle, &second.handle, to as u16);
             self.send(to, gets);
             self.send(from, sends);
         }

@@ -3,7 +3,7 @@
 //! Each request is a small state machine: [`File::next`] says which command comes next, the kernel
 //! runs it, `judge` says what the result means. Files in memory (tmpfs) run it to the end in `submit`,
 //! since nothing there waits for a device; all others run each command through the sidecore's
-//! io_uring, long transfers in parts (`way`). Measured in docs/decisions/0003-file-backend.md.
+//! io_uring, long transfers in chunks (`way`). Measured in docs/decisions/0003-file-backend.md.
 //!
 //! Not here: opening (`open`), what keeps the two kinds of writes apart (`writers`), and flushes in
 //! single file (`flushes`).
@@ -25,7 +25,7 @@ pub use format::{Foreign, Vet};
 pub use holder::Holder;
 pub use image::{Astray, ImageFacts};
 pub(crate) use open::{Facts, Opened};
-pub(crate) use way::PART_BYTES;
+pub(crate) use way::CHUNK_BYTES;
 
 use std::sync::Arc;
 
@@ -131,7 +131,7 @@ enum Next<'a> {
         command: Command<'a>,
         direct: bool,
     },
-    /// The next part of a transfer, through a buffer of ours.
+    /// The next chunk of a transfer, through a buffer of ours.
     Bounce {
         stable: bool,
     },
@@ -216,7 +216,7 @@ impl File {
         progress.tries = 0;
         let left = request.len - progress.done.min(request.len);
         let bytes = match request.op {
-            Op::Read | Op::Write { .. } => left.min(PART_BYTES),
+            Op::Read | Op::Write { .. } => left.min(CHUNK_BYTES),
             Op::Flush | Op::Discard | Op::WriteZeroes { .. } => left,
         };
         // Of the disk more may have become known, and its way may be new.
@@ -467,10 +467,10 @@ impl File {
         let sync = request.op == Op::Write { sync: true };
         // Through the page cache the kernel tells of a lost page to whoever asks first, this write or
         // a flush beside it; so there is one who asks: the flush that follows. In memory no later
-        // moment is more stable. Of one in parts each would wait for the device.
+        // moment is more stable. Of one in chunks each would wait for the device.
         let way = if direct { way } else { Way::Cached };
-        let is_one_part = request.len <= way.most();
-        let stable = sync && direct && is_one_part && !self.opened.lacks(Lack::StableWrite);
+        let is_one_chunk = request.len <= way.most();
+        let stable = sync && direct && is_one_chunk && !self.opened.lacks(Lack::StableWrite);
         progress.unstable |= sync && !stable && asks.is_some();
         way::next(way, (true, stable), request, memory, progress)
     }

@@ -251,7 +251,7 @@ impl Io {
         self.ring.as_ref().map_or(self.entries as usize, Ring::room)
     }
 
-    /// Requests submitted and not reaped, those that wait for others included, and parts of requests to remote disks.
+    /// Requests submitted and not reaped, those that wait for others included, and chunks of requests to remote disks.
     #[inline]
     pub fn in_flight(&self) -> usize {
         self.ring.as_ref().map_or(0, Ring::in_flight) + self.waiting + self.links.in_flight()
@@ -295,7 +295,7 @@ impl Io {
     }
 
     /// The next completion that the kernel has posted: whose it is, and what it said; after those,
-    /// requests that waited for another one and may go on; after those, parts of requests to remote disks. Reads
+    /// requests that waited for another one and may go on; after those, chunks of requests to remote disks. Reads
     /// memory only.
     #[inline]
     pub fn reap_one(&mut self) -> Option<(Tag, i32)> {

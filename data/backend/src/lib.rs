@@ -15,7 +15,7 @@
 //!    is nothing to hand over and nothing to fetch.
 //! 4. [`Io::reap_one`] (or [`Io::reap`]) yields tags and results; [`Backend::completed`] ends the
 //!    request or goes on with it (a short transfer, the next step). A request that waits for another
-//!    one of its disk comes out here, too, when it may go on. A long one is done in parts: it says
+//!    one of its disk comes out here, too, when it may go on. A long one is done in chunks: it says
 //!    [`Outcome::Turn`] after each, and goes on by [`Backend::go_on`] when its queue is visited.
 //! 5. [`Io::hand_over`] when all is reaped, and [`Io::may_rest`] before sleep.
 //!
@@ -70,7 +70,7 @@ pub fn rings_are_restricted() -> bool {
 }
 
 /// What became of a request that was submitted, or tried again. It never waits for a turn: none of its
-/// parts has ended.
+/// chunks has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Started {
     /// As [`Outcome::Done`].
@@ -99,7 +99,7 @@ pub enum Outcome {
     Done(Status),
     /// Its tag will come out of [`Io::reap_one`].
     Pending,
-    /// Its next part waits for its queue's turn: [`Backend::go_on`] is to be called.
+    /// Its next chunk waits for its queue's turn: [`Backend::go_on`] is to be called.
     Turn,
     /// It failed for now, and its disk's [`Waits`] say that it is to wait. Nothing is kept of it here:
     /// [`Backend::resume`] tries it again, or, of one that was submitted without a tag, `submit`.
@@ -111,7 +111,7 @@ pub enum Outcome {
 pub struct Turn {
     /// Bytes of the queue's share.
     pub bytes: u64,
-    /// The caller's thread has copied a part, or will, of a request that takes many such turns.
+    /// The caller's thread has copied a chunk, or will, of a request that takes many such turns.
     pub copies: bool,
     /// What became of the request.
     pub outcome: Outcome,
@@ -205,7 +205,7 @@ impl Backend {
         }
     }
 
-    /// Goes on with a request that waits for a turn: at most one part of it is copied, and the next one given
+    /// Goes on with a request that waits for a turn: at most one chunk of it is copied, and the next one given
     /// to the kernel.
     pub fn go_on(
         &mut self,
@@ -229,7 +229,7 @@ impl Backend {
     #[inline]
     pub fn first_bytes(&self, len: u64) -> u64 {
         match self {
-            Backend::File(_) => len.min(file::PART_BYTES),
+            Backend::File(_) => len.min(file::CHUNK_BYTES),
             Backend::Null(_) | Backend::Memory(_) | Backend::Remote(_) => len,
         }
     }
@@ -246,7 +246,7 @@ impl Backend {
 
     /// Of a request to a back-end that answers at once, what is done in one go, where `wanted` bytes would
     /// suit the caller: for `null` all of it, since it takes no time; for a file in memory 64 KiB at least,
-    /// since each part is a system call.
+    /// since each chunk is a system call.
     pub fn slice_bytes(&self, wanted: u64) -> u64 {
         match self {
             Backend::Null(_) => u64::MAX,

@@ -5,6 +5,7 @@
 //! (`remote`), handshakes (control's greeter), and the IOhost's end (`sidecore`). A [`LinkNic`] is a NIC of either.
 
 mod address;
+mod attached_disk;
 mod client;
 mod counters;
 mod errors;
@@ -14,7 +15,6 @@ mod nic;
 mod nics;
 pub(crate) mod pipe;
 mod remote;
-mod seat;
 mod seats;
 #[cfg(feature = "simulated")]
 mod simulated;

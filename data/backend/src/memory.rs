@@ -105,12 +105,12 @@ impl Memory {
             }
             // It lives as long as the daemon: no later moment is more stable than this one.
             Op::Flush => true,
-            Op::Discard => self.each_part(request, |chunk, at, len| {
+            Op::Discard => self.each_chunk(request, |chunk, at, len| {
                 // Only advice: pages that stay are as good.
                 let _ = chunk.mapping().release_pages(at, len);
                 true
             }),
-            Op::WriteZeroes { .. } => self.each_part(request, zero),
+            Op::WriteZeroes { .. } => self.each_chunk(request, zero),
         };
         if done { Status::Ok } else { Status::IoError }
     }
@@ -139,7 +139,7 @@ impl Memory {
     }
 
     /// The parts of the request's range, chunk by chunk.
-    fn each_part(&self, request: &Request<'_>, act: impl Fn(&Area, usize, usize) -> bool) -> bool {
+    fn each_chunk(&self, request: &Request<'_>, act: impl Fn(&Area, usize, usize) -> bool) -> bool {
         let end = request.offset.checked_add(request.len);
         let Some(end) = end.filter(|end| *end <= self.size_bytes) else {
             return false;

@@ -1,31 +1,31 @@
 //! Where what is in the table: for whoever writes it, the kernel's program and the one who says whom it follows.
 
 /// Threads that are followed at most: 512 guests of 8 vCPUs.
-pub const SLOTS_MAX: u16 = 4096;
+pub const ROWS_MAX: u16 = 4096;
 /// Buckets of the index, a power of two.
 pub const BUCKETS: usize = 4096;
 /// Entries of a bucket: one line. With as many threads as buckets, one bucket in a million is too small.
 pub const WAYS: usize = 8;
-/// Words of a slot: one line, so that readers of one do not disturb the writer of another.
-pub const SLOT_WORDS: usize = 8;
-/// Where slots begin, in words.
-pub const SLOTS_AT: usize = BUCKETS * WAYS;
+/// Words of a row: one line, so that readers of one do not disturb the writer of another.
+pub const ROW_WORDS: usize = 8;
+/// Where rows begin, in words.
+pub const ROWS_AT: usize = BUCKETS * WAYS;
 /// Words of the whole table.
-pub const WORDS: usize = SLOTS_AT + SLOTS_MAX as usize * SLOT_WORDS;
-/// Word of a slot: odd while the slot is being written.
+pub const WORDS: usize = ROWS_AT + ROWS_MAX as usize * ROW_WORDS;
+/// Word of a row: odd while the row is being written.
 pub const SEQUENCE: usize = 0;
-/// Word of a slot: what its thread does ([`RUNS`], [`WAITS`], [`SLEEPS`]; 0: nothing is known) in the low byte, the cpu in
+/// Word of a row: what its thread does ([`RUNS`], [`WAITS`], [`SLEEPS`]; 0: nothing is known) in the low byte, the cpu in
 /// the upper half. Between them for how long the thread had a processor when one was last taken from it.
 pub const STATE: usize = 1;
-/// Word of a slot: since when its thread does that, nanoseconds of `CLOCK_MONOTONIC`.
+/// Word of a row: since when its thread does that, nanoseconds of `CLOCK_MONOTONIC`.
 pub const SINCE: usize = 2;
-/// Word of a slot: how long its thread had a processor, in the times that are over, nanoseconds.
+/// Word of a row: how long its thread had a processor, in the times that are over, nanoseconds.
 pub const ON: usize = 3;
-/// Word of a slot: how long it had none, likewise.
+/// Word of a row: how long it had none, likewise.
 pub const OFF: usize = 4;
-/// Word of a slot: how long it had none the last time, nanoseconds.
+/// Word of a row: how long it had none the last time, nanoseconds.
 pub const LAST_OFF: usize = 5;
-/// Word of a slot: how often it was given a processor.
+/// Word of a row: how often it was given a processor.
 pub const SWITCHES: usize = 6;
 
 /// Of [`STATE`]: the thread has a processor.

@@ -1,6 +1,6 @@
 //! Which vCPU threads run now, as sidecores read it: by plain loads of a table that a program in the kernel writes.
 //!
-//! - [`Table`]: a [`Slot`] for each thread, read without a system call.
+//! - [`Table`]: a [`Row`] for each thread, read without a system call.
 //! - [`layout`]: where what is in it, for whoever writes it.
 //!
 //! Not here: the program, and whom it follows (`vcpu_tracker`); what is done with it (`sidecore`, `manager`). Why it is so:
@@ -11,5 +11,5 @@ pub mod layout;
 mod mapping;
 mod table;
 
-pub use layout::SLOTS_MAX;
-pub use table::{Activity, Slot, State, Table, Turn};
+pub use layout::ROWS_MAX;
+pub use table::{Activity, Row, State, Table, Turn};

@@ -1,7 +1,7 @@
 //! The table that the kernel's program writes, and how it is read.
 //!
-//! An index from thread numbers to slots (written by control, read by the program), then
-//! the slots (written by the program, read here). A slot has one writer at a time: the
+//! An index from thread numbers to rows (written by control, read by the program), then
+//! the rows (written by the program, read here). A row has one writer at a time: the
 //! processor that switches its thread out or in, under the lock of its run queue. It makes the sequence word odd,
 //! writes, and makes it even; a reader that sees it odd or changed looks again, a few times.
 
@@ -13,21 +13,21 @@ use std::os::fd::AsFd;
 use crate::layout::*;
 use crate::mapping::Mapping;
 
-/// Looks at a slot that is being written. A writer takes some tens of nanoseconds, but for one whose own
+/// Looks at a row that is being written. A writer takes some tens of nanoseconds, but for one whose own
 /// processor is taken from it amidst them, and that is not waited for.
 const LOOKS_MAX: u32 = 8;
 
 /// The place of one thread in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Slot(u16);
+pub struct Row(u16);
 
-impl Slot {
+impl Row {
     /// The one of that number; of one that no thread has nothing is known.
-    pub fn numbered(number: u16) -> Slot {
-        Slot(number)
+    pub fn numbered(number: u16) -> Row {
+        Row(number)
     }
 
-    /// Its number, below [`SLOTS_MAX`].
+    /// Its number, below [`ROWS_MAX`].
     pub fn number(self) -> u16 {
         self.0
     }
@@ -118,28 +118,28 @@ impl Table {
 
     /// An entry of the index.
     pub fn entry(&self, bucket: usize, way: usize) -> Option<&AtomicU64> {
-        if way < WAYS { self.words().get(..SLOTS_AT)?.get(bucket * WAYS + way) } else { None }
+        if way < WAYS { self.words().get(..ROWS_AT)?.get(bucket * WAYS + way) } else { None }
     }
 
-    /// The words of a slot.
+    /// The words of a row.
     #[inline]
-    pub fn slot(&self, slot: Slot) -> Option<&[AtomicU64; SLOT_WORDS]> {
-        let at = SLOTS_AT + usize::from(slot.0) * SLOT_WORDS;
-        self.words().get(at..at + SLOT_WORDS)?.try_into().ok()
+    pub fn row(&self, row: Row) -> Option<&[AtomicU64; ROW_WORDS]> {
+        let at = ROWS_AT + usize::from(row.0) * ROW_WORDS;
+        self.words().get(at..at + ROW_WORDS)?.try_into().ok()
     }
 
-    /// What the thread of a slot does now: one load.
+    /// What the thread of a row does now: one load.
     #[inline]
-    pub fn activity(&self, slot: Slot) -> Activity {
-        let state = self.slot(slot).map_or(0, |words| words[STATE].load(Ordering::Relaxed));
+    pub fn activity(&self, row: Row) -> Activity {
+        let state = self.row(row).map_or(0, |words| words[STATE].load(Ordering::Relaxed));
         activity_of(state)
     }
 
-    /// What the thread of a slot does, since when, and how long its last slice was: that of a vCPU that others push
+    /// What the thread of a row does, since when, and how long its last slice was: that of a vCPU that others push
     /// aside. Two loads, which may be of different moments.
     #[inline]
-    pub fn turn(&self, slot: Slot) -> Turn {
-        let Some(words) = self.slot(slot) else { return Turn::default() };
+    pub fn turn(&self, row: Row) -> Turn {
+        let Some(words) = self.row(row) else { return Turn::default() };
         let state = words[STATE].load(Ordering::Relaxed);
         Turn {
             activity: activity_of(state),
@@ -149,17 +149,17 @@ impl Table {
         }
     }
 
-    /// How long the thread of a slot has been without a processor, as a time that can be compared with that of
-    /// other slots: the moment at which it lost it, and how long the last such time was, nanoseconds.
+    /// How long the thread of a row has been without a processor, as a time that can be compared with that of
+    /// other rows: the moment at which it lost it, and how long the last such time was, nanoseconds.
     #[inline]
-    pub fn off_since(&self, slot: Slot) -> (u64, u64) {
-        let Some(words) = self.slot(slot) else { return (0, 0) };
+    pub fn off_since(&self, row: Row) -> (u64, u64) {
+        let Some(words) = self.row(row) else { return (0, 0) };
         (words[SINCE].load(Ordering::Relaxed), words[LAST_OFF].load(Ordering::Relaxed))
     }
 
-    /// All of a slot, as it was at one moment. `None` when it was being written all the while.
-    pub fn read(&self, slot: Slot) -> Option<State> {
-        let words = self.slot(slot)?;
+    /// All of a row, as it was at one moment. `None` when it was being written all the while.
+    pub fn read(&self, row: Row) -> Option<State> {
+        let words = self.row(row)?;
         for _ in 0..LOOKS_MAX {
             let before = words[SEQUENCE].load(Ordering::Acquire);
             let [state, since_ns, on_ns, off_ns, last_off_ns, switches] =
@@ -208,14 +208,14 @@ impl Table {
         Table(Memory::Own((0..WORDS).map(|_| AtomicU64::new(0)).collect()))
     }
 
-    /// A slot of such a table.
-    pub fn simulated_slot(number: u16) -> Slot {
-        Slot(number % SLOTS_MAX)
+    /// A row of such a table.
+    pub fn simulated_row(number: u16) -> Row {
+        Row(number % ROWS_MAX)
     }
 
-    /// What the program writes when the thread of `slot` begins to do that, on `cpu`, at `now_ns`.
-    pub fn simulate(&self, slot: Slot, activity: Activity, cpu: u32, now_ns: u64) {
-        let Some(words) = self.slot(slot) else { return };
+    /// What the program writes when the thread of `row` begins to do that, on `cpu`, at `now_ns`.
+    pub fn simulate(&self, row: Row, activity: Activity, cpu: u32, now_ns: u64) {
+        let Some(words) = self.row(row) else { return };
         let load = |word: usize| words[word].load(Ordering::Relaxed);
         let store = |word: usize, value: u64| words[word].store(value, Ordering::Relaxed);
         store(SEQUENCE, load(SEQUENCE) + 1);
@@ -254,13 +254,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_says_what_its_thread_did() {
-        let (table, slot) = (Table::simulated(), Slot(7));
-        assert_eq!(table.activity(slot), Activity::Unknown);
-        table.simulate(slot, Activity::Runs, 3, 100);
-        table.simulate(slot, Activity::Waits, 3, 150);
-        table.simulate(slot, Activity::Runs, 5, 190);
-        let state = table.read(slot).expect("nobody writes");
+    fn a_row_says_what_its_thread_did() {
+        let (table, row) = (Table::simulated(), Row(7));
+        assert_eq!(table.activity(row), Activity::Unknown);
+        table.simulate(row, Activity::Runs, 3, 100);
+        table.simulate(row, Activity::Waits, 3, 150);
+        table.simulate(row, Activity::Runs, 5, 190);
+        let state = table.read(row).expect("nobody writes");
         let expected = State {
             activity: Activity::Runs,
             cpu: 5,
@@ -272,49 +272,49 @@ mod tests {
             slice_ns: 0,
         };
         assert_eq!(state, expected);
-        assert_eq!(table.activity(Slot(8)), Activity::Unknown, "another slot is as it was");
+        assert_eq!(table.activity(Row(8)), Activity::Unknown, "another row is as it was");
     }
 
     #[test]
     fn a_slice_is_what_others_have_ended() {
-        let (table, slot) = (Table::simulated(), Slot(9));
-        assert_eq!(table.turn(slot), Turn::default());
-        table.simulate(slot, Activity::Runs, 1, 1_000);
-        assert_eq!(table.turn(slot).slice_ns, 0);
-        table.simulate(slot, Activity::Waits, 1, 1_000 + 4 * 4096 + 5);
-        table.simulate(slot, Activity::Runs, 2, 100_000);
+        let (table, row) = (Table::simulated(), Row(9));
+        assert_eq!(table.turn(row), Turn::default());
+        table.simulate(row, Activity::Runs, 1, 1_000);
+        assert_eq!(table.turn(row).slice_ns, 0);
+        table.simulate(row, Activity::Waits, 1, 1_000 + 4 * 4096 + 5);
+        table.simulate(row, Activity::Runs, 2, 100_000);
         let turn = Turn { activity: Activity::Runs, cpu: 2, slice_ns: 4 * 4096, since_ns: 100_000 };
-        assert_eq!(table.turn(slot), turn);
-        table.simulate(slot, Activity::Sleeps, 2, 500_000);
-        assert_eq!(table.turn(slot).slice_ns, 4 * 4096, "it slept by itself");
-        table.simulate(slot, Activity::Runs, 2, 600_000);
-        table.simulate(slot, Activity::Waits, 2, u64::MAX);
-        assert_eq!(table.turn(slot).slice_ns, SLICE_MAX << SLICE_SHIFT);
-        assert_eq!(table.activity(slot), Activity::Waits);
+        assert_eq!(table.turn(row), turn);
+        table.simulate(row, Activity::Sleeps, 2, 500_000);
+        assert_eq!(table.turn(row).slice_ns, 4 * 4096, "it slept by itself");
+        table.simulate(row, Activity::Runs, 2, 600_000);
+        table.simulate(row, Activity::Waits, 2, u64::MAX);
+        assert_eq!(table.turn(row).slice_ns, SLICE_MAX << SLICE_SHIFT);
+        assert_eq!(table.activity(row), Activity::Waits);
     }
 
     #[test]
-    fn a_slot_that_is_being_written_is_not_believed() {
-        let (table, slot) = (Table::simulated(), Slot(1));
-        table.simulate(slot, Activity::Runs, 0, 1);
-        table.slot(slot).expect("there")[SEQUENCE].fetch_add(1, Ordering::Relaxed);
-        assert_eq!(table.read(slot), None);
-        assert_eq!(table.activity(slot), Activity::Runs, "one word is always whole");
+    fn a_row_that_is_being_written_is_not_believed() {
+        let (table, row) = (Table::simulated(), Row(1));
+        table.simulate(row, Activity::Runs, 0, 1);
+        table.row(row).expect("there")[SEQUENCE].fetch_add(1, Ordering::Relaxed);
+        assert_eq!(table.read(row), None);
+        assert_eq!(table.activity(row), Activity::Runs, "one word is always whole");
     }
 
     #[test]
     fn two_threads_never_see_half_a_change() {
         let table = Table::simulated();
-        let slot = Slot(2);
+        let row = Row(2);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for now in 1..200_000u64 {
                     let activity = if now % 2 == 0 { Activity::Waits } else { Activity::Runs };
-                    table.simulate(slot, activity, now as u32, now);
+                    table.simulate(row, activity, now as u32, now);
                 }
             });
             for _ in 0..100_000 {
-                let Some(state) = table.read(slot) else { continue };
+                let Some(state) = table.read(row) else { continue };
                 // Each change takes one unit of time, and the cpu's number is the time.
                 assert_eq!(u64::from(state.cpu), state.since_ns);
                 let times = state.on_ns + state.off_ns;

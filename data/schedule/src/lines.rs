@@ -7,7 +7,7 @@
 const NONE: u16 = u16::MAX;
 
 #[derive(Clone, Copy, Debug)]
-struct Link {
+struct Node {
     before: u16,
     after: u16,
     /// The line it stands in, or `NONE`.
@@ -23,15 +23,15 @@ struct Ends {
 /// `LINES` lines over the queues `0..queues_max`.
 #[derive(Debug)]
 pub(crate) struct Lines<const LINES: usize> {
-    links: Vec<Link>,
+    nodes: Vec<Node>,
     ends: [Ends; LINES],
 }
 
 impl<const LINES: usize> Lines<LINES> {
     /// Empty lines. The last number of the type is not a queue.
     pub(crate) fn new(queues_max: u16) -> Lines<LINES> {
-        let links = vec![Link { before: NONE, after: NONE, line: NONE }; usize::from(queues_max)];
-        Lines { links, ends: [Ends { first: NONE, last: NONE }; LINES] }
+        let nodes = vec![Node { before: NONE, after: NONE, line: NONE }; usize::from(queues_max)];
+        Lines { nodes, ends: [Ends { first: NONE, last: NONE }; LINES] }
     }
 
     /// Who is first in `line`.
@@ -44,7 +44,7 @@ impl<const LINES: usize> Lines<LINES> {
     /// Who stands behind `queue`, in whatever line that is.
     #[inline]
     pub(crate) fn after(&self, queue: u16) -> Option<u16> {
-        let after = self.links.get(usize::from(queue))?.after;
+        let after = self.nodes.get(usize::from(queue))?.after;
         (after != NONE).then_some(after)
     }
 
@@ -56,16 +56,16 @@ impl<const LINES: usize> Lines<LINES> {
             return;
         }
         self.leave(queue);
-        let (Some(ends), Some(link)) =
-            (self.ends.get_mut(line), self.links.get_mut(usize::from(queue)))
+        let (Some(ends), Some(node)) =
+            (self.ends.get_mut(line), self.nodes.get_mut(usize::from(queue)))
         else {
             return;
         };
         let before = ends.last;
-        *link = Link { before, after: NONE, line: line as u16 };
+        *node = Node { before, after: NONE, line: line as u16 };
         ends.last = queue;
-        match self.links.get_mut(usize::from(before)) {
-            Some(link) => link.after = queue,
+        match self.nodes.get_mut(usize::from(before)) {
+            Some(node) => node.after = queue,
             None => ends.first = queue,
         }
     }
@@ -73,20 +73,20 @@ impl<const LINES: usize> Lines<LINES> {
     /// Takes `queue` out of the line it stands in, if it stands in one.
     #[inline]
     pub(crate) fn leave(&mut self, queue: u16) {
-        let Some(link) = self.links.get_mut(usize::from(queue)) else {
+        let Some(node) = self.nodes.get_mut(usize::from(queue)) else {
             return;
         };
-        let Link { before, after, line } = *link;
+        let Node { before, after, line } = *node;
         let Some(ends) = self.ends.get_mut(usize::from(line)) else {
             return;
         };
-        *link = Link { before: NONE, after: NONE, line: NONE };
-        match self.links.get_mut(usize::from(before)) {
-            Some(link) => link.after = after,
+        *node = Node { before: NONE, after: NONE, line: NONE };
+        match self.nodes.get_mut(usize::from(before)) {
+            Some(node) => node.after = after,
             None => ends.first = after,
         }
-        match self.links.get_mut(usize::from(after)) {
-            Some(link) => link.before = before,
+        match self.nodes.get_mut(usize::from(after)) {
+            Some(node) => node.before = before,
             None => ends.last = before,
         }
     }
@@ -98,8 +98,8 @@ impl<const LINES: usize> Lines<LINES> {
         let mut next = self.first(line);
         while let Some(queue) = next {
             order.push(queue);
-            assert!(order.len() <= self.links.len(), "line {line} is a circle: {order:?}");
-            let after = self.links[usize::from(queue)].after;
+            assert!(order.len() <= self.nodes.len(), "line {line} is a circle: {order:?}");
+            let after = self.nodes[usize::from(queue)].after;
             next = (after != NONE).then_some(after);
         }
         order

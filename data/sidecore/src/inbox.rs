@@ -71,10 +71,10 @@ pub enum Command {
     /// there. Said to the port's home.
     Announce(BridgeId, PortId, [u8; 6]),
     /// Frames for ports that are at home on another sidecore go this way. Said to both ends
-    /// ([`link`]), once, before ports of one bridge are at home on both.
-    LinkTo(Box<Outbound>),
+    /// ([`build_road`]), once, before ports of one bridge are at home on both.
+    RoadTo(Box<Outbound>),
     /// And come this way.
-    LinkFrom(Box<Inbound>),
+    RoadFrom(Box<Inbound>),
     /// Fill this table. Answered by [`Event::Macs`], with nothing in it when there is no such bridge.
     ShowMacs(Box<MacTable>),
     /// Serve this link from now on. Answered only when refused.
@@ -332,9 +332,9 @@ pub(crate) fn ends(
 
 /// A road from one sidecore to another, number `index`: the first command is for the first of them, the
 /// second for the other. Takes the memory of its parcels, about 0.8 MiB.
-pub fn link(from: &Handle, to: &Handle, index: u16) -> (Command, Command) {
+pub fn build_road(from: &Handle, to: &Handle, index: u16) -> (Command, Command) {
     let (outbound, inbound) = road(&from.bell, index, &to.bell);
-    (Command::LinkTo(Box::new(outbound)), Command::LinkFrom(Box::new(inbound)))
+    (Command::RoadTo(Box::new(outbound)), Command::RoadFrom(Box::new(inbound)))
 }
 
 /// Adds one to an eventfd. It cannot overflow in practice, and when it is full its reader is awake.

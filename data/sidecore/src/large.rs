@@ -1,7 +1,7 @@
 //! Requests that take longer than a piece of a visit may: done in slices, one a piece.
 //!
 //! Of a back-end that answers at once a queue has at most one, and serves nothing behind it meanwhile. One
-//! that keeps requests says itself where they are cut: those whose next part is due stand in a line here
+//! that keeps requests says itself where they are cut: those whose next chunk is due stand in a line here
 //! ([`Outcome::Turn`]), and go on before anything new is taken.
 
 use std::collections::VecDeque;
@@ -22,7 +22,7 @@ use crate::sidecore::Sidecore;
 /// Bytes that are copied in one go at most: 256 KiB, some 25 us. A multiple of every page and block size, so
 /// that slices end where whole pages do.
 pub(crate) const SLICE_BYTES: u64 = schedule::Piece::ALONE.slice_bytes;
-/// A request in parts that are copied here rests for so long after each, nanoseconds, where others ask little: a copy
+/// A request in chunks that are copied here rests for so long after each, nanoseconds, where others ask little: a copy
 /// of 64 KiB takes some tenth of that, with all that belongs to it. Without it whoever asks for one block after the
 /// other waited for a copy each time.
 pub(crate) const REST_NS: u64 = 400_000;
@@ -189,7 +189,7 @@ impl DiskRole {
         Done::new(Visited { requests, bytes, ..rests }, done.ended())
     }
 
-    /// The next part of a request that the back-end has; how many bytes that was.
+    /// The next chunk of a request that the back-end has; how many bytes that was.
     fn take_turn(&mut self, ring: &mut Ring, io: &mut Io, tag: Tag, now: Nanos) -> u64 {
         let Some((request, owed)) = self.slots.find(tag) else { return 0 };
         let progress = &mut owed.progress;
@@ -275,7 +275,7 @@ impl DiskRole {
 }
 
 impl Sidecore {
-    /// The next part of a request waits for a turn of this queue, or one that stalled does.
+    /// The next chunk of a request waits for a turn of this queue, or one that stalled does.
     #[cold]
     pub(crate) fn poll_begun(&mut self, queue: u16, now: Nanos) {
         if self.schedule.has_begun(queue, now)

@@ -51,7 +51,7 @@ pub use counters::{
 };
 pub use counters::{DropsSnapshot, PortCounters, PortSnapshot};
 pub use counters::{QueueCounters, QueueSnapshot, SidecoreCounters, SidecoreSnapshot};
-pub use inbox::{Command, Event, Handle, Refusal, link};
+pub use inbox::{Command, Event, Handle, Refusal, build_road};
 pub use latency::LatencySnapshot;
 pub use link::{Address, ClientLink, FromLink, Link, LinkKey, ToClient, ToHost};
 pub use link::{AttachmentMemory, Greeting, HostLink, HostLinkSpec, Opened};

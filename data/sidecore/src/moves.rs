@@ -72,25 +72,25 @@ struct Handed {
 #[derive(Debug)]
 pub struct Departure {
     id: MoveId,
-    slot: Option<Producer<Handed>>,
+    handoff: Option<Producer<Handed>>,
     bell: Arc<Bell>,
 }
 
 impl Departure {
     /// Hands the queue over; gives it back when nobody is there.
     fn send(mut self, handed: Handed) -> Result<(), Handed> {
-        let Some(slot) = &mut self.slot else { return Err(handed) };
-        if slot.is_abandoned() {
+        let Some(handoff) = &mut self.handoff else { return Err(handed) };
+        if handoff.is_abandoned() {
             return Err(handed);
         }
-        slot.push(handed).map_err(|rtrb::PushError::Full(handed)| handed)
+        handoff.push(handed).map_err(|rtrb::PushError::Full(handed)| handed)
     }
 }
 
 impl Drop for Departure {
     fn drop(&mut self) {
         // First the end, then the bell, so that whoever is woken sees it.
-        drop(self.slot.take());
+        drop(self.handoff.take());
         self.bell.ring();
     }
 }
@@ -99,22 +99,22 @@ impl Drop for Departure {
 #[derive(Debug)]
 pub struct Arrival {
     id: MoveId,
-    slot: Consumer<Handed>,
+    handoff: Consumer<Handed>,
     backend: Backend,
     place: u16,
 }
 
 impl Arrival {
     fn is_due(&self) -> bool {
-        !self.slot.is_empty() || self.slot.is_abandoned()
+        !self.handoff.is_empty() || self.handoff.is_abandoned()
     }
 
     /// What came, or `Err(true)` when nothing will.
     fn take(&mut self) -> Result<Handed, bool> {
-        let is_last = self.slot.is_abandoned();
+        let is_last = self.handoff.is_abandoned();
         // What was sent before the other end went is seen from here on.
         fence(Ordering::Acquire);
-        self.slot.pop().map_err(|_| is_last)
+        self.handoff.pop().map_err(|_| is_last)
     }
 }
 
@@ -124,9 +124,9 @@ impl Arrival {
 /// [`Command::Prepare`]: crate::Command::Prepare
 /// [`Command::Move`]: crate::Command::Move
 pub fn handover(id: MoveId, to: &Handle, backend: Backend) -> (Box<Arrival>, Box<Departure>) {
-    let (sends, slot) = RingBuffer::new(1);
-    let departure = Departure { id, slot: Some(sends), bell: Arc::clone(&to.bell) };
-    (Box::new(Arrival { id, slot, backend, place: 0 }), Box::new(departure))
+    let (sends, handoff) = RingBuffer::new(1);
+    let departure = Departure { id, handoff: Some(sends), bell: Arc::clone(&to.bell) };
+    (Box::new(Arrival { id, handoff, backend, place: 0 }), Box::new(departure))
 }
 
 /// A queue that is to go when it is drained.

@@ -216,7 +216,7 @@ impl Model {
     fn ingress(&self, port: u16, from: u8, tags: &[RawTag]) -> Result<u16, DropReason> {
         let rules = self.ports.get(&port).ok_or(DropReason::NoPort)?;
         if !rules.is_up {
-            return Err(DropReason::LinkDown);
+            return Err(DropReason::CarrierDown);
         }
         if rules.spoof == Spoof::Deny && rules.mac != Some(station(from)) {
             return Err(DropReason::BadSource);

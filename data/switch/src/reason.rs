@@ -26,7 +26,7 @@ pub enum DropReason {
     /// The destination is on the port that it came from.
     Same,
     /// The link of the sender, or of the receiver, is down.
-    LinkDown,
+    CarrierDown,
     /// There is no such port, or none at the other end of the wire.
     NoPort,
     /// For the next switch alone (01:80:c2:00:00:0x).
@@ -62,7 +62,7 @@ impl DropReason {
         DropReason::Vlan,
         DropReason::MacLimit,
         DropReason::Same,
-        DropReason::LinkDown,
+        DropReason::CarrierDown,
         DropReason::NoPort,
         DropReason::LinkLocal,
         DropReason::NoBuffer,
@@ -96,7 +96,7 @@ impl DropReason {
             DropReason::Vlan => "vlan",
             DropReason::MacLimit => "mac_limit",
             DropReason::Same => "same",
-            DropReason::LinkDown => "link_down",
+            DropReason::CarrierDown => "link_down",
             DropReason::NoPort => "no_port",
             DropReason::LinkLocal => "link_local",
             DropReason::NoBuffer => "no_buffer",
@@ -126,7 +126,7 @@ impl DropReason {
             DropReason::Vlan => "the port does not carry the frame's VLAN",
             DropReason::MacLimit => "the port has as many MAC addresses as it may have",
             DropReason::Same => "the destination is behind the port that the frame came from",
-            DropReason::LinkDown => "the link was down",
+            DropReason::CarrierDown => "the link was down",
             DropReason::NoPort => "there was no port for the frame to go to",
             DropReason::LinkLocal => {
                 "the frame was for the next switch alone, and is not forwarded"

@@ -115,7 +115,7 @@ impl Switch {
         let port = self.ports.get(usize::from(from.0)).and_then(Option::as_ref);
         let port = port.ok_or(DropReason::NoPort)?;
         if !port.is_up {
-            return Err(DropReason::LinkDown);
+            return Err(DropReason::CarrierDown);
         }
         let Addresses { target, source } = Addresses::read(head).ok_or(DropReason::Runt)?;
         let is_own = source == port.own;
@@ -141,7 +141,7 @@ impl Switch {
     pub(crate) fn egress(&self, to: PortId, vlan: VlanId) -> Egress {
         match self.ports.get(usize::from(to.0)).and_then(Option::as_ref) {
             None => Egress::Refuse(DropReason::NoPort),
-            Some(port) if !port.is_up => Egress::Refuse(DropReason::LinkDown),
+            Some(port) if !port.is_up => Egress::Refuse(DropReason::CarrierDown),
             // With a VLAN, it was decided on where the rules are known already.
             Some(_) if self.ruled == 0 && vlan == VlanId::NONE => Egress::Keep,
             Some(port) => port.vlan.egress(vlan),

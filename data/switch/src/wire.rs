@@ -48,7 +48,7 @@ impl Wire {
     pub(crate) fn decide(&self, from: PortId, head: &[u8]) -> Verdict {
         match self.is_up(from) {
             None => return Verdict::Drop(DropReason::NoPort),
-            Some(false) => return Verdict::Drop(DropReason::LinkDown),
+            Some(false) => return Verdict::Drop(DropReason::CarrierDown),
             Some(true) if head.len() < frame::FRAME_MIN as usize => {
                 return Verdict::Drop(DropReason::Runt);
             }
@@ -59,7 +59,7 @@ impl Wire {
         };
         match self.is_up(*other) {
             Some(true) => Verdict::To { port: *other, vlan: VlanId::NONE },
-            _ => Verdict::Drop(DropReason::LinkDown),
+            _ => Verdict::Drop(DropReason::CarrierDown),
         }
     }
 
@@ -67,7 +67,7 @@ impl Wire {
     pub(crate) fn egress(&self, to: PortId) -> Egress {
         match self.is_up(to) {
             Some(true) => Egress::Keep,
-            Some(false) => Egress::Refuse(DropReason::LinkDown),
+            Some(false) => Egress::Refuse(DropReason::CarrierDown),
             None => Egress::Refuse(DropReason::NoPort),
         }
     }

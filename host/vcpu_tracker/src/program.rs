@@ -2,11 +2,11 @@
 //!
 //! Assembled here: a hundred instructions without a loop need no compiler, and no object file in the tree.
 //! In words: the thread that loses the processor, then the one that gets it, is looked up in the index;
-//! most have no slot, and that is all. Not here: how it is loaded (`sys`, `tracker`).
+//! most have no row, and that is all. Not here: how it is loaded (`sys`, `tracker`).
 
 use runstate::layout::{
-    BUCKETS, LAST_OFF, OFF, ON, RUNS, SEQUENCE, SINCE, SLEEPS, SLICE_AT, SLICE_BITS, SLICE_MAX,
-    SLICE_SHIFT, SLOT_WORDS, SLOTS_AT, SLOTS_MAX, STATE, SWITCHES, WAITS, WAYS,
+    BUCKETS, LAST_OFF, OFF, ON, ROW_WORDS, ROWS_AT, ROWS_MAX, RUNS, SEQUENCE, SINCE, SLEEPS,
+    SLICE_AT, SLICE_BITS, SLICE_MAX, SLICE_SHIFT, STATE, SWITCHES, WAITS, WAYS,
 };
 
 /// `struct bpf_insn`: destination register in the lower half of `registers`, source in the upper.
@@ -88,7 +88,7 @@ pub(crate) fn assemble(facts: Facts) -> Vec<Instruction> {
     code.end();
     code.land(done);
     let done = code.find(NEW_AT, facts);
-    // Both threads may have a slot, and the clock is most of what this costs.
+    // Both threads may have a row, and the clock is most of what this costs.
     let is_read = code.op(JUMP_UNLESS_NUMBER, 7, 0, 0, 0);
     code.clocks();
     code.land(vec![is_read]);
@@ -136,7 +136,7 @@ impl Code {
         self.op(STORE_U64, 9, from, 8 * word as i16, 0);
     }
 
-    /// r9 = the slot of the thread that this argument names. Returns the jumps of one that has none.
+    /// r9 = the row of the thread that this argument names. Returns the jumps of one that has none.
     fn find(&mut self, argument: i16, facts: Facts) -> Vec<usize> {
         let mut none = Vec::new();
         self.op(LOAD_U64, 1, 6, argument, 0);
@@ -159,10 +159,10 @@ impl Code {
         none.push(self.op(JUMP, 0, 0, 0, 0));
         self.land(found);
         self.op(SHIFT_RIGHT, 4, 0, 0, 32);
-        none.push(self.op(JUMP_IF_ABOVE, 4, 0, 0, i32::from(SLOTS_MAX) - 1));
-        self.op(SHIFT_LEFT, 4, 0, 0, (8 * SLOT_WORDS).ilog2() as i32);
+        none.push(self.op(JUMP_IF_ABOVE, 4, 0, 0, i32::from(ROWS_MAX) - 1));
+        self.op(SHIFT_LEFT, 4, 0, 0, (8 * ROW_WORDS).ilog2() as i32);
         self.op(ADD, 9, 4, 0, 0);
-        self.op(ADD_NUMBER, 9, 0, 0, 8 * SLOTS_AT as i32);
+        self.op(ADD_NUMBER, 9, 0, 0, 8 * ROWS_AT as i32);
         none
     }
 
@@ -181,7 +181,7 @@ impl Code {
         self.op(MOVE, 7, 0, 0, 0);
     }
 
-    /// The slot is being written; r2 = its state, r3 = the time since that began, r2's kind in r4.
+    /// The row is being written; r2 = its state, r3 = the time since that began, r2's kind in r4.
     fn begin(&mut self) {
         self.op(SET, 1, 0, 0, 1);
         self.op(ATOMIC_U64, 9, 1, 8 * SEQUENCE as i16, FETCH_ADD);
@@ -200,7 +200,7 @@ impl Code {
         self.store(to, 1);
     }
 
-    /// r8 and r2, cpu and the rest, are the state, since now; the slot is whole again.
+    /// r8 and r2, cpu and the rest, are the state, since now; the row is whole again.
     fn end(&mut self) {
         self.op(OR, 2, 8, 0, 0);
         self.store(STATE, 2);

@@ -1,4 +1,4 @@
-//! Which threads have a slot. Belongs to control, which is the only one to write the index.
+//! Which threads have a row. Belongs to control, which is the only one to write the index.
 //!
 //! The program reads the index on every processor while it is changed here, one word at a time: an entry
 //! is put behind the others of its bucket, and one that goes is replaced by the last before that one is
@@ -8,16 +8,16 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use runstate::layout::{SLOTS_MAX, WAYS};
-use runstate::{Slot, Table};
+use runstate::layout::{ROWS_MAX, WAYS};
+use runstate::{Row, Table};
 
 use crate::program::bucket_of;
 
-/// How long a slot that was given back is given to nobody: what the program does with it began before and
+/// How long a row that was given back is given to nobody: what the program does with it began before and
 /// is over by then, also on a processor that was taken from the host for a while. Nanoseconds.
 const REST_NS: u64 = 1_000_000_000;
 
-/// There is no slot for another thread, or its bucket is full: it is not followed.
+/// There is no row for another thread, or its bucket is full: it is not followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
@@ -26,40 +26,40 @@ pub struct Full;
 pub struct Roster {
     table: Arc<Table>,
     seed: u32,
-    slots: HashMap<u32, Slot>,
+    rows: HashMap<u32, Row>,
     fresh: u16,
     /// Given back, and when, the oldest first.
-    resting: VecDeque<(u64, Slot)>,
+    resting: VecDeque<(u64, Row)>,
 }
 
 impl Roster {
     /// Nobody is followed in `table`, whose program has that seed.
     pub(crate) fn new(table: Arc<Table>, seed: u32) -> Roster {
-        Roster { table, seed, slots: HashMap::new(), fresh: 0, resting: VecDeque::new() }
+        Roster { table, seed, rows: HashMap::new(), fresh: 0, resting: VecDeque::new() }
     }
 
-    /// What the slots are in.
+    /// What the rows are in.
     pub fn table(&self) -> &Arc<Table> {
         &self.table
     }
 
     /// How many are followed.
     pub fn len(&self) -> usize {
-        self.slots.len()
+        self.rows.len()
     }
 
     /// Whether nobody is.
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.rows.is_empty()
     }
 
-    /// Follows the thread of that number from now on; one that is followed keeps its slot.
+    /// Follows the thread of that number from now on; one that is followed keeps its row.
     ///
     /// # Errors
     /// [`Full`]; nothing changed.
-    pub fn bind(&mut self, tid: u32, now_ns: u64) -> Result<Slot, Full> {
-        if let Some(slot) = self.slots.get(&tid) {
-            return Ok(*slot);
+    pub fn bind(&mut self, tid: u32, now_ns: u64) -> Result<Row, Full> {
+        if let Some(row) = self.rows.get(&tid) {
+            return Ok(*row);
         }
         let bucket = bucket_of(tid, self.seed);
         let entries = (0..WAYS).filter_map(|way| self.table.entry(bucket, way));
@@ -68,33 +68,29 @@ impl Roster {
         if tid == 0 || free.is_none() {
             return Err(Full);
         }
-        let slot = match self.resting.front().copied() {
-            Some((since, slot)) if now_ns.saturating_sub(since) >= REST_NS => {
+        let row = match self.resting.front().copied() {
+            Some((since, row)) if now_ns.saturating_sub(since) >= REST_NS => {
                 self.resting.pop_front();
-                slot
+                row
             }
-            _ if self.fresh < SLOTS_MAX => {
+            _ if self.fresh < ROWS_MAX => {
                 self.fresh += 1;
-                Slot::numbered(self.fresh - 1)
+                Row::numbered(self.fresh - 1)
             }
             _ => return Err(Full),
         };
         // Nobody writes or believes it yet.
-        self.table
-            .slot(slot)
-            .into_iter()
-            .flatten()
-            .for_each(|word| word.store(0, Ordering::Relaxed));
+        self.table.row(row).into_iter().flatten().for_each(|word| word.store(0, Ordering::Relaxed));
         if let Some(free) = free {
-            free.store(u64::from(slot.number()) << 32 | u64::from(tid), Ordering::Release);
+            free.store(u64::from(row.number()) << 32 | u64::from(tid), Ordering::Release);
         }
-        self.slots.insert(tid, slot);
-        Ok(slot)
+        self.rows.insert(tid, row);
+        Ok(row)
     }
 
     /// The thread of that number is followed no longer.
     pub fn unbind(&mut self, tid: u32, now_ns: u64) {
-        let Some(slot) = self.slots.remove(&tid) else { return };
+        let Some(row) = self.rows.remove(&tid) else { return };
         let bucket = bucket_of(tid, self.seed);
         let entries: Vec<_> = (0..WAYS).filter_map(|way| self.table.entry(bucket, way)).collect();
         let used = entries.iter().take_while(|entry| entry.load(Ordering::Relaxed) != 0).count();
@@ -103,7 +99,7 @@ impl Roster {
             its.store(last.load(Ordering::Relaxed), Ordering::Release);
             last.store(0, Ordering::Release);
         }
-        self.resting.push_back((now_ns, slot));
+        self.resting.push_back((now_ns, row));
     }
 }
 
@@ -163,14 +159,14 @@ mod tests {
                 for tid in 1..60 {
                     let found = find(&table, tid, 1);
                     prop_assert_eq!(found.is_some(), bound.contains(&tid));
-                    prop_assert!(found.is_none_or(|slot| seen.insert(slot)), "a slot for each");
+                    prop_assert!(found.is_none_or(|row| seen.insert(row)), "a row for each");
                 }
             }
         }
     }
 
     #[test]
-    fn a_slot_rests_before_it_is_given_again() {
+    fn a_row_rests_before_it_is_given_again() {
         let mut roster = Roster::simulated(Arc::new(Table::simulated()));
         let first = roster.bind(10, 0).expect("room");
         roster.unbind(10, 0);
@@ -179,15 +175,15 @@ mod tests {
     }
 
     #[test]
-    fn there_is_an_end_of_slots() {
+    fn there_is_an_end_of_rows() {
         let mut roster = Roster::new(Arc::new(Table::simulated()), 0x9e37_79b9);
         assert_eq!(roster.bind(0, 0), Err(Full), "no thread has this number");
-        // Neighbours are spread, so no bucket is full before slots are.
-        let slots = u32::from(SLOTS_MAX);
-        assert!((1..=slots).all(|tid| roster.bind(tid, 0).is_ok()));
-        assert_eq!(roster.bind(slots + 1, REST_NS), Err(Full));
+        // Neighbours are spread, so no bucket is full before rows are.
+        let rows = u32::from(ROWS_MAX);
+        assert!((1..=rows).all(|tid| roster.bind(tid, 0).is_ok()));
+        assert_eq!(roster.bind(rows + 1, REST_NS), Err(Full));
         roster.unbind(1, 0);
-        assert_eq!(roster.bind(slots + 1, REST_NS - 1), Err(Full), "the one there is rests");
-        assert!(roster.bind(slots + 1, REST_NS).is_ok());
+        assert_eq!(roster.bind(rows + 1, REST_NS - 1), Err(Full), "the one there is rests");
+        assert!(roster.bind(rows + 1, REST_NS).is_ok());
     }
 }

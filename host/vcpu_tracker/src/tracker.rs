@@ -180,13 +180,13 @@ mod tests {
         };
         let mut roster = tracker.roster();
         let tid = gettid().as_raw_nonzero().get() as u32;
-        let slot = roster.bind(tid, 0).expect("room");
+        let row = roster.bind(tid, 0).expect("room");
         let table = tracker.table();
         (0..4).for_each(|_| std::thread::sleep(Duration::from_millis(2)));
         // The last time is that of the sleep, unless others were given the processor between the sleep and the look.
         let looks = (0..100).map(|_| {
             std::thread::sleep(Duration::from_millis(2));
-            table.read(slot).expect("nobody else writes it")
+            table.read(row).expect("nobody else writes it")
         });
         let state = looks.into_iter().find(|state| state.last_off_ns >= 2_000_000);
         let state = state.expect("a sleep that was seen");
@@ -195,8 +195,8 @@ mod tests {
         // The first switch only begins a time.
         assert!(state.off_ns >= 4 * 2_000_000, "{state:?}");
         roster.unbind(tid, 0);
-        let before = table.read(slot).expect("whole");
+        let before = table.read(row).expect("whole");
         std::thread::sleep(Duration::from_millis(2));
-        assert_eq!(table.read(slot), Some(before), "who is not followed is not written");
+        assert_eq!(table.read(row), Some(before), "who is not followed is not written");
     }
 }

@@ -11,7 +11,7 @@ use random::Random;
 use schedule::{Nanos, Policy};
 use sidecore::{
     BridgeKind, Command, Event, HostKey, HostServed, HostSpec, MoveId, PortSpec, QueueKey,
-    handover, link, relocation,
+    build_road, handover, relocation,
 };
 use switch::{Limits, PortId, Rules, Spoof, Vlan};
 
@@ -392,7 +392,7 @@ fn cores(random: &mut Random) -> Result<Vec<Core>, String> {
     }
     for from in 0..cores.len() {
         for to in (0..cores.len()).filter(|to| *to != from) {
-            let (out, back) = link(&cores[from].handle, &cores[to].handle, to as u16);
+            let (out, back) = build_road(&cores[from].handle, &cores[to].handle, to as u16);
             cores[from].send(out)?;
             cores[to].send(back)?;
         }

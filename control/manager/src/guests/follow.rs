@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use runstate::Slot;
+use runstate::Row;
 use vcpu_tracker::vcpus::{Process, Vcpu};
 
 /// How soon a guest that has come is looked at again; then twice as late each time.
@@ -37,12 +37,12 @@ struct Guest {
     process: Process,
     /// Why it is not known which vCPUs it has, or not of all.
     problem: Option<String>,
-    vcpus: Vec<(Vcpu, Slot)>,
+    vcpus: Vec<(Vcpu, Row)>,
 }
 
 impl Follow {
     /// Its guest's vCPUs that are followed.
-    pub(crate) fn vcpus(&self) -> &[(Vcpu, Slot)] {
+    pub(crate) fn vcpus(&self) -> &[(Vcpu, Row)] {
         match &self.who {
             Who::Guest(guest) => &guest.vcpus,
             Who::Nobody | Who::Stranger { .. } => &[],
@@ -117,7 +117,7 @@ impl Follow {
     }
 
     /// Those are its guest's vCPUs that are followed now. Gives whether they are others than before, and known.
-    pub(crate) fn follow(&mut self, vcpus: Vec<(Vcpu, Slot)>, problem: Option<String>) -> bool {
+    pub(crate) fn follow(&mut self, vcpus: Vec<(Vcpu, Row)>, problem: Option<String>) -> bool {
         let Who::Guest(guest) = &mut self.who else { return false };
         let is_news = !vcpus.is_empty() && vcpus != guest.vcpus;
         (guest.vcpus, guest.problem) = (vcpus, problem);

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use runstate::{Activity, Slot, Table};
+use runstate::{Activity, Row, Table};
 use schedule::LOAD_FULL;
 
 use crate::queue::part;
@@ -27,7 +27,7 @@ pub(crate) struct Rivals {
     /// What each sidecore lost between the last two looks, thousandths of the time.
     lost: Vec<u32>,
     /// Of each vCPU at the last look: how long it had had a processor, and which one then.
-    had: BTreeMap<Slot, (u64, u32)>,
+    had: BTreeMap<Row, (u64, u32)>,
     /// Guests that were told of, by the first of their devices.
     said: BTreeSet<u32>,
 }
@@ -76,27 +76,27 @@ impl Rivals {
         time_ns
     }
 
-    /// Looks at the vCPUs (of a guest by its first device, the vCPU's number, its slot) on these processors of sidecores.
+    /// Looks at the vCPUs (of a guest by its first device, the vCPU's number, its row) on these processors of sidecores.
     /// Only who was there at both looks counts: where else it was between them is not known. Gives guests that were not
     /// told of yet, where the sidecore loses something.
     pub(crate) fn look(
         &mut self,
         table: &Table,
-        vcpus: impl Iterator<Item = (u32, u16, Slot)>,
+        vcpus: impl Iterator<Item = (u32, u16, Row)>,
         cpus: &[u32],
         (now_ns, time_ns): (u64, u64),
     ) -> Vec<Rival> {
         let before = std::mem::take(&mut self.had);
         let mut guests: BTreeMap<(u32, usize), (u16, u64)> = BTreeMap::new();
-        for (device, vcpu, slot) in vcpus {
-            let Some(state) = table.read(slot) else { continue };
+        for (device, vcpu, row) in vcpus {
+            let Some(state) = table.read(row) else { continue };
             let runs_ns = match state.activity {
                 Activity::Runs => now_ns.saturating_sub(state.since_ns),
                 Activity::Unknown | Activity::Waits | Activity::Sleeps => 0,
             };
             let had_ns = state.on_ns.saturating_add(runs_ns);
-            self.had.insert(slot, (had_ns, state.cpu));
-            let same = before.get(&slot).filter(|(_, cpu)| *cpu == state.cpu);
+            self.had.insert(row, (had_ns, state.cpu));
+            let same = before.get(&row).filter(|(_, cpu)| *cpu == state.cpu);
             if let (Some((before_ns, _)), Some(core)) =
                 (same, cpus.iter().position(|cpu| *cpu == state.cpu))
             {
@@ -142,8 +142,8 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn slot(number: u16) -> Slot {
-        Table::simulated_slot(number)
+    fn row(number: u16) -> Row {
+        Table::simulated_row(number)
     }
 
     #[test]
@@ -182,18 +182,18 @@ mod tests {
             at += SECOND;
             let waited = rivals.waited_ns.get(1).copied().unwrap_or(0) + lost;
             let time_ns = rivals.weigh(vec![0, waited], at);
-            let vcpus = [(7, 0, slot(0)), (7, 1, slot(1))];
+            let vcpus = [(7, 0, row(0)), (7, 1, row(1))];
             rivals.look(&table, vcpus.into_iter(), &cpus, (at, time_ns))
         };
-        table.simulate(slot(0), Activity::Runs, 6, 0);
-        table.simulate(slot(1), Activity::Runs, 5, 0);
+        table.simulate(row(0), Activity::Runs, 6, 0);
+        table.simulate(row(1), Activity::Runs, 5, 0);
         assert_eq!(look(SECOND / 4), [], "one look says nothing");
         assert_eq!(look(0), [], "it loses nothing by it");
         // It was somewhere else, and comes by at the moment of a look.
-        table.simulate(slot(1), Activity::Runs, 3, 2 * SECOND);
+        table.simulate(row(1), Activity::Runs, 3, 2 * SECOND);
         assert_eq!(look(SECOND / 4), []);
-        table.simulate(slot(1), Activity::Waits, 3, 4 * SECOND - 1);
-        table.simulate(slot(1), Activity::Runs, 5, 4 * SECOND - 1);
+        table.simulate(row(1), Activity::Waits, 3, 4 * SECOND - 1);
+        table.simulate(row(1), Activity::Runs, 5, 4 * SECOND - 1);
         assert_eq!(look(SECOND / 4), []);
         assert_eq!(look(SECOND / 4), [Rival { device: 7, vcpu: 1, core: 1 }]);
         assert_eq!(look(SECOND / 4), [], "it was said");
@@ -203,13 +203,13 @@ mod tests {
     fn many_vcpus_of_a_guest_count_together_and_a_little_is_not_said() {
         let (table, mut rivals) = (Table::simulated(), Rivals::default());
         let mut said = |count: u16, from: u64| {
-            let vcpus = || (0..count).map(|vcpu| (1, vcpu, slot(vcpu)));
-            (0..count).for_each(|at| table.simulate(slot(at), Activity::Sleeps, 4, from));
+            let vcpus = || (0..count).map(|vcpu| (1, vcpu, row(vcpu)));
+            (0..count).for_each(|at| table.simulate(row(at), Activity::Sleeps, 4, from));
             rivals.weigh(vec![from], from);
             rivals.look(&table, vcpus(), &[4], (from, SECOND));
             for at in 0..count {
-                table.simulate(slot(at), Activity::Runs, 4, from);
-                table.simulate(slot(at), Activity::Sleeps, 4, from + SECOND / 25);
+                table.simulate(row(at), Activity::Runs, 4, from);
+                table.simulate(row(at), Activity::Sleeps, 4, from + SECOND / 25);
             }
             rivals.weigh(vec![from + SECOND / 2], from + SECOND);
             rivals.look(&table, vcpus(), &[4], (from + SECOND, SECOND))

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use config::api::{RunStateView, VcpuState, VcpuView};
 use config::spec;
-use runstate::{Activity, Slot, State};
+use runstate::{Activity, Row, State};
 use vcpu_tracker::vcpus::Vcpu;
 
 use crate::clock::machine_ns;
@@ -25,7 +25,7 @@ impl Guests {
             return Vec::new();
         };
         let view =
-            |(vcpu, slot): &(Vcpu, Slot)| Some(self.vcpu_view(*vcpu, &table.read(*slot)?, now_ns));
+            |(vcpu, row): &(Vcpu, Row)| Some(self.vcpu_view(*vcpu, &table.read(*row)?, now_ns));
         device.follow.vcpus().iter().filter_map(view).collect()
     }
 

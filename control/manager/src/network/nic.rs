@@ -225,7 +225,7 @@ impl NicParts {
     /// Its frames go by what vCPUs do, or no longer. Gives whether that is news.
     pub(crate) fn set_lanes(&mut self, lanes: Option<Arc<Lanes>>) -> bool {
         let slots =
-            |lanes: &Option<Arc<Lanes>>| lanes.as_ref().map(|lanes| (lanes.slots, lanes.redirect));
+            |lanes: &Option<Arc<Lanes>>| lanes.as_ref().map(|lanes| (lanes.rows, lanes.redirect));
         let is_news = slots(&lanes) != slots(&self.lanes);
         self.lanes = lanes;
         is_news

@@ -1,13 +1,13 @@
-//! Which way the next part of a transfer goes, how many bytes it has, and what that costs whom.
+//! Which way the next chunk of a transfer goes, how many bytes it has, and what that costs whom.
 //!
-//! | part | way | at most | the kernel's part is done by |
+//! | chunk | way | at most | the kernel's chunk is done by |
 //! |---|---|---|---|
-//! | aligned | past the page cache | [`PART_BYTES`] | the sidecore, which pins pages and copies nothing |
+//! | aligned | past the page cache | [`CHUNK_BYTES`] | the sidecore, which pins pages and copies nothing |
 //! | the guest's buffers are not aligned | past it, through a buffer of ours | [`BOUNCE_BYTES`] | the sidecore, which copies |
 //! | the place on the disk is not, or `cache = "page"` | through the page cache | [`SHORT_BYTES`] | the sidecore, in the call that hands it over |
-//! | as above, longer | through the page cache | [`PART_BYTES`] | a thread of the kernel's |
+//! | as above, longer | through the page cache | [`CHUNK_BYTES`] | a thread of the kernel's |
 //!
-//! So what a sidecore spends on one part has a bound, and each but the first part waits for a turn of its
+//! So what a sidecore spends on one chunk has a bound, and each but the first chunk waits for a turn of its
 //! queue ([`Outcome::Turn`]). Not here: what the kernel answers (`judge`), who may write at all (`writers`).
 
 use guest_memory::GuestMap;
@@ -19,16 +19,16 @@ use crate::segments::{fetch, store};
 use crate::sys::{BOUNCE_BYTES, Command};
 use crate::{Started, Turn};
 
-/// Bytes of one part at most: 256 pages to pin. A multiple of every alignment, so that the next part is as
+/// Bytes of one chunk at most: 256 pages to pin. A multiple of every alignment, so that the next chunk is as
 /// aligned as this one.
-pub(crate) const PART_BYTES: u64 = 1 << 20;
+pub(crate) const CHUNK_BYTES: u64 = 1 << 20;
 /// Bytes through the page cache that a sidecore copies itself: some 10 us, which is what waking a thread
 /// for it would cost.
 const SHORT_BYTES: u64 = 64 << 10;
 /// Starting a transfer past the page cache costs a page what copying a quarter of it would.
 const PINNING: u64 = 4;
 
-/// The way of one part.
+/// The way of one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// Past the page cache.
@@ -57,19 +57,19 @@ pub(super) struct Who {
 }
 
 impl Way {
-    /// Bytes of one part.
+    /// Bytes of one chunk.
     pub(super) fn most(self) -> u64 {
         match self {
-            Way::Direct | Way::Cached => PART_BYTES,
+            Way::Direct | Way::Cached => CHUNK_BYTES,
             Way::Bounced => BOUNCE_BYTES,
         }
     }
 }
 
-/// Whether a request takes more than one part, whatever its buffers.
+/// Whether a request takes more than one chunk, whatever its buffers.
 #[inline]
 pub(super) fn is_long(request: &Request<'_>) -> bool {
-    request.len > PART_BYTES
+    request.len > CHUNK_BYTES
 }
 
 impl File {
@@ -137,7 +137,7 @@ impl File {
         if io.push(place, file, command, load, tag) { Ok(Sent::Command(load)) } else { Err(None) }
     }
 
-    /// Queues the next part of a transfer through a buffer of ours.
+    /// Queues the next chunk of a transfer through a buffer of ours.
     #[cold]
     pub(super) fn push_bounced(
         &mut self,
@@ -209,7 +209,7 @@ impl File {
         self.recall(tag, progress);
         let copies = self.copies_in_turns(io, request, tag, progress);
         let held = self.flight(tag).held.take();
-        let mut bytes = (request.len - progress.done.min(request.len)).min(PART_BYTES);
+        let mut bytes = (request.len - progress.done.min(request.len)).min(CHUNK_BYTES);
         let ended = match (held, self.place) {
             (Some(held), Some(place)) => {
                 bytes = held.read.into();
@@ -234,7 +234,7 @@ impl File {
         Turn { bytes, copies, outcome: self.settle(started, tag).into() }
     }
 
-    /// Whether the next part of a request in parts is copied, by way of a buffer of ours.
+    /// Whether the next chunk of a request in chunks is copied, by way of a buffer of ours.
     fn copies_in_turns(
         &mut self,
         io: &Io,

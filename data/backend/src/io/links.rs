@@ -48,7 +48,7 @@ impl Links {
         self.living().all(ClientLink::may_rest)
     }
 
-    /// The next part that ended. What was reaped before, and not taken, is nobody's: its slot is given back.
+    /// The next chunk that ended. What was reaped before, and not taken, is nobody's: its slot is given back.
     #[inline]
     pub(super) fn reap_one(&mut self) -> Option<(Tag, i32)> {
         if self.all.is_empty() {
@@ -182,8 +182,8 @@ impl Io {
         linked.and_then(Option::as_ref).is_none_or(|linked| linked.link.has_room(disk))
     }
 
-    /// Ends the part that was reaped last: `act` is told where it begins in its request, how it ended, and what was read.
-    pub(crate) fn end_part(
+    /// Ends the chunk that was reaped last: `act` is told where it begins in its request, how it ended, and what was read.
+    pub(crate) fn end_chunk(
         &mut self,
         act: impl FnOnce(u64, Status, &[u8]) -> Status,
     ) -> Option<Status> {

@@ -6,8 +6,8 @@
 //!
 //! ```text
 //! receive(now)   frames -> the client -> what ended waits to be reaped     first in a pass
-//! submit(..)     a part of a request into a slot                           visits
-//! reap_one()     a part that ended; data(..), then free(..)                after them
+//! submit(..)     a chunk of a request into a slot                           visits
+//! reap_one()     a chunk that ended; data(..), then free(..)                after them
 //! send(now)      frames of the client, hellos                              last
 //! ```
 
@@ -15,16 +15,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use remote::client::{
-    AttachSpec, Client, ClientSpec, Event, Finished, Rejected, Request as Part, Standing,
+    AttachSpec, Client, ClientSpec, Event, Finished, Rejected, Request as Chunk, Standing,
 };
 use remote::handshake::{self, Established};
 use remote::wire::{Header, Kind};
 use request::{Op, Status, Tag};
 
+use super::attached_disk::{AttachedDisk, State};
 use super::counters::LinkCounters;
 use super::greeting::{Greeting, Step};
 use super::nics::Nics;
-use super::seat::{Seat, State};
 use super::{Address, LinkNic, LinkSocket};
 
 mod handing;
@@ -64,15 +64,15 @@ pub struct ClientLink {
     client: Client,
     greeting: Greeting,
     /// By the link's number.
-    seats: Vec<Option<Seat>>,
+    disks: Vec<Option<AttachedDisk>>,
     nics: Nics,
-    /// Parts that ended, and whose they are.
+    /// Chunks that ended, and whose they are.
     ready: VecDeque<(u16, Finished)>,
     events: VecDeque<LinkEvent>,
     /// Disks with something to say.
     telling: VecDeque<u16>,
     greets: usize,
-    /// Parts under way or ready, but orphans.
+    /// Chunks under way or ready, but orphans.
     in_flight: usize,
     users: u32,
     joined: usize,
@@ -95,7 +95,7 @@ impl ClientLink {
             socket,
             client: Client::new(spec, 0),
             greeting: Greeting::new(iohosts),
-            seats: Vec::new(),
+            disks: Vec::new(),
             nics: Nics::default(),
             ready: VecDeque::new(),
             events: VecDeque::with_capacity(2 * GREETS_MAX),
@@ -173,13 +173,14 @@ impl ClientLink {
         state: State,
         standing: Option<Standing>,
     ) -> bool {
-        if disk >= remote::ATTACHMENTS_MAX || self.seat(disk).is_some() {
+        if disk >= remote::ATTACHMENTS_MAX || self.attached(disk).is_some() {
             return false;
         }
         // What is still being given back is over first: it says how the disk stands.
-        let is_leaving =
-            |seat: &Seat| seat.state == State::Leaving && seat.spec.device == spec.device;
-        let waits = state == State::Wanted && self.seats.iter().flatten().any(is_leaving);
+        let is_leaving = |attached: &AttachedDisk| {
+            attached.state == State::Leaving && attached.spec.device == spec.device
+        };
+        let waits = state == State::Wanted && self.disks.iter().flatten().any(is_leaving);
         let attachment = match state {
             State::Looked => self.client.look(spec.device),
             _ if waits => None,
@@ -189,17 +190,18 @@ impl ClientLink {
             return false;
         }
         let at = usize::from(disk);
-        if self.seats.len() <= at {
-            self.seats.resize_with(at + 1, || None);
+        if self.disks.len() <= at {
+            self.disks.resize_with(at + 1, || None);
         }
         self.nics.renew(disk, attachment);
-        let mut seat = Seat::new(spec, state);
-        (seat.attachment, seat.standing) = (attachment, standing);
-        if let Some(place) = self.seats.get_mut(at) {
-            *place = Some(seat);
+        let mut attached = AttachedDisk::new(spec, state);
+        (attached.attachment, attached.standing) = (attachment, standing);
+        if let Some(place) = self.disks.get_mut(at) {
+            *place = Some(attached);
         }
         // All that can end at once waits here.
-        let slots = self.seats.iter().flatten().map(|seat| usize::from(seat.spec.slots)).sum();
+        let slots =
+            self.disks.iter().flatten().map(|attached| usize::from(attached.spec.slots)).sum();
         self.ready.reserve(slots);
         self.is_stirred = true;
         true
@@ -209,12 +211,12 @@ impl ClientLink {
     /// [`LinkEvent::Freed`] when its number is free. What is plugged in stays, and has its frames dropped.
     pub fn release(&mut self, disk: u16) {
         self.nics.renew(disk, None);
-        let Some(seat) = seat_at(&mut self.seats, disk) else { return };
-        seat.state = State::Leaving;
-        match seat.attachment {
-            Some(attachment) if !seat.is_over => self.client.release(attachment),
+        let Some(attached) = disk_at(&mut self.disks, disk) else { return };
+        attached.state = State::Leaving;
+        match attached.attachment {
+            Some(attachment) if !attached.is_over => self.client.release(attachment),
             Some(_) => {}
-            None => seat.is_over = true,
+            None => attached.is_over = true,
         }
         self.forget(disk);
         self.is_stirred = true;
@@ -222,7 +224,7 @@ impl ClientLink {
 
     /// Whether there is such a disk here.
     pub(crate) fn has(&self, disk: u16) -> bool {
-        self.seat(disk).is_some()
+        self.attached(disk).is_some()
     }
 
     /// A queue more: its number among the users.
@@ -235,12 +237,12 @@ impl ClientLink {
     /// A queue less. Nobody is told of what it has under way.
     pub(crate) fn leave(&mut self, disk: u16, user: u32) {
         self.joined = self.joined.saturating_sub(1);
-        if let Some(seat) = seat_at(&mut self.seats, disk) {
-            self.in_flight = self.in_flight.saturating_sub(seat.leave(user));
+        if let Some(attached) = disk_at(&mut self.disks, disk) {
+            self.in_flight = self.in_flight.saturating_sub(attached.leave(user));
         }
         for _ in 0..self.ready.len() {
             let Some((disk, finished)) = self.ready.pop_front() else { break };
-            match self.seat(disk).and_then(|seat| seat.tag(&finished)) {
+            match self.attached(disk).and_then(|attached| attached.tag(&finished)) {
                 Some(_) => self.ready.push_back((disk, finished)),
                 None => self.give_back(disk, finished),
             }
@@ -255,25 +257,27 @@ impl ClientLink {
     /// See [`crate::Backend::has_room`]. Of a disk that is not here: what is submitted fails.
     #[inline]
     pub(crate) fn has_room(&self, disk: u16) -> bool {
-        self.seat(disk).is_none_or(|seat| {
-            seat.has_room()
-                && seat.wanted().is_none_or(|one| self.client.may_submit(one, seat.promised))
+        self.attached(disk).is_none_or(|attached| {
+            attached.has_room()
+                && attached
+                    .wanted()
+                    .is_none_or(|one| self.client.may_submit(one, attached.promised))
         })
     }
 
-    /// So many bytes more are on their way, in parts to come, or (negative) no longer.
+    /// So many bytes more are on their way, in chunks to come, or (negative) no longer.
     pub(crate) fn promise(&mut self, disk: u16, bytes: i64) {
-        if let Some(seat) = seat_at(&mut self.seats, disk) {
-            seat.promised = seat.promised.saturating_add_signed(bytes);
+        if let Some(attached) = disk_at(&mut self.disks, disk) {
+            attached.promised = attached.promised.saturating_add_signed(bytes);
         }
     }
 
-    /// Bytes of the longest part with data.
+    /// Bytes of the longest chunk with data.
     pub(crate) fn slot_bytes(&self, disk: u16) -> u32 {
-        self.seat(disk).map_or(0, |seat| seat.spec.slot_bytes)
+        self.attached(disk).map_or(0, |attached| attached.spec.slot_bytes)
     }
 
-    /// Takes over one part of a request, of the bytes behind the first `skip`; of a write `fill` gives them.
+    /// Takes over one chunk of a request, of the bytes behind the first `skip`; of a write `fill` gives them.
     pub(crate) fn submit(
         &mut self,
         (disk, user): (u16, u32),
@@ -282,12 +286,12 @@ impl ClientLink {
         skip: u64,
         fill: impl FnOnce(&mut [u8]) -> bool,
     ) -> Result<(), Rejected> {
-        let seat = seat_at(&mut self.seats, disk).ok_or(Rejected::Over)?;
-        let attachment = seat.wanted().ok_or(Rejected::Over)?;
-        let at = seat.begin(user, tag, skip).ok_or(Rejected::Full)?;
-        let part = Part { op: wire_op(op), offset, len, tag: at };
-        if let Err(rejected) = self.client.submit(attachment, part, fill) {
-            seat.end(at);
+        let attached = disk_at(&mut self.disks, disk).ok_or(Rejected::Over)?;
+        let attachment = attached.wanted().ok_or(Rejected::Over)?;
+        let at = attached.begin(user, tag, skip).ok_or(Rejected::Full)?;
+        let chunk = Chunk { op: wire_op(op), offset, len, tag: at };
+        if let Err(rejected) = self.client.submit(attachment, chunk, fill) {
+            attached.end(at);
             return Err(rejected);
         }
         self.in_flight += 1;
@@ -295,17 +299,17 @@ impl ClientLink {
         Ok(())
     }
 
-    /// Parts under way or to be reaped, but those that nobody waits for.
+    /// Chunks under way or to be reaped, but those that nobody waits for.
     #[inline]
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// A part that ended, and its request's tag.
+    /// A chunk that ended, and its request's tag.
     #[inline]
     pub(crate) fn reap_one(&mut self) -> Option<(Tag, u16, Finished)> {
         let (disk, finished) = self.ready.pop_front()?;
-        let tag = self.seat(disk).and_then(|seat| seat.tag(&finished));
+        let tag = self.attached(disk).and_then(|attached| attached.tag(&finished));
         match tag {
             Some(tag) => Some((tag, disk, finished)),
             // Those of who left are not among the ready ones.
@@ -316,55 +320,56 @@ impl ClientLink {
         }
     }
 
-    /// How a part ended: where it begins in its request, its status, and what was read.
+    /// How a chunk ended: where it begins in its request, its status, and what was read.
     pub(crate) fn ended(&self, disk: u16, finished: &Finished) -> (u64, Status, &[u8]) {
-        let part = self.seat(disk).and_then(|seat| seat.part(finished));
+        let chunk = self.attached(disk).and_then(|attached| attached.chunk(finished));
         let status = match finished.status {
             remote::wire::Status::Ok => Status::Ok,
             remote::wire::Status::Unsupported => Status::Unsupported,
             _ => Status::IoError,
         };
-        match part {
-            Some(part) => (part.skip, status, self.client.data(finished)),
+        match chunk {
+            Some(chunk) => (chunk.skip, status, self.client.data(finished)),
             None => (0, Status::IoError, &[]),
         }
     }
 
-    /// Gives the slot of a part that was reaped back.
+    /// Gives the slot of a chunk that was reaped back.
     pub(crate) fn free(&mut self, disk: u16, finished: Finished) {
         self.in_flight = self.in_flight.saturating_sub(1);
         self.give_back(disk, finished);
     }
 
     fn give_back(&mut self, disk: u16, finished: Finished) {
-        if let Some(seat) = seat_at(&mut self.seats, disk) {
-            seat.end(finished.tag);
+        if let Some(attached) = disk_at(&mut self.disks, disk) {
+            attached.end(finished.tag);
         }
         self.client.free(finished);
-        if self.seat(disk).is_some_and(|seat| seat.state == State::Leaving) {
+        if self.attached(disk).is_some_and(|attached| attached.state == State::Leaving) {
             self.forget(disk);
         }
     }
 
     /// The number is free again, once the attachment is over and nothing of it is under way.
     fn forget(&mut self, disk: u16) {
-        let Some(seat) = seat_at(&mut self.seats, disk) else { return };
-        if !seat.is_over || !seat.is_idle() {
+        let Some(attached) = disk_at(&mut self.disks, disk) else { return };
+        if !attached.is_over || !attached.is_idle() {
             return;
         }
-        let (attachment, device, standing) = (seat.attachment, seat.spec.device, seat.standing);
+        let (attachment, device, standing) =
+            (attached.attachment, attached.spec.device, attached.standing);
         if let Some(attachment) = attachment {
             self.client.detach(attachment);
         }
-        if let Some(place) = self.seats.get_mut(usize::from(disk)) {
+        if let Some(place) = self.disks.get_mut(usize::from(disk)) {
             *place = None;
         }
         self.events.push_back(LinkEvent::Freed(disk));
         self.is_stirred = true;
-        let waits = |seat: &Seat| seat.waits() && seat.spec.device == device;
-        let mut seats =
-            (0..).zip(&mut self.seats).filter_map(|(at, seat)| Some((at, seat.as_mut()?)));
-        if let Some((at, next)) = seats.find(|(_, seat)| waits(seat)) {
+        let waits = |attached: &AttachedDisk| attached.waits() && attached.spec.device == device;
+        let mut disks =
+            (0..).zip(&mut self.disks).filter_map(|(at, attached)| Some((at, attached.as_mut()?)));
+        if let Some((at, next)) = disks.find(|(_, attached)| waits(attached)) {
             if attachment.is_some() {
                 next.standing = standing;
             }
@@ -428,35 +433,37 @@ impl ClientLink {
     /// Once something is heard again, the same devices are asked for, when all that failed has been told.
     fn renew_silent(&mut self) {
         self.renews = false;
-        for (disk, seat) in (0..).zip(&mut self.seats) {
-            let Some(seat) = seat.as_mut().filter(|seat| seat.state == State::Silent) else {
+        for (disk, attached) in (0..).zip(&mut self.disks) {
+            let Some(attached) =
+                attached.as_mut().filter(|attached| attached.state == State::Silent)
+            else {
                 continue;
             };
-            if !seat.is_idle() {
+            if !attached.is_idle() {
                 self.renews = true;
                 continue;
             }
-            let before = seat.attachment.take();
+            let before = attached.attachment.take();
             before.into_iter().for_each(|attachment| self.client.detach(attachment));
-            seat.attachment = self.client.attach_again(seat.spec, seat.standing);
-            if let Some(attachment) = seat.attachment.filter(|_| seat.accepts) {
+            attached.attachment = self.client.attach_again(attached.spec, attached.standing);
+            if let Some(attachment) = attached.attachment.filter(|_| attached.accepts) {
                 self.client.accept(attachment);
             }
-            self.nics.renew(disk, seat.attachment);
-            seat.renew();
+            self.nics.renew(disk, attached.attachment);
+            attached.renew();
         }
     }
 
     /// What ended, and what became of disks.
     fn collect(&mut self, now: u64) {
         while let Some(finished) = self.client.next_finished() {
-            let is_it = |seat: &Seat| seat.attachment == Some(finished.attachment);
-            let at = self.seats.iter().position(|seat| seat.as_ref().is_some_and(is_it));
+            let is_it = |attached: &AttachedDisk| attached.attachment == Some(finished.attachment);
+            let at = self.disks.iter().position(|attached| attached.as_ref().is_some_and(is_it));
             let Some(disk) = at.map(|at| at as u16) else {
                 self.client.free(finished);
                 continue;
             };
-            match self.seat(disk).and_then(|seat| seat.tag(&finished)) {
+            match self.attached(disk).and_then(|attached| attached.tag(&finished)) {
                 Some(_) => self.ready.push_back((disk, finished)),
                 None => self.give_back(disk, finished),
             }
@@ -469,7 +476,7 @@ impl ClientLink {
     /// That device is a NIC: frames of a port go there and come from there while it is attached. It is given back when
     /// the port is no more, and its number is free then.
     pub fn plug_in(&mut self, disk: u16, nic: LinkNic) {
-        let attachment = self.seat(disk).and_then(|seat| seat.wanted());
+        let attachment = self.attached(disk).and_then(|attached| attached.wanted());
         self.nics.plug_in(disk, attachment, nic);
     }
 
@@ -565,13 +572,13 @@ impl ClientLink {
     }
 
     #[inline]
-    fn seat(&self, disk: u16) -> Option<&Seat> {
-        self.seats.get(usize::from(disk))?.as_ref()
+    fn attached(&self, disk: u16) -> Option<&AttachedDisk> {
+        self.disks.get(usize::from(disk))?.as_ref()
     }
 }
 
-fn seat_at(seats: &mut [Option<Seat>], disk: u16) -> Option<&mut Seat> {
-    seats.get_mut(usize::from(disk))?.as_mut()
+fn disk_at(disks: &mut [Option<AttachedDisk>], disk: u16) -> Option<&mut AttachedDisk> {
+    disks.get_mut(usize::from(disk))?.as_mut()
 }
 
 fn wire_op(op: Op) -> remote::wire::Op {

@@ -48,7 +48,7 @@ counters! {
     iohost,
     /// Whether there is one now: 1, or 0.
     is_up,
-    /// Parts of requests under way, each in a slot.
+    /// Chunks of requests under way, each in a slot.
     in_flight,
     /// Answers whose bytes were not what their checksum says.
     mismatches,

@@ -1,10 +1,10 @@
 //! One queue's way to a disk at an IOhost.
 //!
-//! A request of more than a slot's bytes is split: up to [`PARTS_MAX`] of its parts are under way together, each in a slot
+//! A request of more than a slot's bytes is split: up to [`CHUNKS_MAX`] of its chunks are under way together, each in a slot
 //! of its own, and the next one takes the slot of one that ended. It ends when all of them have, with the worst of
 //! their statuses. So one free slot is room for any request.
 //!
-//! A write's bytes are copied into a slot when its part is submitted, and those of a read out of it when it was reaped. In
+//! A write's bytes are copied into a slot when its chunk is submitted, and those of a read out of it when it was reaped. In
 //! between nothing here, and nothing at the IOhost, refers to the guest's memory: a queue may leave while requests of it
 //! are under way.
 
@@ -20,9 +20,9 @@ use crate::{Outcome, Started};
 
 /// Requests of a queue that wait for their ends at most; as many as a queue has slots.
 const SLOTS: usize = 256;
-/// Parts of one request under way together: 1 MiB of slots of the largest size.
-const PARTS_MAX: u16 = 8;
-/// Bytes of one part that carries none of them, at most.
+/// Chunks of one request under way together: 1 MiB of slots of the largest size.
+const CHUNKS_MAX: u16 = 8;
+/// Bytes of one chunk that carries none of them, at most.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
 
 /// One queue's way to a remote disk.
@@ -46,12 +46,12 @@ pub struct Remote {
 struct Flight {
     /// Bytes of it that were submitted.
     next: u64,
-    parts: u16,
+    chunks: u16,
     /// The worst so far.
     status: Status,
 }
 
-const NEW: Flight = Flight { next: 0, parts: 0, status: Status::Ok };
+const NEW: Flight = Flight { next: 0, chunks: 0, status: Status::Ok };
 
 impl Remote {
     pub(crate) fn new(remote: &RemoteDisk, size_bytes: u64) -> Remote {
@@ -108,7 +108,7 @@ impl Remote {
         self.settle(io, request, tag, flight)
     }
 
-    /// A part of it ended, which `io` has reaped just now.
+    /// A chunk of it ended, which `io` has reaped just now.
     pub(crate) fn completed(
         &mut self,
         io: &mut Io,
@@ -119,7 +119,7 @@ impl Remote {
         let Some(mut flight) = self.flights.get(usize::from(tag.slot)).copied() else {
             return Outcome::Done(Status::IoError);
         };
-        let ended = io.end_part(|skip, status, bytes| {
+        let ended = io.end_chunk(|skip, status, bytes| {
             let is_read = request.op == Op::Read && status == Status::Ok;
             // Not into memory that may be somebody else's; the sidecore says no more to that guest either.
             let fails = is_read
@@ -127,7 +127,7 @@ impl Remote {
             if fails { Status::IoError } else { status }
         });
         flight.status = worse(flight.status, ended.unwrap_or(Status::IoError));
-        flight.parts = flight.parts.saturating_sub(1);
+        flight.chunks = flight.chunks.saturating_sub(1);
         if flight.status == Status::Ok && !memory.health().is_lost() {
             self.proceed(io, request, memory, tag, &mut flight);
         } else if flight.next < request.len {
@@ -136,7 +136,7 @@ impl Remote {
         self.settle(io, request, tag, flight).into()
     }
 
-    /// A write begins or ends. Its parts come as slots are free, and copies of all of them are to have room.
+    /// A write begins or ends. Its chunks come as slots are free, and copies of all of them are to have room.
     fn promise(&mut self, io: &mut Io, request: &Request<'_>, begins: bool) {
         let Op::Write { .. } = request.op else { return };
         let bytes = if begins { request.len as i64 } else { -(request.len as i64) };
@@ -147,13 +147,13 @@ impl Remote {
     }
 
     fn settle(&mut self, io: &mut Io, request: &Request<'_>, tag: Tag, flight: Flight) -> Started {
-        if flight.parts == 0 {
+        if flight.chunks == 0 {
             self.promise(io, request, false);
         }
         if let Some(place) = self.flights.get_mut(usize::from(tag.slot)) {
             *place = flight;
         }
-        if flight.parts == 0 { Started::Done(flight.status) } else { Started::Pending }
+        if flight.chunks == 0 { Started::Done(flight.status) } else { Started::Pending }
     }
 
     /// Submits what is left of it, as far as there are slots.
@@ -176,22 +176,22 @@ impl Remote {
             Op::Discard => self.ranges[0],
             Op::WriteZeroes { .. } => self.ranges[1],
         };
-        let is_flush = request.op == Op::Flush && flight.next == 0 && flight.parts == 0;
-        while flight.parts < PARTS_MAX && (flight.next < request.len || is_flush) {
+        let is_flush = request.op == Op::Flush && flight.next == 0 && flight.chunks == 0;
+        while flight.chunks < CHUNKS_MAX && (flight.next < request.len || is_flush) {
             let skip = flight.next;
             let len = (request.len - skip).min(most) as u32;
-            let part = (request.op, request.offset + skip, len);
+            let chunk = (request.op, request.offset + skip, len);
             let who = (self.disk, place.user);
-            match link.submit(who, tag, part, skip, |into| {
+            match link.submit(who, tag, chunk, skip, |into| {
                 fetch(memory, request.segments, skip, into) && !memory.health().is_lost()
             }) {
                 Ok(()) => {
-                    flight.parts += 1;
+                    flight.chunks += 1;
                     // A flush has no bytes, and is submitted once.
                     flight.next += u64::from(len).max(1);
                 }
-                // One of it is under way, whose slot is the next part's.
-                Err(Rejected::Full) if flight.parts > 0 => return,
+                // One of it is under way, whose slot is the next chunk's.
+                Err(Rejected::Full) if flight.chunks > 0 => return,
                 Err(_) => {
                     flight.status = Status::IoError;
                     return;

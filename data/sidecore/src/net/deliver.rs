@@ -404,7 +404,7 @@ impl Desk {
                 return Delivered::Full(DropReason::HostFull);
             }
             Sent::TooLong => DropReason::TooLong,
-            Sent::Down => DropReason::LinkDown,
+            Sent::Down => DropReason::CarrierDown,
             // The caller looks at its sender's memory, below.
             Sent::Failed | Sent::Fault => DropReason::HostError,
             Sent::Gone => {

@@ -392,12 +392,12 @@ impl Port {
         };
         let lane = |pair: usize| {
             let (lanes, queue) = (self.steering.lanes.as_ref()?, queue_at(pair)?);
-            let Some(slot) = lanes.slots.get(pair).copied().flatten() else {
+            let Some(row) = lanes.rows.get(pair).copied().flatten() else {
                 let activity = Activity::Unknown;
                 return Some(Lane { activity, since: 0, given: 0, is_owed: false });
             };
             let last = self.steering.last_of(pair);
-            let turn = self.steering.turn(lanes, slot, now);
+            let turn = self.steering.turn(lanes, row, now);
             Some(Lane {
                 activity: turn.activity,
                 since: turn.since_ns,
@@ -450,9 +450,9 @@ impl Port {
     fn count_redirected(&self, own: usize) {
         self.counters.redirected.add(1);
         let Some(lanes) = &self.steering.lanes else { return };
-        let Some(slot) = lanes.slots.get(own).copied().flatten() else { return };
+        let Some(row) = lanes.rows.get(own).copied().flatten() else { return };
         // In the midst of a time that is as long as the last one was.
-        self.counters.avoided_ns.add(lanes.table.off_since(slot).1 / 2);
+        self.counters.avoided_ns.add(lanes.table.off_since(row).1 / 2);
     }
 
     /// The receive queue that a frame of this flow waits for, if this is a guest's port: of one that may go to

@@ -44,9 +44,9 @@ struct Handed {
 /// What a sidecore is in a move.
 #[derive(Debug)]
 #[expect(clippy::vec_box, reason = "they go from place to place as pointers")]
-enum Part {
-    OldHome { slot: Producer<Handed>, queues: Vec<Box<Served>> },
-    NewHome { slot: Consumer<Handed> },
+enum Participant {
+    OldHome { handoff: Producer<Handed>, queues: Vec<Box<Served>> },
+    NewHome { handoff: Consumer<Handed> },
     Other,
 }
 
@@ -64,7 +64,7 @@ pub struct Relocation {
     /// Queues at most.
     queues: usize,
     accord: Arc<Accord>,
-    part: Part,
+    participant: Participant,
     /// Of the old home: where the queues are; of the new one: where they will be.
     places: Vec<u16>,
     /// Of each road, when all that was sent before is delivered.
@@ -89,27 +89,27 @@ pub fn relocation(
     let accord = Arc::new(Accord::new(sidecores));
     let (sends, gets) = RingBuffer::new(1);
     let (mut sends, mut gets) = (Some(sends), Some(gets));
-    let part_of = |index: u16| {
+    let participant_of = |index: u16| {
         if index == from
-            && let Some(slot) = sends.take()
+            && let Some(handoff) = sends.take()
         {
-            return Part::OldHome { slot, queues: Vec::with_capacity(queues) };
+            return Participant::OldHome { handoff, queues: Vec::with_capacity(queues) };
         }
         if index == to
-            && let Some(slot) = gets.take()
+            && let Some(handoff) = gets.take()
         {
-            return Part::NewHome { slot };
+            return Participant::NewHome { handoff };
         }
-        Part::Other
+        Participant::Other
     };
-    let parts: Vec<Part> = (0..sidecores).map(part_of).collect();
-    let whole = |part| {
+    let participants: Vec<Participant> = (0..sidecores).map(participant_of).collect();
+    let whole = |participant| {
         let (places, marks) =
             (Vec::with_capacity(queues), Vec::with_capacity(usize::from(sidecores)));
         let accord = Arc::clone(&accord);
-        Box::new(Relocation { id, bridge, port, to, queues, accord, part, places, marks })
+        Box::new(Relocation { id, bridge, port, to, queues, accord, participant, places, marks })
     };
-    parts.into_iter().map(whole).collect()
+    participants.into_iter().map(whole).collect()
 }
 
 /// How far a sidecore is before it is decided.
@@ -134,7 +134,7 @@ pub(crate) struct Hold {
 
 impl Hold {
     fn is_of_old_home(&self) -> bool {
-        matches!(self.relocation.part, Part::OldHome { .. })
+        matches!(self.relocation.participant, Participant::OldHome { .. })
     }
 
     fn is_of(&self, bridge: BridgeId, port: PortId) -> bool {
@@ -170,10 +170,10 @@ impl Sidecore {
     /// A NIC is to move, and this sidecore has a part in that.
     pub(crate) fn relocate(&mut self, mut relocation: Box<Relocation>, now: Nanos) {
         let (bridge, port) = (relocation.bridge, relocation.port);
-        let off = match relocation.part {
-            Part::OldHome { .. } => self.find_queues(&mut relocation),
-            Part::NewHome { .. } => self.reserve(&mut relocation),
-            Part::Other => None,
+        let off = match relocation.participant {
+            Participant::OldHome { .. } => self.find_queues(&mut relocation),
+            Participant::NewHome { .. } => self.reserve(&mut relocation),
+            Participant::Other => None,
         };
         if let Some(word) = off {
             relocation.accord.decide(word);
@@ -324,9 +324,9 @@ impl Sidecore {
 
     /// Hands the queues over, unless the move was called off.
     fn commit(&mut self, hold: &mut Hold) {
-        let Relocation { bridge, port, to, ref accord, ref mut part, ref places, .. } =
+        let Relocation { bridge, port, to, ref accord, ref mut participant, ref places, .. } =
             *hold.relocation;
-        let Part::OldHome { slot, queues } = part else { return };
+        let Participant::OldHome { handoff, queues } = participant else { return };
         if !accord.decide(Word::Committed) {
             return;
         }
@@ -352,7 +352,7 @@ impl Sidecore {
         }
         let queues = std::mem::take(queues);
         if let Err(rtrb::PushError::Full(handed)) =
-            slot.push(Handed { queues, flows, since: hold.since })
+            handoff.push(Handed { queues, flows, since: hold.since })
         {
             // It has place for one, and this is the one.
             for served in handed.queues {
@@ -365,10 +365,10 @@ impl Sidecore {
     /// The queues are on their way: takes them, if this is the new home and they are here. True when
     /// that was the end of it.
     fn land_port(&mut self, hold: &mut Hold, now: Nanos) -> bool {
-        let Relocation { id, bridge, port, to, ref mut part, ref mut places, .. } =
+        let Relocation { id, bridge, port, to, ref mut participant, ref mut places, .. } =
             *hold.relocation;
-        let Part::NewHome { slot } = part else { return false };
-        let Ok(Handed { queues, flows, since }) = slot.pop() else { return false };
+        let Participant::NewHome { handoff } = participant else { return false };
+        let Ok(Handed { queues, flows, since }) = handoff.pop() else { return false };
         self.net.let_go(bridge, port, Some(to));
         let came = queues.len() as u64;
         for served in queues {
@@ -415,12 +415,12 @@ impl Sidecore {
 
     /// It was called off: all is as before.
     fn give_up(&mut self, hold: &mut Hold, word: Word, now: Nanos) {
-        let Relocation { id, bridge, port, ref part, ref mut places, .. } = *hold.relocation;
+        let Relocation { id, bridge, port, ref participant, ref mut places, .. } = *hold.relocation;
         self.net.let_go(bridge, port, None);
-        match part {
-            Part::Other => {}
-            Part::NewHome { .. } => self.unreserve(places),
-            Part::OldHome { .. } => {
+        match participant {
+            Participant::Other => {}
+            Participant::NewHome { .. } => self.unreserve(places),
+            Participant::OldHome { .. } => {
                 for place in places.drain(..).filter(|_| hold.step != Step::Finishing) {
                     if is_transmit(&mut self.places, place) {
                         self.go_on(place, now);

@@ -65,7 +65,7 @@ impl Way {
         let peer = replica.is_wire.then(|| {
             let peer = replica.ports.other(from).ok_or(DropReason::NoPort)?;
             let is_up = |port| replica.ports.get(port).is_some_and(|port| port.is_up);
-            if is_up(from) && is_up(peer) { Ok(peer) } else { Err(DropReason::LinkDown) }
+            if is_up(from) && is_up(peer) { Ok(peer) } else { Err(DropReason::CarrierDown) }
         });
         Way { from, peer, has_pairs }
     }

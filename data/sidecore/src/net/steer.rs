@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use runstate::{Activity, Slot, Table, Turn};
+use runstate::{Activity, Row, Table, Turn};
 use schedule::Nanos;
 use virtqueue::Footprint;
 
@@ -31,19 +31,18 @@ pub struct Lanes {
     /// Where it is seen what they do.
     pub table: Arc<Table>,
     /// That of each pair; one without counts as running.
-    pub slots: [Option<Slot>; PAIRS_MAX],
+    pub rows: [Option<Row>; PAIRS_MAX],
     /// When they are asked.
     pub redirect: Redirect,
 }
 
 impl Lanes {
-    /// The slots, each once: two pairs may have one vCPU.
-    fn each(&self) -> impl Iterator<Item = Slot> {
-        let is_first = |at: usize, slot: &Slot| {
-            !self.slots.iter().take(at).any(|one| one.as_ref() == Some(slot))
-        };
-        let slots = self.slots.iter().enumerate().filter_map(|(at, slot)| Some((at, (*slot)?)));
-        slots.filter(move |(at, slot)| is_first(*at, slot)).map(|(_, slot)| slot)
+    /// The rows, each once: two pairs may have one vCPU.
+    fn each(&self) -> impl Iterator<Item = Row> {
+        let is_first =
+            |at: usize, row: &Row| !self.rows.iter().take(at).any(|one| one.as_ref() == Some(row));
+        let rows = self.rows.iter().enumerate().filter_map(|(at, row)| Some((at, (*row)?)));
+        rows.filter(move |(at, row)| is_first(*at, row)).map(|(_, row)| row)
     }
 }
 
@@ -147,15 +146,15 @@ impl Steering {
         }
     }
 
-    /// What the vCPU of `slot` does, for a frame that it would take a moment from now: one that is about to lose its processor
+    /// What the vCPU of `row` does, for a frame that it would take a moment from now: one that is about to lose its processor
     /// counts as the last of those that wait.
     #[inline]
-    pub(crate) fn turn(&self, lanes: &Lanes, slot: Slot, now: Nanos) -> Turn {
-        let turns = || lanes.each().map(|slot| lanes.table.turn(slot));
+    pub(crate) fn turn(&self, lanes: &Lanes, row: Row, now: Nanos) -> Turn {
+        let turns = || lanes.each().map(|row| lanes.table.turn(row));
         let waits_on =
             |cpu| turns().any(|turn| turn.activity == Activity::Waits && turn.cpu == cpu);
         self.slices.look(turns(), now);
-        let turn = lanes.table.turn(slot);
+        let turn = lanes.table.turn(row);
         match self.slices.ends(turn, waits_on, now) {
             true => Turn { activity: Activity::Waits, since_ns: u64::MAX, ..turn },
             false => turn,

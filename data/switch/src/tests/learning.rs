@@ -178,8 +178,8 @@ fn a_port_that_goes_takes_its_stations_with_it() {
 fn a_link_that_is_down_neither_sends_nor_gets() {
     let mut bridge = plain(2);
     bridge.set_port(PortId(1), Rules { is_up: false, ..Rules::default() }).expect("a port");
-    assert_eq!(send(&mut bridge, 1, 1, 2, 0), Verdict::Drop(DropReason::LinkDown));
-    assert_eq!(bridge.egress(PortId(1), VlanId::NONE), Egress::Refuse(DropReason::LinkDown));
+    assert_eq!(send(&mut bridge, 1, 1, 2, 0), Verdict::Drop(DropReason::CarrierDown));
+    assert_eq!(bridge.egress(PortId(1), VlanId::NONE), Egress::Refuse(DropReason::CarrierDown));
     bridge.set_port(PortId(1), Rules::default()).expect("a port");
     assert_eq!(bridge.egress(PortId(1), VlanId::NONE), Egress::Keep);
 }
@@ -236,7 +236,7 @@ fn an_own_address_is_kept_while_the_link_is_down_and_not_longer_than_the_port() 
     bridge.set_port(PortId(0), own(1, false)).expect("a port");
     assert_eq!(send(&mut bridge, 2, 1, 9, 0), Verdict::Drop(DropReason::BadSource));
     let Verdict::To { port, vlan } = send(&mut bridge, 2, 3, 1, 0) else { panic!("it is known") };
-    assert_eq!(bridge.egress(port, vlan), Egress::Refuse(DropReason::LinkDown));
+    assert_eq!(bridge.egress(port, vlan), Egress::Refuse(DropReason::CarrierDown));
     bridge.set_port(PortId(0), own(7, true)).expect("a port");
     assert_eq!(
         to(send(&mut bridge, 2, 1, 7, 0)),

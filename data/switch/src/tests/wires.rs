@@ -46,9 +46,9 @@ fn a_wire_with_an_end_down_drops_both_ways() {
     wire.set_port(PortId(0), UP).expect("room");
     wire.set_port(PortId(1), Rules { is_up: false, ..UP }).expect("room");
     for from in [0, 1] {
-        assert_eq!(wire.decide(PortId(from), &head, 0), Verdict::Drop(DropReason::LinkDown));
+        assert_eq!(wire.decide(PortId(from), &head, 0), Verdict::Drop(DropReason::CarrierDown));
     }
-    assert_eq!(wire.egress(PortId(1), VlanId::NONE), Egress::Refuse(DropReason::LinkDown));
+    assert_eq!(wire.egress(PortId(1), VlanId::NONE), Egress::Refuse(DropReason::CarrierDown));
     wire.set_port(PortId(1), UP).expect("a change");
     assert!(matches!(wire.decide(PortId(0), &head, 0), Verdict::To { port: PortId(1), .. }));
     wire.remove_port(PortId(1));

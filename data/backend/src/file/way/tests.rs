@@ -1,4 +1,4 @@
-//! Long transfers and odd buffers on every way: contents, parts, and what one call had to do.
+//! Long transfers and odd buffers on every way: contents, chunks, and what one call had to do.
 
 use std::fs::OpenOptions;
 use std::io::IoSliceMut;
@@ -10,7 +10,7 @@ use request::{Op, Request, Status, Tag};
 use rustix::fs::{Advice, fadvise};
 use rustix::io::{ReadWriteFlags, preadv2};
 
-use super::{PART_BYTES, SHORT_BYTES};
+use super::{CHUNK_BYTES, SHORT_BYTES};
 use crate::file::{File, Opened};
 use crate::lacking::leave_out;
 use crate::{Cache, Io, OpenError, Outcome, Progress, Started};
@@ -196,13 +196,13 @@ fn odd_buffers_of_a_direct_disk_leave_nothing_in_the_page_cache() {
         };
         assert!(cached.is_empty(), "{odd}: in the page cache: {cached:?}");
         assert!(bed.bytes(odd) == wanted, "{odd}: other bytes than were written");
-        let parts = SIZE / if odd == 0 { PART_BYTES } else { 64 << 10 };
+        let chunks = SIZE / if odd == 0 { CHUNK_BYTES } else { 64 << 10 };
         let first = u64::from(REQUESTS);
-        // Of a bounced read, each part waits for the copy, and then goes on at once.
-        assert_eq!(wrote.turns, parts - first, "{odd}: {wrote:?}");
-        assert_eq!(read.turns, if odd == 0 { parts - first } else { parts }, "{odd}: {read:?}");
-        // Of a write the first part is copied before there was a turn.
-        let copies = if odd == 0 { [0; 2] } else { [parts - first, parts] };
+        // Of a bounced read, each chunk waits for the copy, and then goes on at once.
+        assert_eq!(wrote.turns, chunks - first, "{odd}: {wrote:?}");
+        assert_eq!(read.turns, if odd == 0 { chunks - first } else { chunks }, "{odd}: {read:?}");
+        // Of a write the first chunk is copied before there was a turn.
+        let copies = if odd == 0 { [0; 2] } else { [chunks - first, chunks] };
         assert_eq!([wrote.copies, read.copies], copies, "{odd}");
         assert!(std::fs::read(&path).expect("the file") == wanted, "{odd}: elsewhere on the disk");
         // And this way of looking does see something.
@@ -211,7 +211,7 @@ fn odd_buffers_of_a_direct_disk_leave_nothing_in_the_page_cache() {
 }
 
 #[test]
-fn no_call_does_more_than_a_part_and_none_is_lost() {
+fn no_call_does_more_than_a_chunk_and_none_is_lost() {
     let folder = folder();
     for (number, cache) in [Cache::Auto, Cache::Page].into_iter().enumerate() {
         for odd in [0, 1] {
@@ -224,26 +224,26 @@ fn no_call_does_more_than_a_part_and_none_is_lost() {
             bed.put(odd, &vec![0xee; SIZE as usize]);
             let read = bed.run_all(Op::Read, odd);
             assert!(bed.bytes(odd) == wanted, "{cache:?} {odd}");
-            assert!(read.turn_bytes_max <= PART_BYTES, "{read:?}");
-            assert!(read.turns >= SIZE / PART_BYTES - u64::from(REQUESTS), "{read:?}");
+            assert!(read.turn_bytes_max <= CHUNK_BYTES, "{read:?}");
+            assert!(read.turns >= SIZE / CHUNK_BYTES - u64::from(REQUESTS), "{read:?}");
             let most = bed.io.laden_most();
-            // 256 KiB together, or one part of those that are only pinned.
+            // 256 KiB together, or one chunk of those that are only pinned.
             assert!(most <= 256 << 10, "{cache:?} {odd}: one call had {most} bytes to do");
             if !bed.goes_past_the_page_cache() {
                 assert!(most <= SHORT_BYTES, "{cache:?} {odd}: {most} bytes were copied here");
             }
-            assert_eq!(bed.file.opened.faults().short, 0, "a part is not a short transfer");
+            assert_eq!(bed.file.opened.faults().short, 0, "a chunk is not a short transfer");
         }
     }
 }
 
-/// A bounced write of several parts is synced once, as a long one is.
+/// A bounced write of several chunks is synced once, as a long one is.
 #[test]
-fn a_stable_write_in_parts_is_synced_once() {
+fn a_stable_write_in_chunks_is_synced_once() {
     let folder = folder();
     let mut bed = Bed::new(&folder.path().join("disk"), Cache::Auto);
     if !bed.goes_past_the_page_cache() {
-        return leave_out("a_stable_write_in_parts_is_synced_once", NO_DIRECT, folder.path());
+        return leave_out("a_stable_write_in_chunks_is_synced_once", NO_DIRECT, folder.path());
     }
     for (bytes, odd) in [(64 << 10, 1), (256 << 10, 1), (1 << 20, 1), (256 << 10, 0)] {
         let segments = [bed.memory.span(odd, bytes as u32).expect("within")];

@@ -7,7 +7,7 @@ use remote::client::{AttachSpec, Client, ClientSpec, Standing};
 use remote::saved::{BadSaved, Reader, Writer};
 use remote::wire::Verifier;
 
-use super::{Address, ClientLink, LinkSocket, Seat, State};
+use super::{Address, AttachedDisk, ClientLink, LinkSocket, State};
 
 /// Of what [`ClientLink::save`] makes.
 const VERSION: u16 = 1;
@@ -30,24 +30,25 @@ impl ClientLink {
         out.u16(VERSION);
         self.client.save(&mut out);
         out.u16(self.greeting.target() as u16);
-        let seats = (0..).zip(&self.seats).filter_map(|(disk, seat)| Some((disk, seat.as_ref()?)));
-        let goes = |(disk, seat): &(u16, &Seat)| {
+        let disks =
+            (0..).zip(&self.disks).filter_map(|(disk, attached)| Some((disk, attached.as_ref()?)));
+        let goes = |(disk, attached): &(u16, &AttachedDisk)| {
             !self.nics.has(*disk)
-                && matches!(seat.state, State::Wanted | State::Silent | State::Over)
+                && matches!(attached.state, State::Wanted | State::Silent | State::Over)
         };
-        let goes: Vec<(u16, &Seat)> = seats.filter(goes).collect();
+        let goes: Vec<(u16, &AttachedDisk)> = disks.filter(goes).collect();
         out.u16(goes.len() as u16);
-        for (disk, seat) in goes {
-            let had = seat.attachment.filter(|_| seat.state == State::Wanted);
+        for (disk, attached) in goes {
+            let had = attached.attachment.filter(|_| attached.state == State::Wanted);
             out.u16(disk);
-            out.u8(match (had, seat.state) {
+            out.u8(match (had, attached.state) {
                 (Some(_), _) => HAD,
                 (None, State::Over) => OVER,
                 (None, _) => ASKED_FOR,
             });
-            save_seat(&mut out, seat);
+            save_disk(&mut out, attached);
             let is_saved = had.is_none_or(|one| self.client.save_attachment(one, &mut out));
-            if !seat.is_idle() || !is_saved {
+            if !attached.is_idle() || !is_saved {
                 return None;
             }
         }
@@ -77,25 +78,25 @@ impl ClientLink {
             if disk >= remote::ATTACHMENTS_MAX || link.has(disk) {
                 return Err(BadSaved::Field);
             }
-            let (spec, standing) = take_seat(&mut saved)?;
-            let mut seat = match how {
-                HAD => Seat::new(spec, State::Wanted),
-                ASKED_FOR => Seat::new(spec, State::Silent),
-                OVER => Seat::new(spec, State::Over),
+            let (spec, standing) = take_disk(&mut saved)?;
+            let mut attached = match how {
+                HAD => AttachedDisk::new(spec, State::Wanted),
+                ASKED_FOR => AttachedDisk::new(spec, State::Silent),
+                OVER => AttachedDisk::new(spec, State::Over),
                 _ => return Err(BadSaved::Field),
             };
-            seat.standing = standing;
-            seat.is_over = how != HAD;
+            attached.standing = standing;
+            attached.is_over = how != HAD;
             if how == HAD {
-                seat.attachment = Some(link.client.take_over_attachment(&mut saved)?);
+                attached.attachment = Some(link.client.take_over_attachment(&mut saved)?);
             }
             let at = usize::from(disk);
-            if link.seats.len() <= at {
-                link.seats.resize_with(at + 1, || None);
+            if link.disks.len() <= at {
+                link.disks.resize_with(at + 1, || None);
             }
             link.ready.reserve(usize::from(spec.slots));
-            if let Some(place) = link.seats.get_mut(at) {
-                *place = Some(seat);
+            if let Some(place) = link.disks.get_mut(at) {
+                *place = Some(attached);
             }
         }
         saved.end()?;
@@ -104,12 +105,12 @@ impl ClientLink {
 
     /// The numbers of its disks.
     pub fn disks(&self) -> impl Iterator<Item = u16> {
-        (0..).zip(&self.seats).filter(|(_, seat)| seat.is_some()).map(|(disk, _)| disk)
+        (0..).zip(&self.disks).filter(|(_, attached)| attached.is_some()).map(|(disk, _)| disk)
     }
 
     /// The device that a disk of that number is at its IOhost.
     pub fn device(&self, disk: u16) -> Option<u64> {
-        Some(self.seats.get(usize::from(disk))?.as_ref()?.spec.device)
+        Some(self.disks.get(usize::from(disk))?.as_ref()?.spec.device)
     }
 
     /// Tells its IOhost that its session is over, if it has one, so that nobody there waits for the end of its lease.
@@ -123,16 +124,16 @@ impl ClientLink {
     }
 }
 
-fn save_seat(out: &mut Writer<'_>, seat: &Seat) {
-    let AttachSpec { device, slots, slot_bytes, keep_bytes } = seat.spec;
+fn save_disk(out: &mut Writer<'_>, attached: &AttachedDisk) {
+    let AttachSpec { device, slots, slot_bytes, keep_bytes } = attached.spec;
     out.u64(device);
     out.u16(slots);
     out.u32(slot_bytes);
     out.u32(keep_bytes);
-    out.flag(seat.standing.is_some());
+    out.flag(attached.standing.is_some());
     let none = Standing { verifier: None, is_unflushed: false, is_lost: false, image: 0 };
     // Which image its guest is on is told by whoever takes it over: it outlives both processes.
-    let Standing { verifier, is_unflushed, is_lost, image: _ } = seat.standing.unwrap_or(none);
+    let Standing { verifier, is_unflushed, is_lost, image: _ } = attached.standing.unwrap_or(none);
     let Verifier { boot, contents } = verifier.unwrap_or_default();
     out.flag(verifier.is_some());
     out.u64(boot);
@@ -141,7 +142,7 @@ fn save_seat(out: &mut Writer<'_>, seat: &Seat) {
     out.flag(is_lost);
 }
 
-fn take_seat(saved: &mut Reader<'_>) -> Result<(AttachSpec, Option<Standing>), BadSaved> {
+fn take_disk(saved: &mut Reader<'_>) -> Result<(AttachSpec, Option<Standing>), BadSaved> {
     let (device, slots, slot_bytes, keep_bytes) =
         (saved.u64()?, saved.u16()?, saved.u32()?, saved.u32()?);
     if !(1..=remote::SLOTS_MAX).contains(&slots) {

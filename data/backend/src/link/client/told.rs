@@ -5,15 +5,15 @@
 
 use remote::client::{Event, Standing};
 
-use super::{ClientLink, LinkEvent, seat_at};
-use crate::link::seat::{Seat, State, Words};
+use super::{ClientLink, LinkEvent, disk_at};
+use crate::link::attached_disk::{AttachedDisk, State, Words};
 
 impl ClientLink {
     /// What was said last of a disk was heard; what [`Event::Stands`] said is kept.
     pub fn heard(&mut self, disk: u16) {
-        if let Some(seat) = seat_at(&mut self.seats, disk) {
-            let heard = seat.heard();
-            self.telling.extend(seat.words.may_go().then_some(disk));
+        if let Some(attached) = disk_at(&mut self.disks, disk) {
+            let heard = attached.heard();
+            self.telling.extend(attached.words.may_go().then_some(disk));
             if let Some(attachment) = heard {
                 self.client.stands(attachment);
                 self.is_stirred = true;
@@ -23,12 +23,14 @@ impl ClientLink {
 
     /// Whoever uses the disk knows that writes of it may be gone.
     pub fn forgive(&mut self, disk: u16) {
-        let Some(device) = self.seat(disk).map(|seat| seat.spec.device) else { return };
-        for seat in self.seats.iter_mut().flatten().filter(|seat| seat.spec.device == device) {
-            if let Some(standing) = &mut seat.standing {
+        let Some(device) = self.attached(disk).map(|attached| attached.spec.device) else { return };
+        for attached in
+            self.disks.iter_mut().flatten().filter(|attached| attached.spec.device == device)
+        {
+            if let Some(standing) = &mut attached.standing {
                 standing.is_lost = false;
             }
-            if let Some(attachment) = seat.attachment {
+            if let Some(attachment) = attached.attachment {
                 self.client.forgive(attachment);
             }
         }
@@ -36,20 +38,20 @@ impl ClientLink {
 
     /// Whoever uses the disk goes on with what its IOhost has, whatever its guest was on.
     pub fn accept(&mut self, disk: u16) {
-        let Some(seat) = seat_at(&mut self.seats, disk) else { return };
-        if let Some(attachment) = seat.attachment.filter(|_| seat.state == State::Wanted) {
+        let Some(attached) = disk_at(&mut self.disks, disk) else { return };
+        if let Some(attachment) = attached.attachment.filter(|_| attached.state == State::Wanted) {
             self.client.accept(attachment);
         }
-        seat.accepts = !seat.is_bound;
+        attached.accepts = !attached.is_bound;
         self.is_stirred = true;
     }
 
     /// The guest of a disk that was taken over from another process is on that image, as its IOhost said.
     pub fn remember_image(&mut self, disk: u16, image: u64) {
-        let Some(seat) = seat_at(&mut self.seats, disk) else { return };
+        let Some(attached) = disk_at(&mut self.disks, disk) else { return };
         let none = Standing { verifier: None, is_unflushed: false, is_lost: false, image };
-        seat.standing = Some(Standing { image, ..seat.standing.unwrap_or(none) });
-        if let Some(attachment) = seat.attachment {
+        attached.standing = Some(Standing { image, ..attached.standing.unwrap_or(none) });
+        if let Some(attachment) = attached.attachment {
             self.client.remember_image(attachment, image);
         }
     }
@@ -66,42 +68,42 @@ impl ClientLink {
                 let is_up = event == Event::SessionBegan;
                 self.counters.is_up.set(is_up.into());
                 self.counters.sessions.add(is_up.into());
-                self.seats.iter_mut().flatten().for_each(|seat| seat.is_bound = false);
+                self.disks.iter_mut().flatten().for_each(|attached| attached.is_bound = false);
                 return self.events.push_back(LinkEvent::Client(event));
             }
         };
-        let is_it = |seat: &Seat| seat.attachment == Some(*attachment);
-        let at = self.seats.iter().position(|seat| seat.as_ref().is_some_and(is_it));
+        let is_it = |attached: &AttachedDisk| attached.attachment == Some(*attachment);
+        let at = self.disks.iter().position(|attached| attached.as_ref().is_some_and(is_it));
         let Some(disk) = at.map(|at| at as u16) else { return };
         *attachment = disk;
-        let Some(seat) = seat_at(&mut self.seats, disk) else { return };
+        let Some(attached) = disk_at(&mut self.disks, disk) else { return };
         let mut is_over = false;
         match event {
             Event::Bound { .. } => {
-                (seat.is_bound, seat.accepts) = (true, false);
+                (attached.is_bound, attached.accepts) = (true, false);
                 self.weigh_iohost(disk, now);
             }
             Event::Refused { .. } => {
-                seat.is_bound = false;
+                attached.is_bound = false;
                 self.weigh_iohost(disk, now);
             }
-            Event::Stands { standing, .. } => seat.standing = standing,
+            Event::Stands { standing, .. } => attached.standing = standing,
             Event::Over { why, .. } => {
                 // Once, however often the client says it.
-                let is_first = matches!(seat.state, State::Wanted | State::Leaving);
-                seat.over(why);
+                let is_first = matches!(attached.state, State::Wanted | State::Leaving);
+                attached.over(why);
                 is_over = true;
                 if is_first {
                     // The last words of it; what waited is not true any more.
-                    let (attachment, standing) = (disk, seat.standing);
-                    seat.words = Words::default();
+                    let (attachment, standing) = (disk, attached.standing);
+                    attached.words = Words::default();
                     let stands = Event::Stands { attachment, standing };
                     self.events.extend([stands, event].map(LinkEvent::Client));
                 }
             }
             Event::Looked { .. } => {
                 // The client has forgotten it already.
-                if let Some(place) = self.seats.get_mut(usize::from(disk)) {
+                if let Some(place) = self.disks.get_mut(usize::from(disk)) {
                     *place = None;
                 }
                 return self.events.push_back(LinkEvent::Client(event));
@@ -110,7 +112,7 @@ impl ClientLink {
         }
         if !is_over {
             self.say(disk, event);
-        } else if self.seat(disk).is_some_and(|seat| seat.state == State::Leaving) {
+        } else if self.attached(disk).is_some_and(|attached| attached.state == State::Leaving) {
             self.forget(disk);
         }
     }
@@ -121,17 +123,19 @@ impl ClientLink {
         if self.nics.has(of) {
             return;
         }
-        let seats = (0..).zip(&self.seats).filter_map(|(disk, seat)| Some((disk, seat.as_ref()?)));
-        let has_one = seats.into_iter().any(|(disk, seat)| seat.is_bound && !self.nics.has(disk));
+        let disks =
+            (0..).zip(&self.disks).filter_map(|(disk, attached)| Some((disk, attached.as_ref()?)));
+        let has_one =
+            disks.into_iter().any(|(disk, attached)| attached.is_bound && !self.nics.has(disk));
         self.greeting.refused(!has_one, now);
     }
 
     /// Control is to hear this of a disk, when it has heard what was said before.
     fn say(&mut self, disk: u16, event: Event) {
-        let Some(seat) = seat_at(&mut self.seats, disk) else { return };
-        let waited = seat.words.may_go();
-        seat.words.put(event);
-        if !waited && seat.words.may_go() {
+        let Some(attached) = disk_at(&mut self.disks, disk) else { return };
+        let waited = attached.words.may_go();
+        attached.words.put(event);
+        if !waited && attached.words.may_go() {
             self.telling.push_back(disk);
         }
     }
@@ -139,7 +143,7 @@ impl ClientLink {
     /// What is to be told to control.
     pub(crate) fn next_event(&mut self) -> Option<LinkEvent> {
         while let Some(disk) = self.telling.pop_front() {
-            let word = seat_at(&mut self.seats, disk).and_then(|seat| seat.words.next());
+            let word = disk_at(&mut self.disks, disk).and_then(|attached| attached.words.next());
             if let Some(word) = word {
                 return Some(LinkEvent::Client(word));
             }

@@ -60,17 +60,17 @@ fn what_nobody_has_is_dropped_and_what_is_full_is_waited_for() {
     link.set_up(false);
     guest.send(&frame(mac(2), mac(1), 100));
     lan.passes(1);
-    assert_eq!((guest.sent(), lan.only_dropped(far, DropReason::LinkDown)), (1, 1));
+    assert_eq!((guest.sent(), lan.only_dropped(far, DropReason::CarrierDown)), (1, 1));
     link.set_up(true);
     for _ in 0..40 {
         guest.send(&frame(mac(2), mac(1), 9_000));
     }
     lan.passes(50);
     // 256 KiB, and the rest stays in the ring for a millisecond.
-    assert_eq!((guest.sent(), lan.only_dropped(far, DropReason::LinkDown)), (29, 1));
+    assert_eq!((guest.sent(), lan.only_dropped(far, DropReason::CarrierDown)), (29, 1));
     while link.next(Way::Open).is_some() {}
     lan.passes(50);
-    assert_eq!((guest.sent(), lan.only_dropped(far, DropReason::LinkDown)), (11, 1));
+    assert_eq!((guest.sent(), lan.only_dropped(far, DropReason::CarrierDown)), (11, 1));
     while link.next(Way::Open).is_some() {}
     // Too long for a link.
     guest.send(&frame(mac(2), mac(1), 9_025));

@@ -10,7 +10,7 @@ use virtqueue::Format;
 
 use super::super::bed::{Core, count};
 use super::bed::{ALL, BRIDGE, Nic, USUAL, frame, key, mac, ring};
-use crate::{BridgeKind, Command, Event, PortCounters, PortSpec, Served, Service, link};
+use crate::{BridgeKind, Command, Event, PortCounters, PortSpec, Served, Service, build_road};
 
 /// Two sidecores and a switch with ports on both.
 struct Two {
@@ -28,7 +28,7 @@ impl Two {
             core.send(Command::SetBridge(BRIDGE, Some(kind)));
         }
         for (from, to) in [(0, 1), (1, 0)] {
-            let (out, back) = link(&cores[from].handle, &cores[to].handle, to as u16);
+            let (out, back) = build_road(&cores[from].handle, &cores[to].handle, to as u16);
             cores[from].send(out);
             cores[to].send(back);
         }

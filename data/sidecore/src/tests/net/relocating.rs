@@ -12,14 +12,14 @@ use super::bed::{ALL, BRIDGE, Nic, USUAL, frame, key, mac, ring};
 use crate::net::relocate::HOLD_NS_MAX;
 use crate::{
     BridgeKind, Command, Event, MoveId, PortCounters, PortSpec, Refusal, Relocation, RoleSpec,
-    Served, Service, Stay, link, relocation,
+    Served, Service, Stay, build_road, relocation,
 };
 
 /// Sidecores with a switch, all of them linked.
 struct Lans {
     cores: Vec<Core>,
     counters: Vec<Arc<PortCounters>>,
-    parts: Vec<Option<Box<Relocation>>>,
+    relocations: Vec<Option<Box<Relocation>>>,
 }
 
 impl Lans {
@@ -29,13 +29,13 @@ impl Lans {
         for from in 0..cores.len() {
             cores[from].send(Command::SetBridge(BRIDGE, Some(kind)));
             for to in (0..cores.len()).filter(|to| *to != from) {
-                let (out, back) = link(&cores[from].handle, &cores[to].handle, to as u16);
+                let (out, back) = build_road(&cores[from].handle, &cores[to].handle, to as u16);
                 cores[from].send(out);
                 cores[to].send(back);
             }
         }
         cores.iter_mut().for_each(|core| _ = core.passes(2));
-        Lans { cores, counters: Vec::new(), parts: Vec::new() }
+        Lans { cores, counters: Vec::new(), relocations: Vec::new() }
     }
 
     /// Two sidecores, and a NIC on each, which know of each other.
@@ -84,16 +84,16 @@ impl Lans {
         core.pass();
     }
 
-    /// Makes the parts of move `id`.
+    /// Makes the relocations of move `id`.
     fn begin(&mut self, id: u64, port: u16, from: u16, to: u16) {
         let cores = self.cores.len() as u16;
-        let parts = relocation(MoveId(id), (BRIDGE, PortId(port)), 4, (from, to), cores);
-        self.parts = parts.into_iter().map(Some).collect();
+        let relocations = relocation(MoveId(id), (BRIDGE, PortId(port)), 4, (from, to), cores);
+        self.relocations = relocations.into_iter().map(Some).collect();
     }
 
     /// Tells a sidecore of its part.
     fn tell(&mut self, core: usize) {
-        if let Some(part) = self.parts[core].take() {
+        if let Some(part) = self.relocations[core].take() {
             self.cores[core].send(Command::Relocate(part));
         }
     }
@@ -270,7 +270,7 @@ fn a_part_that_is_dropped_calls_the_move_off() {
     for dropped in 0..2 {
         let (mut lans, mut one, mut other) = Lans::pair();
         lans.begin(1, 0, 0, 1);
-        lans.parts[dropped] = None;
+        lans.relocations[dropped] = None;
         lans.tell(1 - dropped);
         lans.passes(4);
         lans.is_over();
@@ -332,12 +332,12 @@ fn a_second_move_is_refused_and_the_first_goes_on() {
     lans.begin(1, 0, 0, 1);
     lans.tell(0);
     lans.passes(2);
-    let first = std::mem::take(&mut lans.parts);
+    let first = std::mem::take(&mut lans.relocations);
     lans.begin(2, 0, 0, 1);
     lans.tell_all();
     lans.passes(2);
     assert!(matches!(lans.answer(2), (0, Some(Stay::Moving))));
-    lans.parts = first;
+    lans.relocations = first;
     lans.tell(1);
     lans.passes(8);
     assert!(matches!(lans.answer(1), (1, None)));
@@ -358,7 +358,7 @@ fn stop_finds_the_queues_wherever_they_are() {
             }
             lans.passes(step.saturating_sub(3) as u32);
             // As control does at the end: what was not sent is called off.
-            lans.parts.clear();
+            lans.relocations.clear();
             for core in order {
                 lans.cores[core].send(Command::Stop);
                 lans.cores[core].pass();

@@ -12,7 +12,8 @@ use virtqueue::Format;
 use super::super::bed::Core;
 use super::bed::{ALL, BRIDGE, Nic, USUAL, key, mac, ring};
 use crate::{
-    BridgeKind, Command, Event, MoveId, PortCounters, PortSpec, QueueKey, Served, link, relocation,
+    BridgeKind, Command, Event, MoveId, PortCounters, PortSpec, QueueKey, Served, build_road,
+    relocation,
 };
 
 /// Bytes of a receive buffer: any frame of these tests is in one.
@@ -89,7 +90,7 @@ impl World {
         cores.iter_mut().for_each(|core| core.send(Command::SetBridge(BRIDGE, Some(kind))));
         for from in 0..cores.len() {
             for to in (0..cores.len()).filter(|to| *to != from) {
-                let (out, back) = link(&cores[from].handle, &cores[to].handle, to as u16);
+                let (out, back) = build_road(&cores[from].handle, &cores[to].handle, to as u16);
                 cores[from].send(out);
                 cores[to].send(back);
             }

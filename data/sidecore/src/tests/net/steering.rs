@@ -39,10 +39,10 @@ impl Guest {
         let port = lan.port();
         let table = Arc::new(Table::simulated());
         lan.lanes[usize::from(port)] = redirect.map(|redirect| {
-            let slots = std::array::from_fn(|pair| {
-                (pair < vcpus).then(|| Table::simulated_slot(pair as u16))
+            let rows = std::array::from_fn(|pair| {
+                (pair < vcpus).then(|| Table::simulated_row(pair as u16))
             });
-            Arc::new(Lanes { table: Arc::clone(&table), slots, redirect })
+            Arc::new(Lanes { table: Arc::clone(&table), rows, redirect })
         });
         lan.set(port);
         for (pair, nic) in (0..).zip(&mut pairs) {
@@ -74,7 +74,7 @@ impl Guest {
 
     fn set(&mut self, vcpu: usize, activity: Activity) {
         self.now += 1000;
-        self.table.simulate(Table::simulated_slot(vcpu as u16), activity, 0, self.now);
+        self.table.simulate(Table::simulated_row(vcpu as u16), activity, 0, self.now);
     }
 
     /// Lets time pass, for the host's scheduler and for the sidecore.

@@ -156,7 +156,7 @@ fn a_switch_drops_what_a_link_that_is_down_sends_and_gets() {
     lan.passes(1);
     let got: Vec<_> = nics.iter_mut().map(|nic| nic.take().len()).collect();
     assert_eq!(got, [0, 0, 1]);
-    assert_eq!(lan.only_dropped(1, DropReason::LinkDown), 1);
+    assert_eq!(lan.only_dropped(1, DropReason::CarrierDown), 1);
 }
 
 #[test]

@@ -361,5 +361,5 @@ fn nothing_crosses_a_wire_whose_link_is_down() {
         lan.passes(1);
         assert_eq!((a.sent(), b.take().len()), (1, usize::from(is_up)), "{port} {is_up}");
     }
-    assert_eq!(lan.only_dropped(from, DropReason::LinkDown), 2);
+    assert_eq!(lan.only_dropped(from, DropReason::CarrierDown), 2);
 }

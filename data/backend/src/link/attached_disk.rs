@@ -1,6 +1,6 @@
 //! One remote disk of a client's link: its attachment, and what is under way of it.
 //!
-//! A request is one or more *parts*, each a slot of the attachment. A part whose queue has left is an *orphan*: its
+//! A request is one or more *chunks*, each a slot of the attachment. A chunk whose queue has left is an *orphan*: its
 //! slot waits for its end, and nobody is told. Not the protocol (`remote`). Called by `client`.
 
 use remote::client::{AttachSpec, Event, Finished, Over, Standing};
@@ -23,7 +23,7 @@ pub(super) enum State {
 
 /// What is under way in one slot.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
+pub(super) struct Chunk {
     /// Whose queue; 0: nobody's any more.
     pub(super) user: u32,
     tag: Tag,
@@ -31,8 +31,8 @@ pub(super) struct Part {
     pub(super) skip: u64,
 }
 
-const NOTHING: Part =
-    Part { user: 0, tag: Tag { queue: u16::MAX, slot: u16::MAX, generation: u32::MAX }, skip: 0 };
+const NOTHING: Chunk =
+    Chunk { user: 0, tag: Tag { queue: u16::MAX, slot: u16::MAX, generation: u32::MAX }, skip: 0 };
 
 /// What control is to hear of a disk, the newest of it, one word at a time: so an IOhost that has news without end fills
 /// nothing.
@@ -74,7 +74,7 @@ impl Words {
 
 /// The disk.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct AttachedDisk {
     pub(super) spec: AttachSpec,
     /// The client's number of it, while there is one.
     pub(super) attachment: Option<u16>,
@@ -83,7 +83,7 @@ pub(super) struct Seat {
     pub(super) is_bound: bool,
     /// Nothing of its attachment can be executed any more.
     pub(super) is_over: bool,
-    parts: Box<[Part]>,
+    chunks: Box<[Chunk]>,
     free: Vec<u16>,
     orphans: usize,
     /// Bytes of writes that were begun and have not ended.
@@ -98,15 +98,15 @@ pub(super) struct Seat {
     pub(super) accepts: bool,
 }
 
-impl Seat {
-    pub(super) fn new(spec: AttachSpec, state: State) -> Seat {
-        Seat {
+impl AttachedDisk {
+    pub(super) fn new(spec: AttachSpec, state: State) -> AttachedDisk {
+        AttachedDisk {
             spec,
             attachment: None,
             state,
             is_bound: false,
             is_over: false,
-            parts: vec![NOTHING; usize::from(spec.requests_max())].into(),
+            chunks: vec![NOTHING; usize::from(spec.requests_max())].into(),
             free: (0..spec.requests_max()).rev().collect(),
             orphans: 0,
             promised: 0,
@@ -117,7 +117,7 @@ impl Seat {
         }
     }
 
-    /// Whether a part may be submitted, or would be refused at once. Not before control says so; and not beside orphans: a write among them may still
+    /// Whether a chunk may be submitted, or would be refused at once. Not before control says so; and not beside orphans: a write among them may still
     /// be executed, after whatever is done once more or comes later.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
@@ -139,40 +139,40 @@ impl Seat {
 
     /// Whether nothing is under way.
     pub(super) fn is_idle(&self) -> bool {
-        self.free.len() == self.parts.len()
+        self.free.len() == self.chunks.len()
     }
 
-    /// A place for a part, by which [`Finished::tag`] names it.
+    /// A place for a chunk, by which [`Finished::tag`] names it.
     pub(super) fn begin(&mut self, user: u32, tag: Tag, skip: u64) -> Option<u64> {
         let at = self.free.pop()?;
-        *self.parts.get_mut(usize::from(at))? = Part { user, tag, skip };
+        *self.chunks.get_mut(usize::from(at))? = Chunk { user, tag, skip };
         Some(at.into())
     }
 
     /// It was not submitted after all, or its slot is given back.
     pub(super) fn end(&mut self, at: u64) {
-        let Some(part) = self.parts.get_mut(at as usize) else { return };
-        if part.user == 0 {
+        let Some(chunk) = self.chunks.get_mut(at as usize) else { return };
+        if chunk.user == 0 {
             self.orphans = self.orphans.saturating_sub(1);
         }
-        *part = NOTHING;
+        *chunk = NOTHING;
         self.free.push(at as u16);
     }
 
-    pub(super) fn part(&self, finished: &Finished) -> Option<Part> {
-        self.parts.get(usize::try_from(finished.tag).ok()?).copied()
+    pub(super) fn chunk(&self, finished: &Finished) -> Option<Chunk> {
+        self.chunks.get(usize::try_from(finished.tag).ok()?).copied()
     }
 
-    /// Whose request a part is of, if it is still somebody's.
+    /// Whose request a chunk is of, if it is still somebody's.
     pub(super) fn tag(&self, finished: &Finished) -> Option<Tag> {
-        self.part(finished).filter(|part| part.user != 0).map(|part| part.tag)
+        self.chunk(finished).filter(|chunk| chunk.user != 0).map(|chunk| chunk.tag)
     }
 
     /// Makes orphans of all that this user has under way: how many.
     pub(super) fn leave(&mut self, user: u32) -> usize {
         let mut count = 0;
-        for part in self.parts.iter_mut().filter(|part| part.user == user) {
-            part.user = 0;
+        for chunk in self.chunks.iter_mut().filter(|chunk| chunk.user == user) {
+            chunk.user = 0;
             count += 1;
         }
         self.orphans += count;
