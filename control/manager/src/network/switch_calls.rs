@@ -13,9 +13,6 @@ use crate::state::StateFile;
 use super::mac_queries::Found;
 use super::{Around, Network};
 
-/// Addresses that a table may hold beyond those that are learned: of the NICs themselves.
-const MACS_OF_PORTS: usize = switch::PORTS_MAX as usize;
-
 /// Operators' calls of switches, and what they concern.
 pub(crate) struct SwitchCalls<'a> {
     pub(crate) network: &'a mut Network,
@@ -35,8 +32,7 @@ impl SwitchCalls<'_> {
         let Some(switch) = self.network.switch(id) else {
             return reply.answer(Err(ApiError::no_such_switch(id)));
         };
-        let (bridge, macs_max) = (switch.bridge(), switch.plan().macs_max);
-        let (room, now) = (usize::from(macs_max) + MACS_OF_PORTS, self.around.turn.tick());
+        let (bridge, room, now) = (switch.bridge(), switch.table_max(), self.around.turn.tick());
         self.network.queries.ask(bridge, room, reply, (self.around.cores, now));
     }
 

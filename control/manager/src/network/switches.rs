@@ -18,6 +18,9 @@ use super::place::Place;
 /// Nanoseconds in a second.
 const SECOND_NS: u64 = 1_000_000_000;
 
+/// Addresses that a table may hold beyond those that are learned: of the NICs themselves.
+const MACS_OF_PORTS: usize = PORTS_MAX as usize;
+
 /// What is at a port of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
@@ -67,6 +70,11 @@ impl Switch {
 
     pub(crate) fn set_plan(&mut self, plan: &SwitchPlan) {
         self.plan.clone_from(plan);
+    }
+
+    /// Addresses that a sidecore may know of it at most.
+    pub(crate) fn table_max(&self) -> usize {
+        usize::from(self.plan.macs_max) + MACS_OF_PORTS
     }
 
     pub(crate) fn bridge(&self) -> BridgeId {
