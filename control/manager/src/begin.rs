@@ -16,15 +16,17 @@ use tracing::{debug, error, info, warn};
 use vcpu_tracker::{Tracker, Unavailable};
 
 use crate::api::{self, Entrance, Server};
-use crate::bonds::Bonds;
 use crate::bounds::Bounds;
 use crate::calls::waiting::Waiting;
 use crate::clock::now;
 use crate::devices::Devices;
-use crate::failures;
+use crate::devices::kind::DevicePlan;
+use crate::disk::bonds::Bonds;
+use crate::disk::looks;
+use crate::disk::unsynced::Unsynced;
+use crate::disk::watch::Watch;
+use crate::front_ends::idle;
 use crate::guests::Guests;
-use crate::idle_peers;
-use crate::kind::DevicePlan;
 use crate::manager::{End, INBOX_INTERVAL, Manager};
 use crate::network::Network;
 use crate::opening::open::{open_shut, take_in};
@@ -40,13 +42,11 @@ use crate::sidecores::moves::Moves;
 use crate::sidecores::{self, Cores};
 use crate::state::{self, StateFile};
 use crate::turn::Turn;
-use crate::unsynced::Unsynced;
 use crate::upgrade::error::TakeBackError;
 use crate::upgrade::estate::Estate;
 use crate::upgrade::guard;
 use crate::upgrade::launcher::Launcher;
 use crate::upgrade::{Heir, Succession};
-use crate::watch::Watch;
 
 mod error;
 
@@ -156,8 +156,8 @@ pub(crate) fn begin(
         waiting: Waiting::default(),
         moves: Moves::default(),
         bounds,
-        idle_peers: idle_peers::Looks::from(now),
-        failures: failures::Looks::from(now),
+        idle_peers: idle::Looks::from(now),
+        failures: looks::Looks::from(now),
         plan: Plan { disks: Vec::new(), switches: Vec::new(), nics: Vec::new(), ..plan.clone() },
     };
     let manager = Manager {

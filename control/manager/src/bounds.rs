@@ -9,6 +9,8 @@
 //! Not here: how addresses are counted (`address_space`), which are for all; slots and tables of a queue (`sidecore`), whose
 //! size is fixed. Called by `begin`, `check`, `shut`, `connections`, `front_end` and `upgrade`.
 
+pub(crate) mod address_space;
+
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -18,17 +20,14 @@ use config::api::{BoundView, BoundsView};
 use config::{HostPlan, Source};
 use rustix::process::{Resource, getrlimit};
 
-use crate::address_space::AddressSpace;
+use crate::devices::kind::DevicePlan;
+use crate::devices::lent::{MESSAGE_DESCRIPTORS, Waiting};
 use crate::guests::dialogue::DIALOGUES_MAX;
-use crate::kind::DevicePlan;
-use crate::lent::Waiting;
 use crate::sockets;
+use address_space::AddressSpace;
 
 /// A front-end's own: its socket, the channel to it, the dirty log.
 const CONNECTION_DESCRIPTORS: u64 = 3;
-/// With one message. One may bring 32: those of a table of memory are kept, and counted so beforehand; others
-/// are extra.
-pub(crate) const MESSAGE_DESCRIPTORS: u64 = 1;
 /// Kept for a process that takes over: of so many regions, and the in-flight record. QEMU has two regions, and
 /// one for each DIMM.
 const KEPT_REGIONS: u64 = 4;

@@ -6,7 +6,7 @@ use config::api::Answer;
 use control::mode::Mode;
 
 use crate::calls::removal::remove_device;
-use crate::follow::Taken;
+use crate::disk::locks::Taken;
 use crate::remote::Remote;
 use crate::remote::around::{Around, Next};
 use crate::rooms::Rooms;

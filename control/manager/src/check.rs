@@ -10,10 +10,10 @@ use config::api::BoundsView;
 use config::plan::{DiskPlan, LinkPlan};
 use config::{HostPlan, Origin, Plan, Source};
 
-use crate::bonds::{Bonds, Vetting};
 use crate::bounds::{Bounds, BoundsError};
-use crate::images::{self, ImageError};
-use crate::kind::DevicePlan;
+use crate::devices::kind::DevicePlan;
+use crate::disk::bonds::{Bonds, Vetting};
+use crate::disk::images::{self, ImageError};
 use crate::opening::openers::check_image;
 use crate::remote::error::LinkKeyError;
 use crate::remote::party;

@@ -1,5 +1,17 @@
 //! The devices that are open, by number.
 
+pub(crate) mod beginning;
+pub(crate) mod connection;
+pub(crate) mod device;
+pub(crate) mod frame_socket;
+pub(crate) mod front_end;
+pub(crate) mod kind;
+pub(crate) mod lent;
+pub(crate) mod log_rate;
+pub(crate) mod metered;
+pub(crate) mod queue;
+pub(crate) mod start;
+
 use std::collections::BTreeMap;
 use std::collections::btree_map::{Iter, IterMut, Keys, Values, ValuesMut};
 use std::time::Instant;
@@ -10,15 +22,15 @@ use tracing::warn;
 
 use sidecore::Command;
 
-use crate::bonds::{Bonds, unkept};
 use crate::defects::found;
-use crate::device::Device;
+use crate::devices::device::Device;
+use crate::devices::queue::Queue;
 use crate::disk::DiskParts;
-use crate::image::Image;
-use crate::images::FileId;
+use crate::disk::bonds::{Bonds, unkept};
+use crate::disk::image::Image;
+use crate::disk::images::FileId;
 use crate::network::nic::NicParts;
 use crate::opening::not_open::NotOpen;
-use crate::queue::Queue;
 use crate::sidecores::Cores;
 use crate::turn::Turn;
 

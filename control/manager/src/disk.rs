@@ -3,6 +3,17 @@
 //! Not here: its socket, front-ends and queues (`device`). Called by `shut`, which opens it, and by
 //! whoever asks a device what it is.
 
+pub(crate) mod bonds;
+pub(crate) mod failures;
+pub(crate) mod image;
+pub(crate) mod images;
+pub(crate) mod locks;
+pub(crate) mod looks;
+pub(crate) mod stalls;
+pub(crate) mod stand;
+pub(crate) mod unsynced;
+pub(crate) mod watch;
+
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,19 +22,15 @@ use backend::{Astray, Disk, Handles, Inherited};
 use config::plan::DiskPlan;
 use device::blk::{Limits, Live, Shape, Topology};
 
-use crate::bonds::vmm::Vmm;
-use crate::bonds::{Bond, Bonds, Vetting};
-use crate::device::Connection;
-use crate::failures::Failures;
-use crate::follow::Stand;
-use crate::image::{Found, ImageRefused, Verdict};
-use crate::images::{self, FileId, source_of};
+use crate::disk::bonds::{Bond, Bonds, Vetting};
+use crate::disk::failures::Failures;
+use crate::disk::image::{Found, ImageRefused, Verdict};
+use crate::disk::images::{FileId, source_of};
+use crate::disk::stalls::Said;
+use crate::disk::stand::Stand;
 use crate::opening::not_open::NotOpen;
 use crate::opening::openers::{Opened, Openers, Outcome, Patience, Purpose};
-use crate::queue::Queue;
 use crate::remote::parts::RemoteParts;
-use crate::stalls::Said;
-use crate::start;
 
 /// Image that does not serve a disk as its plan has it.
 #[derive(Debug, thiserror::Error)]
@@ -261,27 +268,24 @@ impl DiskParts {
         Ok(disk)
     }
 
-    /// Whether a ring of front-end `connection`, whose number is `number`, may be served.
+    /// Whether a ring of front-end `connection` may be served. `was_running`: its driver was served before, and not as
+    /// this device; `comes_back`: it is the guest that was served last.
     ///
     /// A guest whose driver was running is served from its own image alone. It must not be handed the
     /// zeroes of a disk that was empty when it was opened (a RAM disk, an image that was missing), nor
     /// another image, through no ring, until it starts anew.
     pub(crate) fn admits(
         &self,
-        queues: &[Queue],
-        number: u32,
-        connection: &Connection,
+        connection: u32,
+        was_running: bool,
+        comes_back: impl FnOnce(&Bond) -> bool,
     ) -> Admission {
-        let was_running = was_running(queues, connection);
-        let verdict = self.bond.judge(&self.plan.id, number, was_running);
+        let verdict = self.bond.judge(&self.plan.id, connection, was_running);
         let is_lost = self.was_empty && was_running;
         // Who starts anew is to have what the path names: what is open may have no name any more, and be another's. That
         // it does is not for its guest to say, whose rings are what it writes.
         let is_astray = self.astray == Some(Astray::Replaced);
-        let vmm = || Vmm::of(connection.frames.socket());
-        let comes_back =
-            || is_running(queues.len() as u16, connection) && self.bond.has_served_to(vmm);
-        if is_astray && !self.bond.has_served(number) && !comes_back() {
+        if is_astray && !self.bond.has_served(connection) && !comes_back(&self.bond) {
             return Admission::Other(self.names_another());
         }
         match verdict {
@@ -308,26 +312,6 @@ impl DiskParts {
             Some(path) => ImageRefused::WasEmpty { path: path.to_string() },
         }
     }
-}
-
-/// Whether some ring of a front-end, enabled or not, was served before, and not as this device: its driver
-/// counts on what it wrote.
-fn was_running(queues: &[Queue], connection: &Connection) -> bool {
-    queues
-        .iter()
-        .enumerate()
-        .any(|(index, queue)| !queue.was_attached() && was_used(connection, index))
-}
-
-/// Whether some ring was served before, be it as this device.
-pub(crate) fn is_running(rings: u16, connection: &Connection) -> bool {
-    (0..rings).any(|index| was_used(connection, index.into()))
-}
-
-fn was_used(connection: &Connection, index: usize) -> bool {
-    let features = connection.session.features();
-    let facts = connection.session.set_up(index as u16);
-    facts.is_some_and(|facts| start::was_used(&facts, features, &connection.front_end))
 }
 
 /// Whether its locks follow its rings. Readers keep no reader out, so theirs need not.

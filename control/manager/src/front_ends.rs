@@ -4,6 +4,7 @@
 //! queues stay with their sidecores until they are back (`queue`). Not here: what one front-end has lent
 //! (`front_end`), and what it is (`device::Connection`). Called by `manager`, and by whoever ends a front-end.
 
+pub(crate) mod idle;
 mod messages;
 
 use std::os::fd::OwnedFd;
@@ -17,14 +18,14 @@ use sidecore::{QueueKey, Served, ServedSpec};
 use tracing::{info, warn};
 use vhost_user::Scope;
 
-use crate::bonds::Bonds;
 use crate::bounds::Bounds;
 use crate::defects::{found, late};
-use crate::device::{CONNECTIONS_MAX, Connection};
 use crate::devices::Devices;
-use crate::lent::Lent;
+use crate::devices::connection::{CONNECTIONS_MAX, Connection};
+use crate::devices::lent::Lent;
+use crate::devices::queue::{Back, Owner, Queue};
+use crate::disk::bonds::Bonds;
 use crate::poll::{Poll, Token};
-use crate::queue::{Back, Owner, Queue};
 use crate::sidecores::Cores;
 use crate::sockets;
 use crate::turn::Turn;

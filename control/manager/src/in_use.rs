@@ -6,8 +6,8 @@
 use config::api::{ApiError, ErrorKind};
 use control::reload::Guest;
 
-use crate::device::Device;
 use crate::devices::Devices;
+use crate::devices::device::Device;
 use crate::remote::Remote;
 
 /// What takes a device from a guest all the same.

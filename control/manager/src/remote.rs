@@ -17,8 +17,8 @@ use sidecore::{FromLink, Link, ToClient};
 use tracing::info;
 
 use crate::defects::{found, late};
-use crate::device::Device;
 use crate::devices::Devices;
+use crate::devices::device::Device;
 use crate::poll::Token;
 use crate::sidecores::Cores;
 

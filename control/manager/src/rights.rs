@@ -8,7 +8,7 @@ pub(crate) mod given;
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use config::api::{ApiError, ErrorKind};
@@ -20,9 +20,6 @@ use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, bind};
 use rustix::process::{getegid, geteuid, getgroups, umask};
 use rustix::thread::{CapabilitySet, capabilities};
-
-use crate::kind::Facts;
-use crate::sockets;
 
 /// Bits of a mode that this is about.
 const MODE_BITS: u32 = 0o7777;
@@ -314,17 +311,6 @@ impl Rights {
 pub(crate) fn check_at(written: &SocketRights, path: Option<&String>) -> Result<(), RightsError> {
     let rights = Rights::of(written)?;
     path.map_or(Ok(()), |path| rights.check_place(Path::new(path)))
-}
-
-/// Gives a socket that listens to those who may open it from now on. Who could before, and has connected and not been
-/// accepted, is sent away: what is served here now is another device.
-///
-/// # Errors
-/// [`RightsError`].
-pub(crate) fn hand_on(listener: &OwnedFd, facts: &Facts) -> Result<(), RightsError> {
-    Rights::of(&facts.rights)?.put(Path::new(&facts.socket))?;
-    sockets::send_away(listener);
-    Ok(())
 }
 
 /// What an operator is told who asks for rights that cannot be given.

@@ -10,19 +10,21 @@ use control::mode::Mode;
 use sidecore::{MoveId, QueueKey, Stay};
 
 use crate::begin::Options;
-use crate::bonds::Bonds;
-use crate::bonds::Images;
 use crate::bounds::Bounds;
 use crate::calls::waiting::Waiting;
 use crate::defects::{found, late};
 use crate::devices::Devices;
-use crate::failures;
-use crate::follow::Locks;
+use crate::devices::kind::{DevicePlan, Facts};
+use crate::disk::bonds::Bonds;
+use crate::disk::bonds::Images;
+use crate::disk::images::waits_of;
+use crate::disk::locks::Locks;
+use crate::disk::looks;
+use crate::disk::unsynced::Unsynced;
+use crate::disk::watch::Watch;
 use crate::front_ends::FrontEnds;
+use crate::front_ends::idle;
 use crate::guests::{self, Guests};
-use crate::idle_peers;
-use crate::images::waits_of;
-use crate::kind::{DevicePlan, Facts};
 use crate::network::nic_calls::NicCalls;
 use crate::network::nic_views::NicViews;
 use crate::network::switch_calls::SwitchCalls;
@@ -37,14 +39,11 @@ use crate::service::{Groups, Services};
 use crate::sidecores::Cores;
 use crate::sidecores::balance::{self, Relief};
 use crate::sidecores::moves::{self, Moves};
-use crate::stalls;
 use crate::state::StateFile;
 use crate::turn::Turn;
-use crate::unsynced::Unsynced;
 use crate::upgrade::adopt::Adopting;
 use crate::upgrade::bequest::Bequest;
 use crate::upgrade::estate::Estate;
-use crate::watch::Watch;
 
 pub(crate) struct Rooms {
     pub(crate) turn: Turn,
@@ -74,9 +73,9 @@ pub(crate) struct Rooms {
     /// What a predecessor serves, until this process does.
     pub(crate) estate: Option<Estate>,
     /// Front-ends that have not come to a request.
-    pub(crate) idle_peers: idle_peers::Looks,
+    pub(crate) idle_peers: idle::Looks,
     /// Disks whose guests may have been given errors.
-    pub(crate) failures: failures::Looks,
+    pub(crate) failures: looks::Looks,
     /// Which of their vCPUs run.
     pub(crate) guests: Guests,
 }
@@ -211,7 +210,7 @@ impl Rooms {
     pub(crate) fn say_stalls(&mut self, number: u32) {
         // The sidecore that had it then may be heard after the one that it has moved to, and has gone home from.
         match self.devices.get_mut(number) {
-            Some(device) => stalls::say(device, self.turn.now()),
+            Some(device) => device.say_stalls(self.turn.now()),
             None => late("device"),
         }
     }

@@ -32,7 +32,7 @@ use sidecore::{Command, Event, Handle, SidecoreSpec, build_road, nanos_of};
 use tracing::info;
 
 use crate::defects::{Defects, found};
-use crate::queue::{Found, part};
+use crate::devices::queue::{Found, part};
 use crate::sidecores::loads::Loads;
 #[cfg(feature = "simulated")]
 use crate::simulated::launch;

@@ -10,7 +10,7 @@ use config::plan::DiskPlan;
 use config::{Change, Size};
 
 use crate::devices::Devices;
-use crate::images::{self, source_of};
+use crate::disk::images::{self, source_of};
 use crate::in_use::{INSIST, InUse};
 use crate::opening::openers::Openers;
 use crate::remote::Remote;

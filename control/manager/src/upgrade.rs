@@ -124,7 +124,7 @@ pub fn take_packets<'a>(packets: impl Iterator<Item = (&'a [u8], usize)>) -> usi
         estate
             .devices
             .values()
-            .all(|device| device.connections.len() <= crate::device::CONNECTIONS_MAX)
+            .all(|device| device.connections.len() <= crate::devices::connection::CONNECTIONS_MAX)
     );
     assert!(
         estate

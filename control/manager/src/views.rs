@@ -11,13 +11,14 @@ use schedule::Use;
 use sidecore::{QueueSnapshot, SidecoreSnapshot};
 use virtqueue::Format;
 
-use crate::device::{Connection, Device};
+use crate::devices::connection::Connection;
+use crate::devices::device::Device;
+use crate::devices::queue::Queue;
 use crate::disk::DiskParts;
+use crate::disk::stalls::Stall;
 use crate::opening::shut::Shut;
-use crate::queue::Queue;
 use crate::remote::parts::RemoteParts;
 use crate::sidecores::Cores;
-use crate::stalls::Stall;
 
 /// How long the requests in flight may take to end before that is shown as a problem.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -160,7 +161,7 @@ fn state_of(device: &Device, now: Instant) -> DiskState {
         DiskState::Failed
     } else if waits_for(device, now).is_some() {
         DiskState::Waiting
-    } else if let Some(stall) = Stall::of(device) {
+    } else if let Some(stall) = Stall::of(&device.queues) {
         match stall {
             Stall::Full(_) => DiskState::NoSpace,
             Stall::Failed(_) => DiskState::Failing,
@@ -210,10 +211,10 @@ pub(crate) fn problem_of(device: &Device, now: Instant) -> Option<String> {
         || device.problem.clone().or_else(in_part).or_else(|| device.unanswered.clone());
     let waits = waits_for(device, now);
     let astray = device.kind.disk().and_then(DiskParts::astray_text);
-    let stalled = || Some(Stall::of(device)?.problem(&device.kind.disk()?.plan));
+    let stalled = || Some(Stall::of(&device.queues)?.problem(&device.kind.disk()?.plan));
     let unkept = || {
         let why = device.kind.disk()?.bond.unkept_why()?;
-        Some(format!("that its guest is on this image {}", crate::bonds::unkept(why)))
+        Some(format!("that its guest is on this image {}", crate::disk::bonds::unkept(why)))
     };
     let more =
         || stalled().or(astray).or_else(unkept).or_else(of_device).or_else(|| device.idle_peer());

@@ -13,8 +13,8 @@ use tracing::{info, warn};
 
 use super::{Answered, UNDONE, UNTIL_RESTART, check_origin, not_kept, removal, shown};
 use crate::api::Reply;
+use crate::devices::kind::DevicePlan;
 use crate::disk::DiskParts;
-use crate::kind::DevicePlan;
 use crate::opening::not_open::{NotOpen, refused_with};
 use crate::opening::open::{self, Socket};
 use crate::opening::shut::Shut;

@@ -9,8 +9,8 @@ use switch::DropReason;
 use tracing::info;
 
 use crate::calls::{Answered, UNDONE, check_origin, not_kept};
-use crate::device::Device;
-use crate::kind::Kind;
+use crate::devices::device::Device;
+use crate::devices::kind::Kind;
 use crate::rooms::Rooms;
 
 /// Answers a call about groups.

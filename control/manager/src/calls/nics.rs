@@ -12,8 +12,8 @@ use tracing::info;
 
 use super::{Answered, UNDONE, not_kept, removal};
 use crate::api::Reply;
-use crate::device::Device;
-use crate::kind::DevicePlan;
+use crate::devices::device::Device;
+use crate::devices::kind::DevicePlan;
 use crate::network::Network;
 use crate::network::host_ports::{Guest, HostPorts};
 use crate::network::travel::Begun;

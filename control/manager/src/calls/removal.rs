@@ -11,7 +11,7 @@ use super::resizing::{self, Undone};
 use super::{UNDONE, not_kept, shown};
 use crate::api::Reply;
 use crate::defects::{found, late};
-use crate::kind::Kind;
+use crate::devices::kind::Kind;
 use crate::rooms::Rooms;
 
 /// An operator removes a device, which may be open or not.

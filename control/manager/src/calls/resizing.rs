@@ -16,7 +16,7 @@ use super::{Answered, UNTIL_RESTART, not_kept, shown};
 use crate::api::Reply;
 use crate::defects::found;
 use crate::devices::Devices;
-use crate::images::source_of;
+use crate::disk::images::source_of;
 use crate::opening::not_open::NotOpen;
 use crate::opening::openers::Patience;
 use crate::rooms::Rooms;

@@ -5,8 +5,8 @@ use config::plan::DiskPlan;
 use sidecore::Handle;
 
 use super::Answered;
-use crate::device::Device;
-use crate::kind::Kind;
+use crate::devices::device::Device;
+use crate::devices::kind::Kind;
 use crate::rooms::Rooms;
 use crate::views;
 

@@ -9,15 +9,15 @@ use tracing::warn;
 use vhost_user::{Frame, Refused, Reject, Scope};
 
 use super::FrontEnds;
-use crate::bounds::MESSAGE_DESCRIPTORS;
 use crate::defects::{found, late};
-use crate::device::{Connection, Device, Held};
-use crate::frame_socket::Incoming;
-use crate::front_end::FrontEndError;
-use crate::lent::Lent;
+use crate::devices::connection::{Connection, Held};
+use crate::devices::device::Device;
+use crate::devices::frame_socket::Incoming;
+use crate::devices::front_end::FrontEndError;
+use crate::devices::lent::{Lent, MESSAGE_DESCRIPTORS};
+use crate::devices::queue::{Owner, Queue};
 use crate::network::announce::announce;
 use crate::poll::Token;
-use crate::queue::{Owner, Queue};
 
 /// Messages of one front-end in one turn of the loop.
 const MESSAGES_PER_TURN: usize = 32;

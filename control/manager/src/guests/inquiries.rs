@@ -15,9 +15,9 @@ use rustix::io::Errno;
 use vcpu_tracker::vcpus::Vcpu;
 
 use crate::defects::{found, late};
+use crate::devices::lent::{Closer, Lent};
 use crate::guests::dialogue::{DIALOGUES_MAX, Dialogue, QmpError};
 use crate::guests::{Around, qmp_of};
-use crate::lent::{Closer, Lent};
 use crate::poll::{Poll, Token};
 use crate::sockets::{self, Received};
 use crate::turn::Turn;

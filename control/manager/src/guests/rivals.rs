@@ -11,7 +11,7 @@ use std::fs;
 use runstate::{Activity, Row, Table};
 use schedule::LOAD_FULL;
 
-use crate::queue::part;
+use crate::devices::queue::part;
 
 /// From that part of the time on, thousandths, a guest is told of: of what the sidecore lost, and of what the guest had.
 const SAID_FROM: u32 = 50;

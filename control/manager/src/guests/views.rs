@@ -10,7 +10,7 @@ use runstate::{Activity, Row, State};
 use vcpu_tracker::vcpus::Vcpu;
 
 use crate::clock::machine_ns;
-use crate::device::Device;
+use crate::devices::device::Device;
 use crate::guests::Guests;
 use crate::network::nic::NicParts;
 

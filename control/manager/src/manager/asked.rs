@@ -11,7 +11,7 @@ use super::Manager;
 use crate::api::Request;
 use crate::calls::{answer, disks, overdue, shown};
 use crate::defects::found;
-use crate::device::Device;
+use crate::devices::device::Device;
 use crate::poll::Token;
 use crate::remote::Remote;
 use crate::upgrade::error::UpgradeError;

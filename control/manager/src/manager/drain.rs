@@ -12,7 +12,7 @@ use schedule::Nanos;
 use sidecore::{Handle, nanos_of};
 
 use super::Manager;
-use crate::device::Device;
+use crate::devices::device::Device;
 use crate::rooms::Rooms;
 use crate::upgrade::error::DrainError;
 use crate::upgrade::timespec;
@@ -216,13 +216,13 @@ mod tests {
     use cpus::HostCpus;
 
     use super::*;
-    use crate::bonds::Bonds;
     use crate::clock::now;
+    use crate::devices::kind::{Facts, Kind};
+    use crate::devices::queue::{Owner, Place};
     use crate::disk::DiskParts;
-    use crate::kind::{Facts, Kind};
+    use crate::disk::bonds::Bonds;
     use crate::network::nic::NicParts;
     use crate::opening::openers::{Openers, Patience};
-    use crate::queue::{Owner, Place};
 
     /// Three disks and a NIC, each with two queues that a sidecore has.
     fn devices() -> Vec<Device> {

@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use tracing::warn;
 
-use crate::device::Device;
+use crate::devices::device::Device;
+use crate::devices::start;
 use crate::sidecores::Cores;
-use crate::start;
 use crate::turn::Turn;
 
 use super::arrival::Arrival;

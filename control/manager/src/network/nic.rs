@@ -14,7 +14,7 @@ use schedule::Nanos;
 use sidecore::{Command, Lanes, MoveId, PortCounters, PortSpec};
 use switch::{Rules, Spoof};
 
-use crate::queue::{Daemon, Move};
+use crate::devices::queue::{Daemon, Move};
 use crate::sidecores::Cores;
 
 use super::arrival::Arrival;

@@ -10,7 +10,7 @@ use tracing::info;
 
 use crate::calls::{UNDONE, UNTIL_RESTART, check_origin, not_kept};
 use crate::defects::found;
-use crate::kind::{DevicePlan, Facts, Kind};
+use crate::devices::kind::{DevicePlan, Facts, Kind};
 use crate::opening::shut::ShutDevices;
 use crate::rights::{Rights, given, refused_rights};
 use crate::service::{Groups, Services};

@@ -12,11 +12,11 @@ use config::spec::Via;
 use sidecore::QueueSnapshot;
 
 use crate::calls::Answered;
-use crate::device::Device;
 use crate::devices::Devices;
+use crate::devices::device::Device;
+use crate::devices::queue::Queue;
 use crate::guests::Guests;
 use crate::opening::shut::{Shut, ShutDevices};
-use crate::queue::Queue;
 use crate::remote::Remote;
 use crate::views;
 

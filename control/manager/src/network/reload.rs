@@ -7,7 +7,7 @@ use config::api::{ApiError, ErrorKind};
 use config::plan::HostPlan;
 use tracing::warn;
 
-use crate::device::Device;
+use crate::devices::device::Device;
 
 use super::Network;
 use super::host_ports::{Guest, HostPorts};

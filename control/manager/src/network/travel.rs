@@ -13,7 +13,7 @@ use sidecore::{Command, MoveId, Stay, nanos_of, relocation};
 use tracing::{debug, info};
 
 use crate::defects::found;
-use crate::queue::Move;
+use crate::devices::queue::Move;
 use crate::sidecores::moves::{Moves, NotMoved};
 use crate::sidecores::wishes::check_sidecore;
 

@@ -22,8 +22,8 @@ use sidecore::{
 use switch::Rules;
 use tracing::warn;
 
+use crate::devices::start::policy_of;
 use crate::sidecores::Cores;
-use crate::start::policy_of;
 
 use super::host_ports::{Guest, HostPorts, TapQueue};
 use super::place::{Place, vlan_of};

@@ -19,9 +19,9 @@ use confine::Kind;
 use names::Medium;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::bonds::{Bonds, Vetting};
 use crate::clock::now;
-use crate::images::source_of;
+use crate::disk::bonds::{Bonds, Vetting};
+use crate::disk::images::source_of;
 use crate::opening::not_open::{NotOpen, NotYet};
 use crate::threads::{self, Thread};
 use closings::Closings;

@@ -12,8 +12,8 @@ use config::{Change, HostPlan, Plan};
 
 use crate::check;
 use crate::devices::Devices;
-use crate::images::FileId;
-use crate::kind::DevicePlan;
+use crate::devices::kind::DevicePlan;
+use crate::disk::images::FileId;
 use crate::opening::not_open::NotOpen;
 use crate::opening::openers::Lies;
 use crate::rooms::Rooms;

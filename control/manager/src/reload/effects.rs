@@ -11,8 +11,8 @@ use config::plan::{HostPlan, LinkPlan, NicPeer, NullPlan};
 use config::{Change, Plan, Source};
 use control::reload::{Does, loses};
 
+use crate::devices::kind::DevicePlan;
 use crate::in_use::InUse;
-use crate::kind::DevicePlan;
 use crate::sizes::Beyond;
 use crate::upgrade::made_of;
 

@@ -17,15 +17,16 @@ use super::additions::{Going, going, refusal};
 use super::late::Late;
 use super::wanted::Wanted;
 use crate::bounds::Claim;
-use crate::device::Device;
 use crate::devices::Devices;
+use crate::devices::device::Device;
+use crate::devices::kind::DevicePlan;
 use crate::in_use::InUse;
-use crate::kind::DevicePlan;
 use crate::network::reload::Hosts;
 use crate::opening::not_open::NotOpen;
 use crate::opening::open::{Socket, is_same_image};
 use crate::poll::Poll;
-use crate::rights::{self, Rights};
+use crate::rights::Rights;
+use crate::rights::given;
 use crate::rooms::Rooms;
 use crate::sockets;
 
@@ -200,7 +201,7 @@ impl Prepared {
             let has_others = old.facts.rights != facts.rights;
             let Some(listener) = old.take_listener() else { continue };
             poll.remove(&listener);
-            let given = if has_others { rights::hand_on(&listener, facts) } else { Ok(()) };
+            let given = if has_others { given::hand_on(&listener, facts) } else { Ok(()) };
             match given {
                 Ok(()) => device.listen_at(listener),
                 // It is tried once more when the device listens, and is shown then.

@@ -6,16 +6,16 @@ use backend::link::LinkKey;
 use config::Plan;
 
 use super::export::Had;
-use crate::bonds::Bonds;
 use crate::defects::found;
-use crate::device::Device;
 use crate::devices::Devices;
-use crate::image::Image;
+use crate::devices::device::Device;
+use crate::disk::bonds::Bonds;
+use crate::disk::image::Image;
+use crate::disk::unsynced::Unsynced;
 use crate::network::Network;
 use crate::poll::Poll;
 use crate::sidecores::Cores;
 use crate::turn::Turn;
-use crate::unsynced::Unsynced;
 
 /// The rooms that lie below links.
 pub(crate) struct Around<'a> {

@@ -17,7 +17,7 @@ use super::client::Client;
 use super::parts::RemoteParts;
 use super::using::{Asked, NO_DISK};
 use crate::defects::{found, late};
-use crate::disk::{self, DiskParts};
+use crate::disk::DiskParts;
 use crate::opening::not_open::NotOpen;
 
 /// Outstanding parts of requests of one disk.
@@ -74,7 +74,7 @@ impl Client<'_, '_> {
         let (turn, devices) = (&mut *self.around.turn, &mut *self.around.devices);
         let its = found!(turn.defects, devices.get_mut(device), "device that is settled");
         let runner = its.runner.and_then(|runner| its.connections.get(&runner));
-        let is_running = runner.is_some_and(|one| disk::is_running(its.facts.rings, one));
+        let is_running = runner.is_some_and(|one| one.is_running(its.facts.rings));
         let parts = found!(turn.defects, its.kind.disk_mut(), "disk that is asked for");
         let whose = RemoteParts::whose(&parts.plan);
         let whose = found!(turn.defects, whose, "IOhost of a disk that is asked for");

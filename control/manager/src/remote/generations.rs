@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use config::plan::DiskPlan;
 use names::{ImageKind, Kept};
 
-use crate::images;
+use crate::disk::images;
 
 /// Digits of the largest number, and an end of line: always so many bytes, so that one write replaces another.
 const FILE_BYTES: usize = 21;

@@ -25,12 +25,12 @@ use super::export::{Export, Had, Held, Syncing};
 use super::features::Features;
 use super::host::Host;
 use crate::defects::{found, late};
-use crate::device::Device;
+use crate::devices::device::Device;
+use crate::devices::metered::Flow;
+use crate::devices::queue::{Owner, Place};
+use crate::devices::start::policy_of;
 use crate::disk::DiskParts;
 use crate::poll::Token;
-use crate::queue::{Owner, Place};
-use crate::service::Flow;
-use crate::start::policy_of;
 
 const NO_EXPORT: ExportError = ExportError::Missing("export of that number");
 

@@ -19,7 +19,7 @@ use super::serving::Serving;
 use super::sockets;
 use super::using::Using;
 use crate::defects::{Defects, found};
-use crate::log_rate::LogRate;
+use crate::devices::log_rate::LogRate;
 use crate::sidecores::Cores;
 use crate::turn::Turn;
 

@@ -12,8 +12,8 @@ use super::link::{End, OneLink};
 use super::serving::Serving;
 use super::using::Using;
 use super::waits::PATIENCE;
-use crate::device::Device;
 use crate::devices::Devices;
+use crate::devices::device::Device;
 
 /// A stranger is not answered, whatever is wrong.
 const NO_ANSWER: &str = "no IOhost answers; they are asked in turn. Check their addresses and ports, that the way is \

@@ -3,6 +3,7 @@
 //! Not here: what giving is (`rights`), and a socket that is made (`device`). Called by operators' calls, a reload,
 //! and whoever takes over.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use config::api::{ApiError, ErrorKind};
@@ -12,8 +13,10 @@ use tracing::warn;
 
 use super::{Rights, RightsError, UngivenError, check_at};
 use crate::api::Listening;
-use crate::device::Device;
 use crate::devices::Devices;
+use crate::devices::device::Device;
+use crate::devices::kind::Facts;
+use crate::sockets;
 
 /// [`Rights::put`], or what leaves more as it is.
 type How = fn(&Rights, &Path) -> Result<(), RightsError>;
@@ -149,4 +152,15 @@ pub(crate) fn apply(
 fn may_give(written: &SocketRights, path: Option<&String>) -> Result<(), RightsError> {
     let Some(path) = path else { return Ok(()) };
     Rights::of(written)?.check_may_give(Path::new(path))
+}
+
+/// Gives a socket that listens to those who may open it from now on. Who could before, and has connected and not been
+/// accepted, is sent away: what is served here now is another device.
+///
+/// # Errors
+/// [`RightsError`].
+pub(crate) fn hand_on(listener: &OwnedFd, facts: &Facts) -> Result<(), RightsError> {
+    Rights::of(&facts.rights)?.put(Path::new(&facts.socket))?;
+    sockets::send_away(listener);
+    Ok(())
 }

@@ -10,11 +10,11 @@ use schedule::{Decision, Nanos, QueueLoad};
 use sidecore::nanos_of;
 use tracing::{debug, info};
 
-use crate::device::Device;
 use crate::devices::Devices;
-use crate::kind::Kind;
+use crate::devices::device::Device;
+use crate::devices::kind::Kind;
+use crate::devices::queue::{Found, Place, Queue, Weighed};
 use crate::network::nic::NicParts;
-use crate::queue::{Found, Place, Queue, Weighed};
 use crate::sidecores::Cores;
 
 /// What may go elsewhere: a queue of a device, or (`None`) a NIC with all of its.
@@ -115,10 +115,10 @@ mod tests {
     use switch::PortId;
 
     use super::*;
-    use crate::kind::Facts;
+    use crate::devices::kind::Facts;
+    use crate::devices::queue::Owner;
     use crate::network::nic::Way;
     use crate::network::place::Place;
-    use crate::queue::Owner;
 
     #[test]
     fn a_queue_has_its_part_of_the_load_and_half_of_it_at_once() {
@@ -165,11 +165,11 @@ mod tests {
         assert_eq!(weigh(&mut device, &[], at, None), of(0, true, None), "without a guest");
         for queue in &mut device.queues[..3] {
             let owner = Owner::Connection(0);
-            assert!(queue.attach(crate::queue::Place { core: 1, owner, by_hand: false }));
+            assert!(queue.attach(crate::devices::queue::Place { core: 1, owner, by_hand: false }));
             queue.weighed_mut().load = 200;
         }
         assert_eq!(weigh(&mut device, &[], at, None), of(300, true, None));
-        let to = crate::queue::Move { id: MoveId(1), to: 0, by_hand: true };
+        let to = crate::devices::queue::Move { id: MoveId(1), to: 0, by_hand: true };
         assert!(parts(&mut device).depart(to, 0));
         assert_eq!(weigh(&mut device, &[], at, None), of(150, true, Some(at)));
         assert_eq!(parts(&mut device).call_off_travel(), Some(MoveId(1)));

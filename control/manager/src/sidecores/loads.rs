@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use schedule::LOAD_FULL;
 use sidecore::SidecoreSnapshot;
 
-use crate::queue::{Found, part};
+use crate::devices::queue::{Found, part};
 
 /// Between two looks while there is load, or a sidecore that may be parked.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);

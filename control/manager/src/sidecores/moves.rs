@@ -13,7 +13,7 @@ use tracing::debug;
 use crate::api::Reply;
 use crate::defects::{found, late};
 use crate::devices::Devices;
-use crate::queue::{Move, Moved};
+use crate::devices::queue::{Move, Moved};
 use crate::sidecores::Cores;
 use crate::turn::Turn;
 

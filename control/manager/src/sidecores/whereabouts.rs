@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::front_end::FrontEnd;
+use crate::devices::front_end::FrontEnd;
 
 /// Until it is asked again, while most pages are not there: a guest touches its memory as it starts.
 const AGAIN: Duration = Duration::from_secs(10);

@@ -11,7 +11,7 @@ use tracing::info;
 
 use crate::defects::found;
 use crate::devices::Devices;
-use crate::queue::Queue;
+use crate::devices::queue::Queue;
 use crate::sidecores::moves::{Around, Moves};
 
 impl Moves {

@@ -13,14 +13,15 @@ use super::error::{AdoptError, HeirError};
 use super::estate::{ConnectionEstate, DeviceEstate, Estate, Parcel};
 use super::wire::{DeviceWords, RingWords};
 use crate::bounds::Bounds;
-use crate::device::{Connection, Device};
 use crate::devices::Devices;
-use crate::front_end::FrontEndError;
-use crate::idle_peers::Beginning;
-use crate::kind::Kind;
-use crate::lent::Lent;
+use crate::devices::beginning::Beginning;
+use crate::devices::connection::Connection;
+use crate::devices::device::Device;
+use crate::devices::front_end::FrontEndError;
+use crate::devices::kind::Kind;
+use crate::devices::lent::Lent;
+use crate::devices::queue::Known;
 use crate::poll::{Poll, Token};
-use crate::queue::Known;
 use crate::turn::Turn;
 
 /// An estate, and what is made of it.

@@ -19,14 +19,15 @@ use super::wire::{
     PlaceWords, RINGS_MAX, RingWords, WITH_GUARD,
 };
 use crate::clock::machine_ns;
-use crate::device::{Connection, Device, Held};
 use crate::devices::Devices;
+use crate::devices::connection::{Connection, Held};
+use crate::devices::device::Device;
+use crate::devices::frame_socket::FrameSocket;
+use crate::devices::kind::{DevicePlan, Kind};
+use crate::devices::lent::Lent;
+use crate::devices::queue::{Known, Queue};
 use crate::disk::DiskParts;
-use crate::frame_socket::FrameSocket;
-use crate::kind::{DevicePlan, Kind};
-use crate::lent::Lent;
 use crate::network::Network;
-use crate::queue::{Known, Queue};
 use crate::remote::Remote;
 
 /// How long the heir may leave one packet unread.

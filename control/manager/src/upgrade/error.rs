@@ -10,7 +10,7 @@ use vhost_user::{BadFrame, Refused};
 use super::estate::Progress;
 use super::launcher::LauncherError;
 use super::wire::{Broken, FORMATS, FromHeir, Handle};
-use crate::front_end::FrontEndError;
+use crate::devices::front_end::FrontEndError;
 use crate::remote::error::{HandingError, InheritError};
 
 /// Error in what a predecessor sends.

@@ -12,7 +12,7 @@ use remote::iohost::SEATS_MAX;
 use super::error::EstateError;
 use super::pause::Moments;
 use super::wire::{self, DeviceWords, FromPredecessor, Handle, RingWords};
-use crate::device::{CONNECTIONS_MAX, Connection};
+use crate::devices::connection::{CONNECTIONS_MAX, Connection};
 use crate::network::host_ports::TapQueue;
 use crate::network::uplink::Counted;
 use crate::poll::DEVICES_END;

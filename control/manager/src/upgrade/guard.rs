@@ -18,11 +18,11 @@ use super::channel::Channel;
 use super::error::{SettleError, TakeBackError};
 use super::heir::Heir;
 use super::wire::FromHeir;
-use crate::device::Device;
-use crate::follow::Stand;
+use crate::devices::device::Device;
+use crate::devices::start::{self, format_of};
+use crate::disk::stand::Stand;
 use crate::opening::openers::Openers;
 use crate::poll::{Poll, Token};
-use crate::start::{self, format_of};
 
 /// How long a predecessor can take back what it has given.
 const SETTLING_TIME: Duration = Duration::from_secs(1);

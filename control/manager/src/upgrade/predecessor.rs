@@ -28,7 +28,7 @@ use super::timespec;
 use super::wire::{self, FromHeir, FromPredecessor};
 use crate::api::{Listening, Reply};
 use crate::clock::now;
-use crate::device::Device;
+use crate::devices::device::Device;
 use crate::poll::{Poll, Token};
 use crate::rooms::Rooms;
 

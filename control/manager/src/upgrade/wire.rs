@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::pause::PauseWords;
-use crate::queue::Left;
+use crate::devices::queue::Left;
 use crate::remote::words::KnownWords;
 
 /// The formats that this program speaks, the best last. The first knows no links.

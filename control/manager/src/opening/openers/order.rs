@@ -6,8 +6,8 @@ use backend::{Disk, OpenError, Source as Image};
 use config::plan::{DiskPlan, Source};
 use config::spec::Format;
 
-use crate::bonds::Vetting;
-use crate::images::{self, FileId, ImageNames, source_of};
+use crate::disk::bonds::Vetting;
+use crate::disk::images::{self, FileId, ImageNames, source_of};
 use crate::opening::not_open::{NotOpen, NotYet};
 
 /// What became of an image.

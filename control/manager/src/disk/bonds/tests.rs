@@ -1,7 +1,7 @@
 //! What is kept of images, and what cannot be read.
 
 use super::*;
-use crate::image::Verdict;
+use crate::disk::image::Verdict;
 
 fn of_state(folder: &Path) -> Bonds {
     Bonds::in_folder(folder.to_str().expect("text"))
@@ -186,7 +186,7 @@ fn a_folder_that_cannot_be_read_lets_no_driver_go_on() {
 fn what_is_known_by_a_socket_is_kept_under_the_name_of_the_disk() {
     let there = |name: &str| {
         let mut found = Bond::new(None, (Remembered::Nothing, true));
-        found.find(Some(crate::image::Found { image: image(name), was_bytes: None }));
+        found.find(Some(crate::disk::image::Found { image: image(name), was_bytes: None }));
         found
     };
     let mut bond = there("/a");
@@ -198,7 +198,7 @@ fn what_is_known_by_a_socket_is_kept_under_the_name_of_the_disk() {
     bond.begin(0, &Verdict::Remember, || None);
     assert_eq!(bond.take_unkept(), None);
     assert_eq!(bond.judge("vm1", 1, true), Verdict::Same);
-    let found = crate::image::Found { image: image("/a"), was_bytes: None };
+    let found = crate::disk::image::Found { image: image("/a"), was_bytes: None };
     let mut bond = Bond::new(Some(found), (Remembered::Image(image("/a")), false));
     assert_eq!(bond.judge("vm1", 0, true), Verdict::Remember);
     bond.begin(0, &Verdict::Remember, || None);
@@ -208,7 +208,7 @@ fn what_is_known_by_a_socket_is_kept_under_the_name_of_the_disk() {
 /// A daemon that took over while its guest was paused, and the image away, has nothing else to go by.
 #[test]
 fn an_image_that_comes_back_is_held_against_what_its_guest_was_on() {
-    let found = |image| Some(crate::image::Found { image, was_bytes: None });
+    let found = |image| Some(crate::disk::image::Found { image, was_bytes: None });
     let on_a = || Bond::new(None, (Remembered::Image(image("/a")), true));
     assert!(on_a().find(found(other("/a"))), "another file of that name");
     assert!(!on_a().find(found(image("/a"))) && !on_a().find(None));
@@ -220,7 +220,7 @@ fn an_image_that_comes_back_is_held_against_what_its_guest_was_on() {
 /// The first guest of a disk has nothing remembered before it; another image under the same connection is another one.
 #[test]
 fn a_front_end_that_stays_is_judged_by_what_its_guest_is_on() {
-    let found = |image| Some(crate::image::Found { image, was_bytes: None });
+    let found = |image| Some(crate::disk::image::Found { image, was_bytes: None });
     let mut bond = Bond::new(found(image("/a")), (Remembered::Nothing, true));
     bond.begin(3, &Verdict::Remember, || None);
     assert!(!bond.find(found(image("/a"))));
@@ -232,7 +232,7 @@ fn a_front_end_that_stays_is_judged_by_what_its_guest_is_on() {
 /// What could not be kept is kept later, and told of once.
 #[test]
 fn what_could_not_be_kept_is_tried_again() {
-    let found = crate::image::Found { image: image("/a"), was_bytes: None };
+    let found = crate::disk::image::Found { image: image("/a"), was_bytes: None };
     let mut bond = Bond::new(Some(found), (Remembered::Nothing, true));
     bond.begin(3, &Verdict::Remember, || None);
     for is_news in [true, false] {
@@ -248,7 +248,7 @@ fn what_could_not_be_kept_is_tried_again() {
 
 #[test]
 fn what_an_iohost_has_said_holds_until_it_says_otherwise_whatever_rings_do() {
-    let found = || Some(crate::image::Found { image: image("/a"), was_bytes: None });
+    let found = || Some(crate::disk::image::Found { image: image("/a"), was_bytes: None });
     let mut bond = Bond::new(found(), (Remembered::Image(image("/a")), true));
     bond.refuse_connection(0, "here".to_string());
     bond.begin(0, &Verdict::Same, || None);
@@ -265,7 +265,7 @@ fn what_an_iohost_has_said_holds_until_it_says_otherwise_whatever_rings_do() {
 /// A ring that nobody has used yet looks new, and the next one shows that the driver was running.
 #[test]
 fn a_guest_that_seemed_to_be_new_is_on_the_image_before() {
-    let found = crate::image::Found { image: other("/b"), was_bytes: None };
+    let found = crate::disk::image::Found { image: other("/b"), was_bytes: None };
     let mut bond = Bond::new(Some(found), (Remembered::Image(image("/a")), true));
     let begun = bond.judge("vm1", 3, false);
     assert_eq!(begun, Verdict::Remember);

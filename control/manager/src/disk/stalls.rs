@@ -4,18 +4,13 @@
 //! fail, and what is shown meanwhile. Not here: which requests wait, and when they are tried again (`sidecore`,
 //! `stalls`), nor errors of requests that did not wait (`failures`).
 
-use std::time::Instant;
-
 use backend::FaultSnapshot;
 use config::Origin;
 use config::plan::DiskPlan;
 use config::spec::OnFailure;
-use tracing::{info, warn};
 
-use crate::device::Device;
-use crate::disk::DiskParts;
-use crate::failures::since;
-use crate::queue::Queue;
+use crate::devices::queue::Queue;
+use crate::disk::failures::since;
 
 /// Why requests of a disk wait, and how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,9 +22,9 @@ pub(crate) enum Stall {
 }
 
 impl Stall {
-    /// As the counters of its attached queues have it.
-    pub(crate) fn of(device: &Device) -> Option<Stall> {
-        let attached = device.queues.iter().filter(|queue| queue.is_attached());
+    /// As the counters of those queues have it that are attached.
+    pub(crate) fn of(queues: &[Queue]) -> Option<Stall> {
+        let attached = queues.iter().filter(|queue| queue.is_attached());
         let (mut full, mut failed) = (0, 0);
         for queue in attached {
             let counters = queue.counters().snapshot();
@@ -81,18 +76,18 @@ pub(crate) struct Said {
 
 impl Said {
     /// Requests that were failed since, because an operator has chosen that: the plan says `error` now.
-    fn failed(self, disk: &DiskParts) -> Option<(u64, &'static str)> {
-        let came = since(disk.disk.faults(), self.faults);
+    fn failed(self, (plan, faults): (&DiskPlan, FaultSnapshot)) -> Option<(u64, &'static str)> {
+        let came = since(faults, self.faults);
         let (on, count, field) = match self.stall {
-            Stall::Full(_) => (disk.plan.on_full, came.enospc, "on_full"),
-            Stall::Failed(_) => (disk.plan.on_error, came.eio + came.other, "on_error"),
+            Stall::Full(_) => (plan.on_full, came.enospc, "on_full"),
+            Stall::Failed(_) => (plan.on_error, came.eio + came.other, "on_error"),
         };
         (on == OnFailure::Error && count > 0).then_some((count, field))
     }
 
     /// What is to be said when none waits any more, and whether that is bad.
-    fn over(self, disk: &DiskParts, is_served: bool) -> (bool, String) {
-        match self.failed(disk) {
+    fn over(self, now: (&DiskPlan, FaultSnapshot), is_served: bool) -> (bool, String) {
+        match self.failed(now) {
             Some((count, field)) => {
                 let requests =
                     if count == 1 { "1 request was" } else { &format!("{count} requests were") };
@@ -113,34 +108,30 @@ impl Said {
     }
 }
 
-/// A queue of the device has begun to wait, or has ceased to, or is back.
-pub(crate) fn say(device: &mut Device, now: Instant) {
-    let stall = Stall::of(device);
-    let is_served = device.queues.iter().any(Queue::is_attached);
-    let Some(disk) = device.kind.disk_mut() else { return };
-    let before = disk.stall_said;
-    let faults = disk.disk.faults();
-    let is_same = before.map(|said| std::mem::discriminant(&said.stall))
-        == stall.map(|stall| std::mem::discriminant(&stall));
-    if is_same {
-        return;
+/// What is to be said of requests that wait now, and whether that is bad; nothing, if that was said.
+#[derive(Clone, Debug)]
+pub(crate) struct News {
+    /// Nothing waits any more.
+    pub(crate) is_over: bool,
+    pub(crate) is_bad: bool,
+    pub(crate) words: String,
+}
+
+/// Compares with what was `said`, which becomes what is said now.
+pub(crate) fn look(
+    said: &mut Option<Said>,
+    queues: &[Queue],
+    (plan, faults): (&DiskPlan, FaultSnapshot),
+) -> Option<News> {
+    let (stall, before) = (Stall::of(queues), *said);
+    let kind = |stall: Option<Stall>| stall.as_ref().map(std::mem::discriminant);
+    if kind(before.map(|said| said.stall)) == kind(stall) {
+        return None;
     }
-    disk.stall_said = stall.map(|stall| Said { stall, faults });
+    *said = stall.map(|stall| Said { stall, faults });
     let (is_bad, words) = match (stall, before) {
-        (Some(stall), _) => (true, stall.problem(&disk.plan)),
-        (None, Some(said)) => said.over(disk, is_served),
-        (None, None) => return,
+        (Some(stall), _) => (true, stall.problem(plan)),
+        (None, before) => before?.over((plan, faults), queues.iter().any(Queue::is_attached)),
     };
-    if is_bad && stall.is_none() {
-        // Those that this line tells of.
-        disk.failures.were_told(faults, now);
-    }
-    if !device.may_log(now) {
-        return;
-    }
-    let id = &device.facts.id;
-    match is_bad {
-        true => warn!(disk = id, "{words}"),
-        false => info!(disk = id, "{words}"),
-    }
+    Some(News { is_over: stall.is_none(), is_bad, words })
 }

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::net::Shutdown;
 use vhost_user::{Frame, Framer, Reply};
 
-use crate::lent::{Closer, Lent};
+use crate::devices::lent::{Closer, Lent};
 use crate::sockets::{self, Received};
 
 /// Replies that may wait because the front-end does not read them; one more ends the connection.

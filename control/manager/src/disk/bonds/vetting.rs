@@ -5,8 +5,8 @@ use config::plan::DiskPlan;
 use config::spec::Format;
 
 use super::{Bond, Bonds, Remembered};
-use crate::image::Found;
-use crate::images::{ImageNames, source_of};
+use crate::disk::image::Found;
+use crate::disk::images::{ImageNames, source_of};
 
 /// What is known of an image before it is opened.
 #[derive(Clone, Debug)]

@@ -6,8 +6,8 @@ use config::{Change, Plan};
 
 use super::Bonds;
 use crate::defects::found;
-use crate::device::Device;
 use crate::devices::Devices;
+use crate::devices::device::Device;
 use crate::opening::not_open::NotOpen;
 use crate::opening::openers::Openers;
 use crate::remote::Remote;

@@ -19,11 +19,11 @@ use rustix::net::{
 };
 use vhost_user::{InflightArea, LogArea, MemoryRegion, Owner, Reply};
 
-use crate::address_space::Claim;
+use crate::bounds::address_space::Claim;
 use crate::bounds::{self, Bounds};
-use crate::frame_socket::FrameSocket;
-use crate::kind::Personality;
-use crate::lent::{Closer, Lent, is_eventfd, kind_of};
+use crate::devices::frame_socket::FrameSocket;
+use crate::devices::kind::Personality;
+use crate::devices::lent::{Closer, Lent, is_eventfd, kind_of};
 
 use errors::{ChannelRefused, MemoryRefused, SignalRefused};
 pub(crate) use errors::{FrontEndError, MemoryMissing};

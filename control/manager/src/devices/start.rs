@@ -15,11 +15,11 @@ use sidecore::{NicQueue, QueueCounters, QueueKey, RoleSpec, Served, ServedSpec};
 use vhost_user::RingFacts;
 use virtqueue::{Format, Inflight, Queue, QueueSpec, SetupError, inflight, layout};
 
-use crate::front_end::{FrontEnd, InflightRecord, MemoryMissing};
-use crate::image::ImageRefused;
-use crate::kind::{Facts, Kind};
-use crate::lent::Lent;
-use crate::queue::Left;
+use crate::devices::front_end::{FrontEnd, InflightRecord, MemoryMissing};
+use crate::devices::kind::{Facts, Kind};
+use crate::devices::lent::Lent;
+use crate::devices::queue::Left;
+use crate::disk::image::ImageRefused;
 
 /// Lap bits of a packed descriptor, and the base of a packed ring that was never used: both places at
 /// 0 in the first lap (VIRTIO 1.2, 2.8.1; vhost-user, `SET_VRING_BASE`).

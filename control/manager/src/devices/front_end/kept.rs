@@ -8,7 +8,7 @@ use rustix::fs::SealFlags;
 use vhost_user::message::TABLE_REGIONS_MAX;
 use vhost_user::{InflightArea, LogArea, MemoryRegion, Message, Told};
 
-use crate::lent::Lent;
+use crate::devices::lent::Lent;
 
 #[derive(Default)]
 pub(crate) struct Kept {

@@ -18,8 +18,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use confine::Kind;
 use sidecore::Alarm;
 
-use crate::bounds::MESSAGE_DESCRIPTORS;
 use crate::threads;
+/// With one message. One may bring 32: those of a table of memory are kept, and counted so beforehand; others
+/// are extra.
+pub(crate) const MESSAGE_DESCRIPTORS: u64 = 1;
 
 /// Descriptors that wait to be closed before their disk takes no more.
 const WAITING_MAX: usize = 256;

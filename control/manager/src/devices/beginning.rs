@@ -4,21 +4,11 @@
 //! its guest kicks, looks well from the VMM: nothing fails, and the guest waits. State and time only, but for
 //! the sweep once a second that control makes while there is such a one.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-
-use tracing::{info, warn};
-
-use crate::device::Device;
-use crate::devices::Devices;
-use crate::disk;
-use vhost_user::Scope;
 
 /// How long a front-end may stand at one stage before that is a problem; with a look in each second it is told
 /// within five.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Between two looks at all.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How far a front-end is that has not come to its first request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,105 +132,6 @@ impl Beginning {
     /// What it lacks, since it was told.
     pub(crate) fn told(&self) -> Option<Stage> {
         self.stage.filter(|_| self.is_told && !self.is_over).map(|(stage, _)| stage)
-    }
-}
-
-impl Device {
-    /// What the rings have counted in which a guest puts requests: of a NIC those that transmit, since
-    /// buffers for frames may wait for ever.
-    pub(crate) fn counted(&self) -> Counted {
-        let is_nic = self.kind.nic().is_some();
-        let rings = self.queues.iter().skip(usize::from(is_nic));
-        let rings = rings.step_by(1 + usize::from(is_nic)).map(|queue| queue.counters().snapshot());
-        rings.fold(Counted::default(), |sum, one| Counted {
-            kicks: sum.kicks + one.kicks,
-            requests: sum.requests + one.requests + one.in_flight,
-        })
-    }
-
-    /// What its front-end lacks, in words.
-    pub(crate) fn idle_peer(&self) -> Option<String> {
-        let told = self.connections.values().find_map(|connection| connection.beginning.told());
-        told.map(|stage| stage.words(&self.facts.id))
-    }
-
-    /// Looks at each of its front-ends; what is to be told.
-    fn look_at_front_ends(&mut self, now: Instant) -> Option<Stage> {
-        let counted = self.counted();
-        // Another one runs it, and these only ask; or why a ring does not run is known.
-        let has_problem = self.queues.iter().any(|it| it.problem().is_some())
-            || self.kind.disk().is_some_and(|disk| disk.bond.refused().is_some());
-        let runner = self.runner;
-        let is_held = self.is_held_back() || has_problem;
-        let is_nic = self.kind.nic().is_some();
-        let asks = |ring: &&u16| !is_nic || !ring.is_multiple_of(2);
-        let attached: BTreeMap<u32, u64> = self
-            .connections
-            .keys()
-            .map(|id| (*id, self.attached_in(*id, Scope::All)))
-            .filter(|(_, rings)| !rings.is_empty())
-            .map(|(id, rings)| (id, rings.iter().filter(asks).count().max(1) as u64))
-            .collect();
-        let rings = self.facts.rings;
-        let mut told = None;
-        for (id, connection) in &mut self.connections {
-            if connection.beginning.is_over()
-                || runner.is_some_and(|runner| runner != *id)
-                || is_held
-            {
-                continue;
-            }
-            let seen = Seen {
-                has_owner: connection.session.has_owner(),
-                has_memory: connection.session.has_memory(),
-                rings: attached.get(id).copied().unwrap_or(0),
-                was_used: disk::is_running(rings, connection),
-                counted,
-            };
-            told = connection.beginning.look(seen, now).or(told);
-        }
-        told
-    }
-
-    fn has_new_front_end(&self) -> bool {
-        self.connections.values().any(|connection| !connection.beginning.is_over())
-    }
-}
-
-/// Looks at all front-ends, while there is one that has not come to a request.
-#[derive(Debug)]
-pub(crate) struct Looks {
-    at: Instant,
-}
-
-impl Looks {
-    /// The first one is then.
-    pub(crate) fn from(now: Instant) -> Looks {
-        Looks { at: now }
-    }
-
-    /// When the next is due.
-    pub(crate) fn due_at(&self, devices: &Devices) -> Option<Instant> {
-        devices.values().any(Device::has_new_front_end).then_some(self.at)
-    }
-
-    /// Looks once a second, and says what each lacks.
-    pub(crate) fn look(&mut self, now: Instant, devices: &mut Devices) {
-        if now < self.at {
-            return;
-        }
-        self.at = now + LOOK_INTERVAL;
-        let new = devices.values_mut().filter(|device| device.has_new_front_end());
-        for device in new {
-            let Some(stage) = device.look_at_front_ends(now) else { continue };
-            let (id, words) = (device.facts.id.clone(), stage.words(&device.facts.id));
-            match stage {
-                // A guest in its firmware is usual.
-                Stage::NoMemory if device.log.allows(now) => info!(device = id, "{words}"),
-                _ if device.log.allows(now) => warn!(device = id, "{words}"),
-                _ => {}
-            }
-        }
     }
 }
 

@@ -7,9 +7,9 @@ use std::io;
 use guest_memory::MapError;
 use rustix::io::Errno;
 
-use crate::address_space::NotAddressable;
 use crate::bounds::TooManyRegions;
-use crate::kind::MtuRefused;
+use crate::bounds::address_space::NotAddressable;
+use crate::devices::kind::MtuRefused;
 
 /// Why a front-end is refused something.
 #[derive(Debug, thiserror::Error)]

@@ -8,7 +8,7 @@ use vhost_user::{MemoryRegion, Owner, RingAddresses};
 
 use super::*;
 use crate::bounds::Bounds;
-use crate::lent::Closer;
+use crate::devices::lent::Closer;
 use crate::network::nic::NicParts;
 
 const LEN: u64 = 1 << 16;

@@ -1,8 +1,8 @@
 //! What ties the guest of one disk to its image, as long as the disk is open.
 
 use super::Remembered;
-use crate::bonds::vmm::Vmm;
-use crate::image::{Found, Image, ImageRefused, Verdict, judge};
+use crate::disk::bonds::vmm::Vmm;
+use crate::disk::image::{Found, Image, ImageRefused, Verdict, judge};
 
 /// What ties a disk's guest to its image.
 #[derive(Debug, Default)]

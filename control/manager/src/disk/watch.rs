@@ -17,10 +17,10 @@ use names::Medium;
 use tracing::{debug, info, warn};
 
 use crate::defects::{found, late};
-use crate::device::Device;
 use crate::devices::Devices;
+use crate::devices::device::Device;
 use crate::disk::DiskParts;
-use crate::images::ImageNames;
+use crate::disk::images::ImageNames;
 use crate::opening::openers::Openers;
 use crate::threads::{self, Thread};
 use crate::turn::Turn;

@@ -6,16 +6,7 @@
 use std::time::{Duration, Instant};
 
 use backend::FaultSnapshot;
-use config::Plan;
-use tracing::{info, warn};
 
-use crate::bonds::Bonds;
-use crate::device::Device;
-use crate::devices::Devices;
-use crate::queue::Queue;
-
-/// Between two looks at all disks.
-const INTERVAL: Duration = Duration::from_secs(1);
 /// After so long without an error the next one is told again.
 const QUIET: Duration = Duration::from_secs(60);
 
@@ -30,7 +21,7 @@ pub(crate) struct Failures {
 
 /// What is to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum News {
+pub(crate) enum News {
     /// The guest was given these after a time without any.
     Begun(FaultSnapshot),
     /// It was given so many, and none for a minute.
@@ -48,7 +39,7 @@ impl Failures {
         let _ = self.look(faults, now);
     }
 
-    fn look(&mut self, faults: FaultSnapshot, now: Instant) -> Option<News> {
+    pub(crate) fn look(&mut self, faults: FaultSnapshot, now: Instant) -> Option<News> {
         let came = since(faults, std::mem::replace(&mut self.seen, faults));
         match (errors(came), &mut self.told) {
             (0, Some((count, last))) if now.saturating_duration_since(*last) >= QUIET => {
@@ -87,7 +78,7 @@ pub(crate) fn since(faults: FaultSnapshot, before: FaultSnapshot) -> FaultSnapsh
 }
 
 /// What an operator reads.
-fn words(news: News) -> String {
+pub(crate) fn words(news: News) -> String {
     match news {
         News::Begun(FaultSnapshot { eio, enospc, other, other_code, .. }) => {
             let last = std::io::Error::from_raw_os_error(other_code);
@@ -109,59 +100,6 @@ fn words(news: News) -> String {
             "its guest was given no I/O error for {} s; there were {count} since that was told",
             QUIET.as_secs()
         ),
-    }
-}
-
-/// Looks at all disks, while one is served.
-#[derive(Debug)]
-pub(crate) struct Looks {
-    at: Instant,
-}
-
-impl Looks {
-    /// The first one is then.
-    pub(crate) fn from(now: Instant) -> Looks {
-        Looks { at: now }
-    }
-
-    /// When the next is due.
-    pub(crate) fn due_at(&self, devices: &Devices) -> Option<Instant> {
-        let is_served = |device: &Device| {
-            device.kind.disk().is_some() && device.queues.iter().any(Queue::is_attached)
-        };
-        devices.values().any(is_served).then_some(self.at)
-    }
-
-    /// Looks once a second, and says whose guests are given errors. What could not be kept is tried again.
-    pub(crate) fn look(
-        &mut self,
-        now: Instant,
-        devices: &mut Devices,
-        (bonds, plan): (&mut Bonds, &Plan),
-    ) {
-        if now < self.at {
-            return;
-        }
-        self.at = now + INTERVAL;
-        let is_unkept = |device: &&Device| {
-            device.kind.disk().is_some_and(|disk| disk.bond.unkept_why().is_some())
-        };
-        let unkept = devices.values().filter(is_unkept).map(|device| device.number);
-        for number in unkept.collect::<Vec<u32>>() {
-            devices.keep_begun(number, bonds, plan);
-        }
-        for device in devices.values_mut() {
-            let Some(disk) = device.kind.disk_mut() else { continue };
-            let Some(news) = disk.failures.look(disk.disk.faults(), now) else { continue };
-            if !device.log.allows(now) {
-                continue;
-            }
-            let (id, words) = (&device.facts.id, words(news));
-            match news {
-                News::Begun(_) => warn!(disk = id, "{words}"),
-                News::Over(_) => info!(disk = id, "{words}"),
-            }
-        }
     }
 }
 

@@ -15,7 +15,7 @@ use names::Kept;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use crate::image::Image;
+use crate::disk::image::Image;
 use crate::state;
 
 mod accept;

@@ -1,0 +1,269 @@
+//! A device's queues: which of them sidecores have, for whom, and one that is made.
+//!
+//! Not here: one queue's life (`queue`), and its ring (`start`).
+
+use super::Device;
+use crate::defects::{Defects, found};
+use crate::devices::connection::Connection;
+use crate::devices::kind::Kind;
+use crate::devices::metered::Flow;
+use crate::devices::queue::{Asked, Left, Owner, Queue};
+use crate::devices::start::{self, RingError};
+use crate::disk::bonds::vmm::Vmm;
+use crate::disk::{Admission, DiskParts};
+use crate::sidecores::Cores;
+use crate::turn::Turn;
+use control::connection::Cause;
+use control::moves::NotMoved;
+use sidecore::{Command, QueueKey, instant_of};
+use std::time::{Duration, Instant};
+use tracing::warn;
+use vhost_user::Scope;
+
+impl Device {
+    /// Whether some ring of a front-end, enabled or not, was served before, and not as this device: its driver
+    /// counts on what it wrote.
+    fn was_running(&self, connection: &Connection) -> bool {
+        let queues = (0..self.facts.rings).zip(&self.queues);
+        let mut others = queues.filter(|(_, queue)| !queue.was_attached());
+        others.any(|(index, _)| connection.was_used(index))
+    }
+
+    /// When a message of connection `id` has waited as long as the disk's operator allows for queues that
+    /// do not come back, because their disk does not answer.
+    pub(crate) fn gives_up_at(&self, id: u32) -> Option<Instant> {
+        let connection = self.connections.get(&id)?;
+        let held = connection.life.held()?;
+        let (came, cause) = connection.life.waits()?;
+        let came = instant_of(came);
+        let scope = connection.session.scope(&held.message);
+        let leaving = |index: &u16| self.queues.get(usize::from(*index))?.leaving_since();
+        let since = match cause {
+            Cause::Queues => self.attached_in(id, scope).iter().filter_map(leaving).min()?,
+            Cause::Parting => self.kind.disk().and_then(DiskParts::parting_since)?,
+            Cause::Start => self.starts_first(id).map(|_| came)?,
+        };
+        // One wait may follow upon another.
+        let since = since.min(came);
+        Some(since + Duration::from_secs(self.facts.drain_timeout_s.into()))
+    }
+
+    /// The ring that the held message of connection `id` stops, when where it stands is hearsay: it could run and
+    /// was not served yet, and an earlier process has left a record that knows better.
+    pub(crate) fn stops_unserved(&self, id: u32) -> Option<u16> {
+        let connection = self.connections.get(&id).filter(|_| self.runner == Some(id))?;
+        let index = connection.life.held()?.stops()?;
+        let queue = self.queues.get(usize::from(index)).filter(|queue| !queue.is_attached());
+        let facts = queue.and(connection.session.ready(index))?;
+        let features = connection.session.features();
+        let is_hearsay = !connection.session.was_served(index)
+            && start::is_recorded(&facts, features, &connection.front_end, index);
+        is_hearsay.then_some(index)
+    }
+
+    /// That ring, when it can be started: it is, and stopped afterwards.
+    pub(crate) fn starts_first(&self, id: u32) -> Option<u16> {
+        let index = self.stops_unserved(id)?;
+        let changes = self.connections.get(&id)?.session.changes();
+        let gave_up = self.queues.get(usize::from(index))?.gave_up((id, changes));
+        (!gave_up).then_some(index)
+    }
+
+    /// Since when a queue has been asked for that is not back.
+    pub(crate) fn leaving_since(&self) -> Option<Instant> {
+        self.queues.iter().filter_map(Queue::leaving_since).min()
+    }
+
+    /// Requests that the disk has not answered, of queues that were asked for.
+    pub(crate) fn unanswered_requests(&self) -> u64 {
+        let leaving = |queue: &&Queue| queue.leaving_since().is_some();
+        let in_flight = |queue: &Queue| queue.counters().snapshot().in_flight;
+        self.queues.iter().filter(leaving).map(in_flight).sum()
+    }
+
+    /// Queues of `scope` that a sidecore still has on behalf of that connection.
+    pub(crate) fn attached_in(&self, connection: u32, scope: Scope) -> Vec<u16> {
+        let concerned = |index: u16| match scope {
+            Scope::None => false,
+            Scope::Queue(queue) => queue == index,
+            Scope::All => true,
+        };
+        let attached = |(index, queue): (usize, &Queue)| {
+            let index = index as u16;
+            let owner = queue.place().map(|place| place.owner);
+            let theirs = owner == Some(Owner::Connection(connection));
+            (theirs && concerned(index)).then_some(index)
+        };
+        self.queues.iter().enumerate().filter_map(attached).collect()
+    }
+
+    /// Queues that some sidecore has.
+    pub(crate) fn attached(&self) -> Vec<u16> {
+        let has = |(index, queue): (usize, &Queue)| queue.is_attached().then_some(index as u16);
+        self.queues.iter().enumerate().filter_map(has).collect()
+    }
+
+    /// Whether its guest runs here for sure: a ring is served, and none was asked back.
+    pub(crate) fn surely_runs(&self) -> bool {
+        self.queues.iter().any(Queue::is_attached) && self.leaving_since().is_none()
+    }
+
+    /// Says something of a queue to the sidecore that has it, now or when that is known.
+    pub(crate) fn tell(
+        &mut self,
+        index: u16,
+        command: Command,
+        turn: &mut Turn,
+        cores: &mut Cores,
+    ) {
+        let command = match &mut self.kind {
+            Kind::Nic(nic) => nic.tell(index, command),
+            Kind::Disk(_) => Some(command),
+        };
+        let queue = self.queues.get_mut(usize::from(index));
+        let queue = found!(turn.defects, queue, "queue to tell something");
+        // Otherwise whoever has it in the end is told.
+        if let Some((core, command)) = command.and_then(|command| queue.tell(command)) {
+            cores.send(core, command);
+        }
+    }
+
+    /// Asks its sidecore for a queue, once.
+    pub(crate) fn detach(&mut self, index: u16, turn: &mut Turn, cores: &mut Cores) {
+        self.want_back(index, false, turn, cores);
+    }
+
+    /// As [`Self::detach`], with nothing left that an earlier process had taken: its front-end asks where it
+    /// stands, and may go on elsewhere, without the in-flight record.
+    pub(crate) fn finish(&mut self, index: u16, turn: &mut Turn, cores: &mut Cores) {
+        self.want_back(index, true, turn, cores);
+    }
+
+    /// Asks for all queues that sidecores have. Whether there are any.
+    pub(crate) fn detach_all(&mut self, turn: &mut Turn, cores: &mut Cores) -> bool {
+        let attached = self.attached();
+        attached.iter().for_each(|index| self.detach(*index, turn, cores));
+        !attached.is_empty()
+    }
+
+    fn want_back(&mut self, index: u16, finishes: bool, turn: &mut Turn, cores: &mut Cores) {
+        let queue = self.queues.get_mut(usize::from(index));
+        let queue = found!(turn.defects, queue, "queue to ask for");
+        let Asked::Tell(called_off) = queue.ask(finishes, turn.now()) else { return };
+        called_off.into_iter().for_each(|id| turn.call_off(id, NotMoved::Stopped));
+        let key = self.key(index);
+        let command = if finishes { Command::Finish(key) } else { Command::Detach(key) };
+        self.tell(index, command, turn, cores);
+    }
+
+    /// The name of queue `index`.
+    pub(crate) fn key(&self, index: u16) -> QueueKey {
+        QueueKey { device: self.number, queue: index }
+    }
+
+    /// Makes queue `index` if its front-end has told enough. `Ok(None)`: it has not.
+    ///
+    /// # Errors
+    /// Why it cannot be served.
+    pub(crate) fn make_queue(
+        &mut self,
+        index: u16,
+        now: Instant,
+        defects: &mut Defects,
+    ) -> Result<Option<(u32, Box<sidecore::Served>)>, RingError> {
+        let Some(number) = self.runner else { return Ok(None) };
+        let ring = self.queues.get(usize::from(index));
+        let Some((connection, queue)) = self.connections.get(&number).zip(ring) else {
+            defects.note("queue to start, or front-end that runs it");
+            return Ok(None);
+        };
+        let parts = start::DeviceParts {
+            key: QueueKey { device: self.number, queue: index },
+            kind: &self.kind,
+            facts: &self.facts,
+            counters: queue.counters(),
+            left: queue.left(),
+        };
+        let may_start =
+            connection.life.held().is_none() || self.starts_first(number) == Some(index);
+        let Some(facts) = connection.session.ready(index).filter(|_| may_start) else {
+            return Ok(None);
+        };
+        // What an earlier front-end left in flight must not land after what this one writes.
+        let its = Owner::Connection(number);
+        let others = |q: &Queue| q.place().is_some_and(|place| place.owner != its);
+        if self.queues.iter().any(others) {
+            return Ok(None);
+        }
+        let changes = connection.session.changes();
+        if queue.is_attached() || queue.gave_up((number, changes)) {
+            return Ok(None);
+        }
+        let (features, logging) = (connection.session.features(), connection.session.is_logging());
+        let admission = self.kind.disk().map(|disk| {
+            let vmm = || Vmm::of(connection.frames.socket());
+            disk.admits(number, self.was_running(connection), |bond| {
+                connection.is_running(self.facts.rings) && bond.has_served_to(vmm)
+            })
+        });
+        let is_refused = matches!(admission, Some(Admission::Lost(_) | Admission::Other(_)));
+        let mut made = match &admission {
+            Some(Admission::Lost(why) | Admission::Other(why)) => Err(why.clone().into()),
+            _ => start::make(&facts, features, logging, &connection.front_end, &parts),
+        };
+        let (size, left) = (facts.size, Left::at_start(&facts));
+        let is_first = !self.queues.iter().any(Queue::is_attached);
+        let keeps_none = is_first && made.is_ok() && connection.front_end.inflight.is_none();
+        if keeps_none && self.kind.disk().is_some() && self.log.allows(now) {
+            warn!(
+                device = self.facts.id,
+                "its front-end keeps no in-flight record: what is under way when the daemon dies may be \
+                 lost, or done twice"
+            );
+        }
+        if let Some(queue) = self.queues.get_mut(usize::from(index)) {
+            let format = start::format_of(features);
+            match &mut made {
+                Ok(served) => {
+                    let gate = queue.is_made(left, size, format);
+                    served.set_gate(self.metered.gate(Flow::of(&self.kind, index), gate));
+                }
+                Err(error) => {
+                    // One that waits for its image is no queue that failed.
+                    let failed = !matches!(admission, Some(Admission::Other(_)));
+                    let problem = failed.then(|| format!("cannot be served: {error}"));
+                    queue.is_not_made((number, changes), problem, (size, format));
+                }
+            }
+        }
+        // Those of its rings that were set up before this one was told of.
+        if is_refused && !self.attached().is_empty() {
+            self.existence.restart();
+        }
+        self.bind(number, admission, made.is_ok());
+        made.map(|served| Some((number, served)))
+    }
+
+    /// Notes what became of a ring of front-end `connection`, as far as the image goes.
+    fn bind(&mut self, connection: u32, admission: Option<Admission>, is_made: bool) {
+        let Some(disk) = self.kind.disk_mut() else { return };
+        let vmm = || {
+            self.connections
+                .get(&connection)
+                .and_then(|connection| Vmm::of(connection.frames.socket()))
+        };
+        match admission {
+            Some(Admission::Served(verdict)) if is_made => {
+                disk.bond.begin(connection, &verdict, vmm)
+            }
+            Some(Admission::Other(why)) => disk.bond.refuse_connection(connection, why.to_string()),
+            _ => {}
+        }
+    }
+
+    /// Its rings are judged once more.
+    pub(crate) fn judge_again(&mut self, turn: &mut Turn) {
+        self.queues.iter_mut().for_each(Queue::try_again);
+        turn.touch(self.number);
+    }
+}

@@ -1,0 +1,166 @@
+//! Disks whose lock follows their rings (`migratable`): taken before the first ring of a guest starts,
+//! let go when the last one has stopped.
+//!
+//! Two daemons have such a disk, and one at a time its locks; a guest's rings wait here until they
+//! come (docs/decisions/0010). While the locks are elsewhere nothing of the image is open here. Letting
+//! go is a sync on a thread of its own, then the last close; until it is over, the message that stopped
+//! the last ring is not answered. Not here: the locks themselves (`backend`), and disks that are locked
+//! for as long as they are in the plan (`shut`). Called by `manager`, before it starts rings and when they are
+//! back; by `connections`, before it answers that a ring has stopped; by `calls`.
+
+use std::sync::Arc;
+
+use backend::Disk;
+use config::Plan;
+use control::mode::Mode;
+use control::retry::Retry;
+use sidecore::nanos_of;
+use tracing::{info, warn};
+
+use crate::defects::found;
+use crate::devices::Devices;
+use crate::devices::device::Device;
+use crate::disk::DiskParts;
+use crate::disk::bonds::Bonds;
+use crate::disk::stand::Stand;
+use crate::disk::unsynced::Unsynced;
+use crate::disk::watch::Watch;
+use crate::opening::not_open::NotOpen;
+use crate::opening::openers::{Openers, Patience};
+use crate::poll::{Poll, Token};
+use crate::turn::Turn;
+
+/// Disks whose locks follow their rings, and what they reach.
+pub(crate) struct Locks<'a> {
+    pub(crate) turn: &'a mut Turn,
+    pub(crate) devices: &'a mut Devices,
+    pub(crate) poll: &'a Poll,
+    pub(crate) plan: &'a Plan,
+    pub(crate) bonds: &'a mut Bonds,
+    pub(crate) openers: &'a mut Openers,
+    pub(crate) unsynced: &'a Unsynced,
+    pub(crate) watch: &'a mut Watch,
+}
+
+/// What became of a wish for the locks of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// They are elsewhere.
+    Not,
+    /// They are here.
+    Here,
+    /// They are, and the disk is larger or smaller than it was. Its front-ends were told.
+    Resized,
+}
+
+impl Locks<'_> {
+    /// Of the rings of a device, how many may start as far as the locks of its disk go: all or none. Takes
+    /// the locks when one wants to start, and lets them go when none is there any more.
+    ///
+    /// `is_clients`: a client has it, be it one that has not come back yet since another process took over.
+    pub(crate) fn follow(&mut self, number: u32, is_clients: bool, mode: Mode) -> u16 {
+        let device = self.devices.get_mut(number);
+        let device = found!(self.turn.defects, device, "device whose rings may start");
+        let rings = device.facts.rings;
+        let remote = device.kind.disk().and_then(|disk| disk.remote.as_ref());
+        if remote.is_some_and(|remote| !remote.is_asked_for()) {
+            // Its IOhost has none for this machine now: requests wait in their rings until it has one again.
+            return 0;
+        }
+        if mode.has_heir() {
+            // It stays where another process is told, or is about to be told, that it is.
+            let is_here = device.kind.disk().is_none_or(DiskParts::is_here);
+            return if is_here { rings } else { 0 };
+        }
+        let wants = device.wants_to_start();
+        let is_idle = device.attached().is_empty() && !device.is_started(None) && !is_clients;
+        let Some(disk) = device.kind.disk_mut() else { return rings };
+        let now = self.turn.now();
+        let may_start = match &mut disk.stand {
+            None => true,
+            Some(Stand::Here) => !is_idle || !disk.let_go(number, now, self.poll),
+            Some(Stand::Parting(_)) => false,
+            Some(Stand::Away(_)) if wants => self.take(number) != Taken::Not,
+            Some(Stand::Away(asked)) => {
+                // With it goes what was being opened (`drop_unwanted`).
+                *asked = None;
+                false
+            }
+        };
+        if may_start { rings } else { 0 }
+    }
+
+    /// Asks for the locks of a disk, unless that was done a moment ago.
+    pub(crate) fn take(&mut self, number: u32) -> Taken {
+        let now = self.turn.now();
+        let parts = self.devices.get(number).and_then(|device| device.kind.disk());
+        // A client that asks for one that is gone is told so.
+        let Some(parts) = parts else { return Taken::Not };
+        if parts.asks_at().is_some_and(|at| at > now) {
+            return Taken::Not;
+        }
+        let asked = match &parts.stand {
+            Some(Stand::Away(Some((retry, _)))) => Some(*retry),
+            _ => None,
+        };
+        let patience = if asked.is_some() { Patience::Again } else { Patience::Soon };
+        let taken =
+            parts.open_again(&parts.plan, self.bonds, self.openers, patience).and_then(|disk| {
+                let failure =
+                    disk.sync_failure_fd().map(|fd| self.poll.add(fd, Token::Unsynced(number)));
+                let watched = failure.transpose().map(|_| Arc::clone(&disk));
+                watched.map_err(|e| {
+                    self.openers.let_go(&parts.plan, disk, None);
+                    NotOpen::Wrong(format!("it cannot be watched: {e}"))
+                })
+            });
+        let id = parts.plan.id.clone();
+        match taken {
+            Ok(disk) => {
+                if asked.is_some() {
+                    info!(disk = id, "its image is free now");
+                }
+                self.has_come(number, disk)
+            }
+            Err(why) => {
+                if asked.is_none() {
+                    warn!(disk = id, "its guest waits for the image: {why}");
+                }
+                let retry = asked.unwrap_or_else(|| Retry::from(nanos_of(now)));
+                let asked = Some((retry.again(nanos_of(now)), why));
+                match self.devices.disk_mut(number) {
+                    Some(parts) => parts.stand = Some(Stand::Away(asked)),
+                    None => self.turn.defects.note("disk whose locks do not come"),
+                }
+                Taken::Not
+            }
+        }
+    }
+
+    /// The locks of a disk are here: what was written elsewhere meanwhile is found.
+    fn has_come(&mut self, number: u32, disk: Arc<Disk>) -> Taken {
+        let Some(device) = self.devices.get_mut(number) else {
+            self.turn.defects.note("disk whose locks have come");
+            return Taken::Here;
+        };
+        let grew = device.has_come(disk, self.bonds);
+        self.devices.keep_begun(number, self.bonds, self.plan);
+        self.watch.wake();
+        if let Some(device) = self.devices.get_mut(number) {
+            if let Some(parts) = device.kind.disk() {
+                self.unsynced.recall(parts);
+            }
+            if grew {
+                device.tell_capacity(self.turn);
+            }
+        }
+        if grew { Taken::Resized } else { Taken::Here }
+    }
+
+    /// Has locks asked for whose time has come.
+    pub(crate) fn touch_due(&mut self) {
+        let now = self.turn.now();
+        let due = |device: &&Device| device.asks_at().is_some_and(|at| at <= now);
+        self.turn.touch_all(self.devices.values().filter(due).map(|device| device.number));
+    }
+}

@@ -1,0 +1,70 @@
+//! A look once a second at all disks: whose guests are given errors, and what of them could not be kept.
+//!
+//! Not here: what is said of errors (`failures`).
+
+use std::time::{Duration, Instant};
+
+use config::Plan;
+use tracing::{info, warn};
+
+use crate::devices::Devices;
+use crate::devices::device::Device;
+use crate::devices::queue::Queue;
+use crate::disk::bonds::Bonds;
+use crate::disk::failures::{News, words};
+
+/// Between two looks at all disks.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Looks at all disks, while one is served.
+#[derive(Debug)]
+pub(crate) struct Looks {
+    at: Instant,
+}
+
+impl Looks {
+    /// The first one is then.
+    pub(crate) fn from(now: Instant) -> Looks {
+        Looks { at: now }
+    }
+
+    /// When the next is due.
+    pub(crate) fn due_at(&self, devices: &Devices) -> Option<Instant> {
+        let is_served = |device: &Device| {
+            device.kind.disk().is_some() && device.queues.iter().any(Queue::is_attached)
+        };
+        devices.values().any(is_served).then_some(self.at)
+    }
+
+    /// Looks once a second, and says whose guests are given errors. What could not be kept is tried again.
+    pub(crate) fn look(
+        &mut self,
+        now: Instant,
+        devices: &mut Devices,
+        (bonds, plan): (&mut Bonds, &Plan),
+    ) {
+        if now < self.at {
+            return;
+        }
+        self.at = now + INTERVAL;
+        let is_unkept = |device: &&Device| {
+            device.kind.disk().is_some_and(|disk| disk.bond.unkept_why().is_some())
+        };
+        let unkept = devices.values().filter(is_unkept).map(|device| device.number);
+        for number in unkept.collect::<Vec<u32>>() {
+            devices.keep_begun(number, bonds, plan);
+        }
+        for device in devices.values_mut() {
+            let Some(disk) = device.kind.disk_mut() else { continue };
+            let Some(news) = disk.failures.look(disk.disk.faults(), now) else { continue };
+            if !device.log.allows(now) {
+                continue;
+            }
+            let (id, words) = (&device.facts.id, words(news));
+            match news {
+                News::Begun(_) => warn!(disk = id, "{words}"),
+                News::Over(_) => info!(disk = id, "{words}"),
+            }
+        }
+    }
+}
