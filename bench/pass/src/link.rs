@@ -16,7 +16,7 @@ use remote::handshake::{Gate, Greeter, Identity, Initiator, Offer, Randomness, S
 use remote::iohost::{ExportSpec, Host, HostEvent, HostSpec, SlotMemory};
 use remote::wire::{Header, Kind, News, Op, Status, Verifier};
 use schedule::{Nanos, Policy};
-use sidecore::{AttachmentCounters, AttachmentMemory, Command, Event, FromLink, Handle, HostLink};
+use sidecore::{AttachmentCounters, AttachmentMemory, Command, Event, FromHost, Handle, HostLink};
 use sidecore::{HostLinkCounters, HostLinkSpec, Link, LinkKey, Opened, QueueCounters, QueueKey};
 use sidecore::{RoleSpec, Served, ServedSpec, Sidecore, SidecoreSpec, ToHost};
 use testing::load::Random;
@@ -348,17 +348,21 @@ impl Linked {
     fn control(&mut self) -> Result<()> {
         while let Some(event) = self.handle.take_event() {
             let told = match event {
-                Event::FromLink(_, told) => *told,
+                Event::FromHost(_, told) => *told,
                 other => bail!("{other:?}"),
             };
             match told {
-                FromLink::Hello(greeting) => {
+                FromHost::Hello(greeting) => {
                     let read = self.greeter.read(greeting.hello(), &|_| true, &mut bits())?;
                     let (answer, made) = read.answer(greeting.number, greeting.credit)?;
                     self.tell(ToHost::Answer { greeting, made: Box::new(made), answer })?;
                 }
-                FromLink::Host(HostEvent::Open {
-                    export, generation, slots, slot_bytes, ..
+                FromHost::Clients(HostEvent::Open {
+                    export,
+                    generation,
+                    slots,
+                    slot_bytes,
+                    ..
                 }) => {
                     let opened = Some(Box::new(self.open(slots, slot_bytes)?));
                     self.tell(ToHost::Opened { export, generation, opened })?;

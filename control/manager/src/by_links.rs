@@ -42,7 +42,7 @@ impl Rooms {
     pub(crate) fn hear_links_later(&mut self, mode: Mode) {
         for said in self.remote.take_later() {
             // What one of them wants of others is done before the next is heard.
-            self.have_links(mode, |remote, around| remote.hear_link(said, mode, around));
+            self.have_links(mode, |remote, around| remote.hear_host(said, mode, around));
         }
     }
 

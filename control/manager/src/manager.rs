@@ -198,10 +198,13 @@ impl Manager {
                     self.rooms.network.uplink_failed(key, &mut self.rooms.cores);
                 }
                 Event::Macs(table) => self.rooms.switch_calls().hear_macs(&table),
-                Event::FromLink(key, said) => {
+                Event::FromClient(key, said) => {
+                    self.links(|remote, around| remote.hear_client(core, (key, *said), around));
+                }
+                Event::FromHost(key, said) => {
                     let mode = self.mode();
                     self.links(|remote, around| {
-                        remote.hear_link((core, key, *said), mode, around);
+                        remote.hear_host((core, key, *said), mode, around);
                     });
                 }
                 Event::LinkDetached(key, link) => {

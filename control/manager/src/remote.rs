@@ -13,7 +13,7 @@ use config::api::{Answer, LinkList};
 use config::plan::LinkPlan;
 use control::mode::Mode;
 use remote::iohost::HostEvent;
-use sidecore::{FromLink, Link, ToClient};
+use sidecore::{FromClient, FromHost, Link, ToClient};
 use tracing::info;
 
 use crate::defects::{found, late};
@@ -69,7 +69,7 @@ pub(crate) struct Remote {
     greeter: Option<Greeter>,
     ledger: Ledger,
     /// What sidecores have said of seats, and is heard when an upgrade is over.
-    later: Vec<(usize, LinkKey, FromLink)>,
+    later: Vec<(usize, LinkKey, FromHost)>,
     /// What each link of a predecessor begins with.
     inherited: BTreeMap<LinkKey, Inherited>,
 }
@@ -252,27 +252,43 @@ impl Remote {
 
 /// What is heard of links.
 impl Remote {
-    /// What a link says, at the seat of that sidecore.
-    pub(crate) fn hear_link(
+    /// What a client's link says, at that sidecore.
+    pub(crate) fn hear_client(
         &mut self,
-        (core, key, said): (usize, LinkKey, FromLink),
+        core: usize,
+        (key, said): (LinkKey, FromClient),
+        around: &mut Around<'_>,
+    ) {
+        if self.seat_of(core, key).is_none() {
+            return late("seat of a link");
+        }
+        if let Some(mut client) = self.client(key, around) {
+            client.hear(said);
+        }
+    }
+
+    /// What an IOhost's link says, at the seat of that sidecore.
+    pub(crate) fn hear_host(
+        &mut self,
+        (core, key, said): (usize, LinkKey, FromHost),
         mode: Mode,
         around: &mut Around<'_>,
     ) {
-        if let FromLink::Host(event) = &said
+        if let FromHost::Clients(event) = &said
             // What comes behind that which waits, waits, too.
             && (self.is_for_later(key, event, mode) || !self.later.is_empty())
         {
             return self.later.push((core, key, said));
         }
-        let seat = self.link(key).and_then(|link| link.line.seat_of(core));
-        // One that was refused, and was opened again with fewer.
-        let Some(seat) = seat else { return late("seat of a link") };
-        match self.side(key, around) {
-            Some(Side::Client(mut client)) => client.hear(said),
-            Some(Side::Host(mut host)) => host.hear(seat, said),
-            None => {}
+        // None: one that was refused, and was opened again with fewer.
+        let Some(seat) = self.seat_of(core, key) else { return late("seat of a link") };
+        if let Some(mut host) = self.host(key, around) {
+            host.hear(seat, said);
         }
+    }
+
+    fn seat_of(&self, core: usize, key: LinkKey) -> Option<usize> {
+        self.links.get(usize::from(key.0))?.line.seat_of(core)
     }
 
     /// What a client wants would begin what another process is told has ended, or what that one would wait for the end of.
@@ -415,7 +431,7 @@ impl Remote {
     }
 
     /// What links have said meanwhile, to be heard now.
-    pub(crate) fn take_later(&mut self) -> Vec<(usize, LinkKey, FromLink)> {
+    pub(crate) fn take_later(&mut self) -> Vec<(usize, LinkKey, FromHost)> {
         std::mem::take(&mut self.later)
     }
 

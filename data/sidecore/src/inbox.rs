@@ -17,7 +17,7 @@ use virtqueue::Violation;
 use crate::bell::Bell;
 use crate::counters::{SidecoreCounters, SidecoreSnapshot};
 use crate::knock::Knock;
-use crate::link::{FromLink, Link, LinkKey, ToClient, ToHost};
+use crate::link::{FromClient, FromHost, Link, LinkKey, ToClient, ToHost};
 use crate::moves::{Arrival, Departure, MoveId, Stay};
 use crate::net::parcel::road;
 use crate::net::{
@@ -117,8 +117,10 @@ pub enum Event {
     LinkDetached(LinkKey, Link),
     /// The link was not attached, since there is one of that name or its socket cannot be watched: here it is again.
     LinkRefused(LinkKey, Link),
-    /// What a link has to say.
-    FromLink(LinkKey, Box<FromLink>),
+    /// What a client's link has to say.
+    FromClient(LinkKey, Box<FromClient>),
+    /// What a seat of an IOhost's link has to say.
+    FromHost(LinkKey, Box<FromHost>),
     /// What was on the roads to this sidecore when [`Command::Fence`] came is delivered, and what was said
     /// before it is done.
     Fenced,

@@ -53,7 +53,7 @@ pub use counters::{DropsSnapshot, PortCounters, PortSnapshot};
 pub use counters::{QueueCounters, QueueSnapshot, SidecoreCounters, SidecoreSnapshot};
 pub use inbox::{Command, Event, Handle, Refusal, build_road};
 pub use latency::LatencySnapshot;
-pub use link::{Address, ClientLink, FromLink, Link, LinkKey, ToClient, ToHost};
+pub use link::{Address, ClientLink, FromClient, FromHost, Link, LinkKey, ToClient, ToHost};
 pub use link::{AttachmentMemory, Greeting, HostLink, HostLinkSpec, Opened};
 pub use moves::{Arrival, Departure, MoveId, Stay, handover};
 pub use net::{BRIDGES_MAX, BridgeId, BridgeKind, HostKey, HostServed, HostSpec, MacTable};

@@ -49,7 +49,7 @@ pub enum Link {
 /// What control tells a client's link.
 #[derive(Debug)]
 pub enum ToClient {
-    /// A hello to be said to the IOhost that [`FromLink::WantsSession`] named, until it answers; or the same with a
+    /// A hello to be said to the IOhost that [`FromClient::WantsSession`] named, until it answers; or the same with a
     /// cookie.
     Hello(Vec<u8>),
     /// A handshake has ended.
@@ -60,7 +60,7 @@ pub enum ToClient {
         peer: Address,
     },
     /// This device is wanted. Answered by [`ClientEvent::Bound`] or [`ClientEvent::Refused`], again and again;
-    /// [`FromLink::Unattached`] when it cannot be.
+    /// [`FromClient::Unattached`] when it cannot be.
     Attach {
         /// What it is called from now on: a number that control gives, below [`remote::ATTACHMENTS_MAX`].
         disk: u16,
@@ -77,7 +77,7 @@ pub enum ToClient {
     /// Whoever uses the disk goes on with the image that its IOhost has, whatever its guest was on.
     Accept(u16),
     /// The disk is given back, its queues having been detached. [`ClientEvent::Over`] says when nothing of it can be
-    /// executed any more, if that was not said; [`FromLink::Freed`] when its number is free.
+    /// executed any more, if that was not said; [`FromClient::Freed`] when its number is free.
     Release(u16),
     /// Asks what a device is, by a number that is free again with [`ClientEvent::Looked`].
     Look {
@@ -163,7 +163,7 @@ pub enum ToHost {
         /// Which one.
         export: u16,
     },
-    /// A hello that came to the link's first seat is to be answered by this one. Answered by [`FromLink::Reserved`];
+    /// A hello that came to the link's first seat is to be answered by this one. Answered by [`FromHost::Reserved`];
     /// where there is no number, it is dropped.
     Reserve {
         /// The hello.
@@ -171,7 +171,7 @@ pub enum ToHost {
         /// Who sent it; zeroes where security is `none`.
         client: PublicKey,
     },
-    /// The link's end of a port is to go to another seat. Answered by [`FromLink::PulledOut`], if it is here.
+    /// The link's end of a port is to go to another seat. Answered by [`FromHost::PulledOut`], if it is here.
     PullOut {
         /// Which one.
         export: u16,
@@ -214,9 +214,9 @@ pub enum ToHost {
     },
 }
 
-/// What a link tells control.
+/// What a client's link tells control.
 #[derive(Debug)]
-pub enum FromLink {
+pub enum FromClient {
     /// A frame of a handshake came: a cookie, or an answer.
     Greet {
         /// It.
@@ -227,11 +227,16 @@ pub enum FromLink {
     /// A hello is wanted for this IOhost. When it is said in vain, one is wanted for the next.
     WantsSession(Address),
     /// What became of a disk; its `attachment` is the disk's number.
-    Client(ClientEvent),
+    Iohost(ClientEvent),
     /// A disk that was given back is over: its number is free.
     Freed(u16),
     /// There is such a number already, or the device's numbers do not fit: a defect of control.
     Unattached(u16),
+}
+
+/// What a seat of an IOhost's link tells control.
+#[derive(Debug)]
+pub enum FromHost {
     /// A client's hello, to be answered or not.
     Hello(Greeting),
     /// A hello that another seat has heard, with a number of this one's.
@@ -251,16 +256,16 @@ pub enum FromLink {
     /// Memory of a device that was let go of, to be dropped where that may take its time.
     Spent(AttachmentMemory),
     /// A device is to be opened or let go of; a session has begun or ended.
-    Host(HostEvent),
+    Clients(HostEvent),
 }
 
-impl From<LinkEvent> for FromLink {
-    fn from(event: LinkEvent) -> FromLink {
+impl From<LinkEvent> for FromClient {
+    fn from(event: LinkEvent) -> FromClient {
         match event {
-            LinkEvent::Greet { frame, from } => FromLink::Greet { frame, from },
-            LinkEvent::WantsSession(iohost) => FromLink::WantsSession(iohost),
-            LinkEvent::Client(event) => FromLink::Client(event),
-            LinkEvent::Freed(disk) => FromLink::Freed(disk),
+            LinkEvent::Greet { frame, from } => FromClient::Greet { frame, from },
+            LinkEvent::WantsSession(iohost) => FromClient::WantsSession(iohost),
+            LinkEvent::Client(event) => FromClient::Iohost(event),
+            LinkEvent::Freed(disk) => FromClient::Freed(disk),
         }
     }
 }
@@ -329,7 +334,7 @@ impl Sidecore {
             }
         };
         if let Some(disk) = unattached {
-            self.send(Event::FromLink(key, Box::new(FromLink::Unattached(disk))));
+            self.send(Event::FromClient(key, Box::new(FromClient::Unattached(disk))));
         }
     }
 
@@ -349,7 +354,7 @@ impl Sidecore {
         let fed = self.feed_links(now);
         let frames = self.io.receive(now.0);
         while let Some((key, event)) = self.io.next_link_event() {
-            self.send(Event::FromLink(key, Box::new(event.into())));
+            self.send(Event::FromClient(key, Box::new(event.into())));
         }
         frames as u32 + fed
     }

@@ -4,7 +4,7 @@
 
 use remote::client::{Event, Over, Refusal};
 use remote::handshake::Established;
-use sidecore::{FromLink, ToClient};
+use sidecore::{FromClient, ToClient};
 use tracing::{info, warn};
 
 use backend::link::Address;
@@ -35,28 +35,23 @@ impl Client<'_, '_> {
     }
 
     /// What it says.
-    pub(super) fn hear(&mut self, said: FromLink) {
+    pub(super) fn hear(&mut self, said: FromClient) {
         match said {
-            FromLink::Greet { frame, from } => {
+            FromClient::Greet { frame, from } => {
                 self.greeter.ask(Task::Heard(self.line.key(), from, frame));
             }
-            FromLink::WantsSession(_) => {
+            FromClient::WantsSession(_) => {
                 self.note_silence();
                 let number = self.using.next_session();
                 self.greeter.ask(Task::Begin(self.line.key(), number));
             }
-            FromLink::Client(event) => self.hear_iohost(event),
-            FromLink::Freed(number) => self.is_free(number),
-            FromLink::Unattached(number) => {
+            FromClient::Iohost(event) => self.hear_iohost(event),
+            FromClient::Freed(number) => self.is_free(number),
+            FromClient::Unattached(number) => {
                 self.using.free(number);
                 let expected = "free place on its link for a disk that is asked for";
                 self.around.turn.defects.note(expected);
             }
-            FromLink::Hello(_)
-            | FromLink::Reserved { .. }
-            | FromLink::PulledOut { .. }
-            | FromLink::Spent(_)
-            | FromLink::Host(_) => self.around.turn.defects.note("IOhost's end of that link"),
         }
     }
 

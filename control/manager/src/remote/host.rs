@@ -8,7 +8,7 @@ use config::plan::{LinkClientPlan, LinkPlan};
 use remote::handshake::{Established, Greeted, PublicKey};
 use remote::iohost::{HostEvent, seat_of};
 use schedule::Use;
-use sidecore::{FromLink, Greeting, ToHost};
+use sidecore::{FromHost, Greeting, ToHost};
 use tracing::{info, warn};
 
 use super::around::Around;
@@ -46,22 +46,15 @@ impl Host<'_, '_> {
     }
 
     /// What a seat says.
-    pub(super) fn hear(&mut self, seat: usize, said: FromLink) {
+    pub(super) fn hear(&mut self, seat: usize, said: FromHost) {
         match said {
-            FromLink::Hello(greeting) => {
+            FromHost::Hello(greeting) => {
                 self.greeter.ask(Task::Greet(self.line.key(), greeting));
             }
-            FromLink::Spent(memory) => drop(memory),
-            FromLink::Reserved { before, greeting } => self.hello_is_seated(before, greeting),
-            FromLink::PulledOut { export, nic } => self.is_pulled_out(export, nic),
-            FromLink::Host(event) => self.hear_clients(seat, event),
-            FromLink::Greet { .. }
-            | FromLink::WantsSession(_)
-            | FromLink::Client(_)
-            | FromLink::Freed(_)
-            | FromLink::Unattached(_) => {
-                self.around.turn.defects.note("client's end of that link");
-            }
+            FromHost::Spent(memory) => drop(memory),
+            FromHost::Reserved { before, greeting } => self.hello_is_seated(before, greeting),
+            FromHost::PulledOut { export, nic } => self.is_pulled_out(export, nic),
+            FromHost::Clients(event) => self.hear_clients(seat, event),
         }
     }
 

@@ -22,7 +22,7 @@ use super::greets::Greets;
 use super::initiator::{Ended, Initiator};
 use super::memory::AttachmentMemory;
 use super::nics::HostNics;
-use super::{FromLink, ToHost};
+use super::{FromHost, ToHost};
 use crate::counters::{AttachmentCounters, HostLinkCounters, SessionCounters};
 use crate::served::QueueKey;
 
@@ -201,7 +201,7 @@ impl HostLink {
     }
 
     /// Takes what came, and puts requests into their rings. What it did, in frames and requests.
-    pub(super) fn feed(&mut self, now: Nanos, tell: &mut dyn FnMut(FromLink)) -> u32 {
+    pub(super) fn feed(&mut self, now: Nanos, tell: &mut dyn FnMut(FromHost)) -> u32 {
         let is_due = self.due().is_some_and(|due| due <= now) || !self.busy.is_empty();
         let mut time = is_due.then(|| self.clock.read(now));
         let frames = self.receive(now, &mut time, tell);
@@ -232,7 +232,7 @@ impl HostLink {
         &mut self,
         now: Nanos,
         time: &mut Option<u64>,
-        tell: &mut dyn FnMut(FromLink),
+        tell: &mut dyn FnMut(FromHost),
     ) -> u32 {
         let HostLink { socket, host, gate, greets, nics, clock, counters, seat, .. } = self;
         for came in 0..FRAMES_PER_PASS {
@@ -259,7 +259,7 @@ impl HostLink {
                             }
                         },
                         Verdict::Pass => match greets.greet(host, now, frame, from) {
-                            Some(greeting) => tell(FromLink::Hello(greeting)),
+                            Some(greeting) => tell(FromHost::Hello(greeting)),
                             None => counters.greets_dropped.add(1),
                         },
                     }
@@ -306,15 +306,15 @@ impl HostLink {
     }
 
     /// Takes what ended out of the rings, and sends what is to be said. What it did, in requests and frames.
-    pub(super) fn harvest(&mut self, now: Nanos, tell: &mut dyn FnMut(FromLink)) -> u32 {
+    pub(super) fn harvest(&mut self, now: Nanos, tell: &mut dyn FnMut(FromHost)) -> u32 {
         let now = self.clock.known(now);
         let ended = self.take_used();
         while let Some(memory) = self.spent.pop() {
-            tell(FromLink::Spent(memory));
+            tell(FromHost::Spent(memory));
         }
         while let Some(event) = self.host.next_event() {
             self.note(event);
-            tell(FromLink::Host(event));
+            tell(FromHost::Clients(event));
         }
         let taken = self.nics.take(&mut self.host);
         let sent = self.transmit(now);

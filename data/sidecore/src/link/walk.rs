@@ -7,7 +7,7 @@
 use schedule::Nanos;
 
 use super::host::{HostLink, Told};
-use super::{FromLink, Link, LinkKey, ToHost};
+use super::{FromHost, Link, LinkKey, ToHost};
 use crate::inbox::Event;
 use crate::places::served_at;
 use crate::served::QueueKey;
@@ -58,12 +58,12 @@ impl Sidecore {
     fn each_link(
         &mut self,
         now: Nanos,
-        act: fn(&mut HostLink, Nanos, &mut dyn FnMut(FromLink)) -> u32,
+        act: fn(&mut HostLink, Nanos, &mut dyn FnMut(FromHost)) -> u32,
     ) -> u32 {
         let mut hosts = std::mem::take(&mut self.links.hosts);
         let mut did = 0;
         for (key, link) in &mut hosts {
-            did += act(link, now, &mut |told| self.send(Event::FromLink(*key, Box::new(told))));
+            did += act(link, now, &mut |told| self.send(Event::FromHost(*key, Box::new(told))));
             while let Some(queue) = link.to_wake.pop() {
                 self.wake_fed(queue, now);
             }
@@ -124,14 +124,14 @@ impl Sidecore {
         let Some((_, link)) = at else { return };
         let said = match link.told(told, now) {
             Told::Feeds(queue) => return self.feed_from_now_on(queue, now),
-            Told::Reserved(Some((before, greeting))) => FromLink::Reserved { before, greeting },
+            Told::Reserved(Some((before, greeting))) => FromHost::Reserved { before, greeting },
             Told::PulledOut { export, nic: Some(nic) } => {
                 self.rest.forget(nic.poll_fd());
-                FromLink::PulledOut { export, nic }
+                FromHost::PulledOut { export, nic }
             }
             Told::Done | Told::Reserved(None) | Told::PulledOut { nic: None, .. } => return,
         };
-        self.send(Event::FromLink(key, Box::new(said)));
+        self.send(Event::FromHost(key, Box::new(said)));
     }
 
     /// The queue may be attached already: it is woken by a link from now on.

@@ -20,7 +20,7 @@ use schedule::Policy;
 use super::super::bed::*;
 use super::disk::Slow;
 use crate::{
-    Address, AttachmentCounters, AttachmentMemory, Command, Event, FromLink, HostLink,
+    Address, AttachmentCounters, AttachmentMemory, Command, Event, FromHost, HostLink,
     HostLinkCounters, HostLinkSpec, Link, LinkKey, Opened, QueueCounters, RoleSpec, Served,
     ServedSpec, SessionCounters, ToHost,
 };
@@ -442,34 +442,42 @@ impl World {
     /// What control does.
     fn hear(&mut self, event: Event) {
         match event {
-            Event::FromLink(LINK, told) => match *told {
-                FromLink::Hello(greeting) if self.keeps_greetings => self.greetings.push(greeting),
-                FromLink::Hello(greeting) if self.reserved.is_some() => {
+            Event::FromHost(LINK, told) => match *told {
+                FromHost::Hello(greeting) if self.keeps_greetings => self.greetings.push(greeting),
+                FromHost::Hello(greeting) if self.reserved.is_some() => {
                     self.tell(ToHost::Reserve { greeting, client: [0; 32] });
                 }
-                FromLink::Hello(greeting) => self.answer(greeting),
-                FromLink::Reserved { before, greeting } => {
+                FromHost::Hello(greeting) => self.answer(greeting),
+                FromHost::Reserved { before, greeting } => {
                     assert_ne!(before, greeting.number, "it has another one");
                     self.reserved = self.reserved.map(|count| count + 1);
                     self.answer(greeting);
                 }
-                FromLink::PulledOut { export, nic } => self.pulled.push((export, nic)),
-                FromLink::Host(HostEvent::Open {
-                    export, generation, slots, slot_bytes, ..
+                FromHost::PulledOut { export, nic } => self.pulled.push((export, nic)),
+                FromHost::Clients(HostEvent::Open {
+                    export,
+                    generation,
+                    slots,
+                    slot_bytes,
+                    ..
                 }) if self.nic == Some(export) => {
                     assert!(generation > 0);
                     let memory = AttachmentMemory::new(slots, slot_bytes).unwrap();
                     self.tell(ToHost::NicOpened { export, memory });
                 }
-                FromLink::Host(HostEvent::LetGo { export, .. }) if self.nic == Some(export) => {
+                FromHost::Clients(HostEvent::LetGo { export, .. }) if self.nic == Some(export) => {
                     self.tell(ToHost::LetGo { export, is_synced: true });
                 }
-                FromLink::Host(HostEvent::Open {
-                    export, generation, slots, slot_bytes, ..
+                FromHost::Clients(HostEvent::Open {
+                    export,
+                    generation,
+                    slots,
+                    slot_bytes,
+                    ..
                 }) => {
                     self.open(export, generation, slots, slot_bytes);
                 }
-                FromLink::Host(HostEvent::LetGo { export, .. }) => {
+                FromHost::Clients(HostEvent::LetGo { export, .. }) => {
                     self.devices[usize::from(export)].lets_go = true;
                     let is_here = self.devices[usize::from(export)].memory.is_some();
                     match is_here {
@@ -477,8 +485,8 @@ impl World {
                         false => self.let_go(export),
                     }
                 }
-                FromLink::Spent(memory) => self.spent.push(memory),
-                told => self.events.push(Event::FromLink(LINK, Box::new(told))),
+                FromHost::Spent(memory) => self.spent.push(memory),
+                told => self.events.push(Event::FromHost(LINK, Box::new(told))),
             },
             Event::Detached(served) => {
                 let export = served.key().device as u16;

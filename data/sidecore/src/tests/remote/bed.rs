@@ -11,7 +11,7 @@ use schedule::Nanos;
 
 use super::iohost::{Bits, DEVICE, FRAME_BYTES, IoHost, Storage};
 use super::wire::{Weather, Wire};
-use crate::link::{FromLink, Link, LinkKey, ToClient};
+use crate::link::{FromClient, Link, LinkKey, ToClient};
 use crate::tests::bed::{Core, DISK, Guest};
 use crate::{Command, Event};
 
@@ -209,9 +209,9 @@ impl World {
     }
 
     fn hear(&mut self, event: Event) {
-        let Event::FromLink(LINK, said) = event else { return self.events.push(event) };
+        let Event::FromClient(LINK, said) = event else { return self.events.push(event) };
         match *said {
-            FromLink::WantsSession(iohost) => {
+            FromClient::WantsSession(iohost) => {
                 self.asked.push(iohost);
                 self.sessions += 1;
                 let offer = Offer::new(false, FRAME_BYTES, 64);
@@ -221,7 +221,7 @@ impl World {
                 self.tell(ToClient::Hello(made.hello().to_vec()));
                 self.handshake = Some(made);
             }
-            FromLink::Greet { frame, from } => {
+            FromClient::Greet { frame, from } => {
                 let Some(handshake) = &mut self.handshake else { return };
                 match handshake.receive(&frame) {
                     Ok(Step::Again) => {
@@ -236,11 +236,11 @@ impl World {
                     Err(_) => {}
                 }
             }
-            FromLink::Client(ClientEvent::Stands { attachment, standing }) => {
+            FromClient::Iohost(ClientEvent::Stands { attachment, standing }) => {
                 self.stands.push((attachment, standing));
                 self.heard(attachment);
             }
-            FromLink::Client(event) => {
+            FromClient::Iohost(event) => {
                 self.told.push(event);
                 if let ClientEvent::Bound { attachment, .. }
                 | ClientEvent::News { attachment, .. }
@@ -249,15 +249,8 @@ impl World {
                     self.heard(attachment);
                 }
             }
-            FromLink::Freed(number) => self.freed.push(number),
-            FromLink::Unattached(number) => self.unattached.push(number),
-            said @ (FromLink::Hello(_)
-            | FromLink::Reserved { .. }
-            | FromLink::PulledOut { .. }
-            | FromLink::Host(_)
-            | FromLink::Spent(_)) => {
-                panic!("{said:?}")
-            }
+            FromClient::Freed(number) => self.freed.push(number),
+            FromClient::Unattached(number) => self.unattached.push(number),
         }
     }
 }
