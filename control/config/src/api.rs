@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::spec::{
-    DiskChange, DiskMove, DiskResize, DiskSpec, GroupChange, GroupSpec, LinkState, NicChange,
+    Carrier, DiskChange, DiskMove, DiskResize, DiskSpec, GroupChange, GroupSpec, NicChange,
     NicMove, NicSpec, SwitchSpec,
 };
 
@@ -106,11 +106,11 @@ pub enum Call {
     },
     /// Take a NIC's cable out or put it in, wherever the NIC was declared; for one made through the
     /// API that is kept. Answer: [`Answer::Nic`].
-    SetLink {
+    SetCarrier {
         /// Its name.
         id: String,
         /// Whether it is in from now on.
-        link: LinkState,
+        carrier: Carrier,
     },
     /// Move a NIC of a switch to another sidecore. Answer: [`Answer::Nic`].
     MoveNic {
@@ -219,7 +219,7 @@ impl Call {
             Call::MoveDisk { id, .. } => ("disk move", id),
             Call::AddNic(spec) => ("nic add", &spec.id),
             Call::ChangeNic { id, .. } => ("nic set", id),
-            Call::SetLink { id, .. } => ("nic link", id),
+            Call::SetCarrier { id, .. } => ("nic link", id),
             Call::MoveNic { id, .. } => ("nic move", id),
             Call::RemoveNic { id, force: true } => ("nic rm --force", id),
             Call::RemoveNic { id, .. } => ("nic rm", id),
@@ -242,7 +242,7 @@ impl Call {
             Call::MoveDisk { wish, .. } => serde_json::to_value(wish),
             Call::AddNic(spec) => serde_json::to_value(spec),
             Call::ChangeNic { change, .. } => serde_json::to_value(change),
-            Call::SetLink { link, .. } => serde_json::to_value(link),
+            Call::SetCarrier { carrier, .. } => serde_json::to_value(carrier),
             Call::MoveNic { wish, .. } => serde_json::to_value(wish),
             Call::AddSwitch(spec) => serde_json::to_value(spec),
             Call::AddGroup(spec) => serde_json::to_value(spec),

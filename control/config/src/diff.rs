@@ -293,7 +293,7 @@ fn network(running: &Plan, wanted: &Plan, (removed, kept, added): Lists<'_>) {
                 let what = |nic: &NicPlan| {
                     let rules = (nic.vlan.clone(), nic.macs_max, nic.spoof);
                     let vcpus = (nic.redirect, nic.vcpus.clone(), nic.qmp.clone());
-                    (rules, nic.service.clone(), nic.link, vcpus)
+                    (rules, nic.service.clone(), nic.carrier, vcpus)
                 };
                 if old.rights != new.rights {
                     kept.push(Change::SetRights { kind: "nic", id: new.id.clone() });

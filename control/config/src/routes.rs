@@ -32,7 +32,7 @@ pub enum Operation {
     ChangeNic,
     RemoveNic,
     MoveNic,
-    SetLink,
+    SetCarrier,
     ListSwitches,
     AddSwitch,
     ShowSwitch,
@@ -141,9 +141,9 @@ impl Operation {
             Operation::ChangeNic => Call::ChangeNic { id, change: body_of(body)? },
             Operation::RemoveNic => Call::RemoveNic { id, force },
             Operation::MoveNic => Call::MoveNic { id, wish: body_of(body)? },
-            Operation::SetLink => {
-                let LinkChange { link } = body_of(body)?;
-                Call::SetLink { id, link }
+            Operation::SetCarrier => {
+                let LinkChange { link: carrier } = body_of(body)?;
+                Call::SetCarrier { id, carrier }
             }
             Operation::ListSwitches => Call::ListSwitches,
             Operation::AddSwitch => Call::AddSwitch(body_of(body)?),

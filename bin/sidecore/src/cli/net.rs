@@ -3,7 +3,7 @@
 //! As for disks: the options are the fields of the configuration file.
 
 use clap::{Args, Subcommand};
-use config::spec::{LinkState, NicChange, NicMove, NicSpec, SwitchSpec};
+use config::spec::{Carrier, NicChange, NicMove, NicSpec, SwitchSpec};
 
 use super::{ForceArgs, PrintArgs};
 
@@ -69,7 +69,7 @@ Examples:
         id: String,
         /// Whether the cable is in from now on.
         #[arg(value_enum)]
-        state: LinkState,
+        state: Carrier,
     },
     /// Move a NIC of a switch to another sidecore, with all its queues.
     #[command(after_help = "\

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{AccessView, HeldView, NicServiceView, RunStateView};
 use crate::mac::Mac;
-use crate::spec::{LinkState, NullKind, Spoof, Via};
+use crate::spec::{Carrier, NullKind, Spoof, Via};
 
 /// Every NIC.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -30,7 +30,7 @@ pub struct NicView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     /// Whether its cable is in.
-    pub link: LinkState,
+    pub link: Carrier,
     /// Its Ethernet address.
     pub mac: Mac,
     /// The switch that it is a port of.
@@ -260,7 +260,7 @@ pub struct PortView {
     /// What it is.
     pub kind: PortKind,
     /// Whether frames pass: a NIC's cable is in, an uplink's interface is open.
-    pub link: LinkState,
+    pub link: Carrier,
     /// Why no frames pass, if something is wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,

@@ -7,7 +7,7 @@ use super::rights::Written;
 use super::{Defaults, Mistake, Mode, Path, ServicePlan};
 use crate::mac::{MAC_HINT, Mac};
 use crate::spec::{
-    ETHERNET_HEADER, FRAME_MIN, LinkState, MTU_MIN, NIC_MACS_DEFAULT, NicSpec, NullKind,
+    Carrier, ETHERNET_HEADER, FRAME_MIN, MTU_MIN, NIC_MACS_DEFAULT, NicSpec, NullKind,
     REMOTE_MTU_MAX, Redirect, SocketRights, Spoof,
 };
 
@@ -39,7 +39,7 @@ pub struct NicPlan {
     /// Largest IP packet, 68 to 65,535 bytes.
     pub mtu: u16,
     /// Whether its cable is in, as it was declared; an operator may have changed it since.
-    pub link: LinkState,
+    pub carrier: Carrier,
     /// Whether its guest is offered frames that are not finished.
     pub guest_offloads: bool,
     /// How its queues are served.
@@ -133,7 +133,7 @@ pub(super) fn resolve(
         spoof: spec.spoof.unwrap_or_default(),
         queues: spec.queues,
         mtu: spec.mtu,
-        link: spec.link,
+        carrier: spec.link,
         guest_offloads: spec.guest_offloads,
         service,
         redirect: spec.redirect.unwrap_or_default(),

@@ -69,7 +69,7 @@ told! {
     /// Largest IP packet, in bytes; `by_link`: up to 9000, whatever the link's own is. The guest is told.
     mtu: u16 ("BYTES", 68..=65_535, 9000) = MTU_DEFAULT "usual_mtu" anew;
     /// Whether its cable is in when it is made. `sidecore nic link` changes it while it runs.
-    link: LinkState ("STATE");
+    link: Carrier ("STATE");
     /// Whether the guest is offered frames that are not cut and have no checksum yet (`GUEST_CSUM`, `GUEST_TSO4`,
     /// `GUEST_TSO6`, `GUEST_ECN`, `GUEST_USO4`, `GUEST_USO6`). `false` costs throughput, and is for a guest that
     /// attaches XDP or looks at frames with a program that cannot take such ones: the daemon finishes every frame.
@@ -181,7 +181,7 @@ pub enum Redirect {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
-pub enum LinkState {
+pub enum Carrier {
     /// It is: frames pass.
     #[default]
     Up,
@@ -211,7 +211,7 @@ pub fn fixed_in_a_nic() -> serde_json::Value {
 #[serde(deny_unknown_fields)]
 pub struct LinkChange {
     /// Whether it is in from now on.
-    pub link: LinkState,
+    pub link: Carrier,
 }
 
 /// Another sidecore for a NIC of a switch, with all its queues, while they run. It stays there, whatever the
@@ -245,5 +245,5 @@ fn usual_mtu() -> u16 {
 
 words! {
     NullKind { Drop => "drop", Echo => "echo", Generate => "generate" }
-    LinkState { Up => "up", Down => "down" }
+    Carrier { Up => "up", Down => "down" }
 }

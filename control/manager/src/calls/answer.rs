@@ -59,8 +59,8 @@ fn answer_net(call: Call, reply: Reply, rooms: &mut Rooms, mode: Mode) {
             changed.and_then(|()| rooms.nic_views().show(&id, true))
         }
         Call::MoveNic { id, wish } => return nics::go(&id, &wish, reply, rooms),
-        Call::SetLink { id, link } => {
-            let set = rooms.nic_calls().set_link(&id, link);
+        Call::SetCarrier { id, carrier } => {
+            let set = rooms.nic_calls().set_carrier(&id, carrier);
             set.and_then(|()| rooms.nic_views().show(&id, true))
         }
         Call::ListSwitches => Ok(rooms.switch_calls().list()),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::plan::NicPlan;
-use config::spec::LinkState;
+use config::spec::Carrier;
 use control::port::{Arrived, At};
 use device::net::{Live, Shape};
 use schedule::Nanos;
@@ -69,7 +69,7 @@ impl NicParts {
         let NicPlan { mtu, queues: pairs, guest_offloads, .. } = plan;
         let shape = Shape { mac: plan.mac.0, mtu, pairs, guest_offloads };
         let live = Live::new(&shape);
-        live.set_up(plan.link == LinkState::Up);
+        live.set_up(plan.carrier == Carrier::Up);
         NicParts {
             plan,
             shape,
@@ -268,8 +268,8 @@ impl NicParts {
         self.live.is_up()
     }
 
-    pub(crate) fn link(&self) -> LinkState {
-        if self.is_up() { LinkState::Up } else { LinkState::Down }
+    pub(crate) fn carrier(&self) -> Carrier {
+        if self.is_up() { Carrier::Up } else { Carrier::Down }
     }
 
     /// Whether its guest may say that a station of this address is here.

@@ -5,7 +5,7 @@
 use config::Plan;
 use config::api::ApiError;
 use config::plan::{NicPlan, Origin};
-use config::spec::{LinkState, NicChange};
+use config::spec::{Carrier, NicChange};
 use tracing::info;
 
 use crate::calls::{UNDONE, UNTIL_RESTART, check_origin, not_kept};
@@ -95,8 +95,8 @@ impl NicCalls<'_> {
     fn apply(&mut self, before: &NicPlan, after: &NicPlan) {
         // One that is not open is opened as its plan is then.
         let Some(number) = self.around.devices.number_of(&after.id) else { return };
-        if before.link != after.link {
-            self.turn_link(number, after.link);
+        if before.carrier != after.carrier {
+            self.turn_carrier(number, after.carrier);
         }
         let Around { turn, devices, cores, .. } = &mut self.around;
         let device = found!(turn.defects, devices.get_mut(number), "NIC that is changed");
@@ -122,31 +122,32 @@ impl NicCalls<'_> {
     ///
     /// # Errors
     /// There is no such NIC; or it holds until a restart alone, since it cannot be kept.
-    pub(crate) fn set_link(&mut self, id: &str, link: LinkState) -> Result<(), ApiError> {
+    pub(crate) fn set_carrier(&mut self, id: &str, carrier: Carrier) -> Result<(), ApiError> {
         let before = self.plan.nic(id).cloned().ok_or_else(|| self.plan.no_such_nic(id))?;
         let is_of_api = before.origin == Origin::Api;
         if is_of_api {
             let mut after = before;
-            (after.link, after.spec.link) = (link, link);
+            (after.carrier, after.spec.link) = (carrier, carrier);
             self.set_plan(after);
         }
         if let Some(number) = self.around.devices.number_of(id) {
-            self.turn_link(number, link);
+            self.turn_carrier(number, carrier);
             if let Some(nic) = self.around.devices.nic_mut(number) {
                 nic.say_port(self.around.cores);
             }
         }
-        info!(nic = id, %link, "link");
+        info!(nic = id, link = %carrier, "link");
         if is_of_api { self.keep_until_restart() } else { Ok(()) }
     }
 
     /// The guest sees a carrier or none because its front-end is connected or not: without a cable,
-    /// it is not (QEMU asks nobody for the state of the link).
-    fn turn_link(&mut self, number: u32, link: LinkState) {
+    /// it is not (QEMU asks nobody for the carrier).
+    fn turn_carrier(&mut self, number: u32, carrier: Carrier) {
         let Around { turn, devices, .. } = &mut self.around;
-        let device = found!(turn.defects, devices.get_mut(number), "device whose link is turned");
-        let nic = found!(turn.defects, device.kind.nic(), "NIC whose link is turned");
-        nic.live().set_up(link == LinkState::Up);
+        let device =
+            found!(turn.defects, devices.get_mut(number), "device whose carrier is turned");
+        let nic = found!(turn.defects, device.kind.nic(), "NIC whose carrier is turned");
+        nic.live().set_up(carrier == Carrier::Up);
         turn.touch(number);
         device.plan_connect(turn.now());
     }

@@ -80,7 +80,7 @@ impl NicViews<'_> {
         NicView {
             state,
             problem: problem.filter(|text| !text.is_empty()),
-            link: parts.link(),
+            link: parts.carrier(),
             queues_attached: device.attached().len() as u16,
             sidecore: parts.home().map(|home| home as u16),
             by_hand: parts.at().is_some_and(|at| at.by_hand),
@@ -128,7 +128,7 @@ fn of_plan(plan: &NicPlan) -> NicView {
         declared: plan.origin.to_string(),
         state: NicState::Waiting,
         problem: None,
-        link: plan.link,
+        link: plan.carrier,
         mac: plan.mac,
         switch: plan.switch().map(str::to_string),
         tap,

@@ -5,7 +5,7 @@ use config::api::{
     VlanView,
 };
 use config::plan::{HostPlan, SwitchPlan};
-use config::spec::LinkState;
+use config::spec::Carrier;
 use sidecore::{BridgeId, PortCounters};
 
 use crate::devices::Devices;
@@ -56,7 +56,7 @@ impl Network {
                 Some(PortView {
                     name: device.facts.id.clone(),
                     kind: PortKind::Nic,
-                    link: nic.link(),
+                    link: nic.carrier(),
                     problem: None,
                     vlans: VlanView::from(&nic.plan().vlan),
                     sidecore: nic.home().map(|home| home as u16),
@@ -107,7 +107,7 @@ fn uplink_view(uplink: &Uplink) -> PortView {
             HostPlan::Interface { .. } | HostPlan::Null(_) => PortKind::Interface,
             HostPlan::Lent { .. } | HostPlan::Remote { .. } => PortKind::Remote,
         },
-        link: if served_as.is_some() { LinkState::Up } else { LinkState::Down },
+        link: if served_as.is_some() { Carrier::Up } else { Carrier::Down },
         problem: uplink.problem().filter(|text| !text.is_empty()).map(str::to_string),
         vlans: VlanView::from(&uplink.plan().vlan),
         sidecore: Some(uplink.home() as u16),

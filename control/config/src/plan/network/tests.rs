@@ -5,7 +5,7 @@ use crate::plan::{
     HostCpus, HostPlan, NicPeer, NullPlan, Origin, Plan, PolicyPlan, UplinkPlan, VlanPlan, load,
 };
 use crate::spec::{
-    LinkState, Mode, NIC_MODERATE_DEFAULT_US, NicChange, NicSpec, Redirect, Spoof, SwitchSpec,
+    Carrier, Mode, NIC_MODERATE_DEFAULT_US, NicChange, NicSpec, Redirect, Spoof, SwitchSpec,
     UplinkSpec, Via,
 };
 
@@ -66,11 +66,11 @@ fn what_an_operator_writes_becomes_a_plan() {
     assert_eq!(first.socket, "/run/sidecore/vm1-net.sock");
     assert_eq!((first.mac, first.mtu, first.queues), (Mac::of_name("vm1-net"), 1500, 1));
     assert_eq!((&first.vlan, first.macs_max), (&VlanPlan::Access(10), 1024));
-    assert_eq!((first.link, first.service.policy), (LinkState::Up, PolicyPlan::Poll));
+    assert_eq!((first.carrier, first.service.policy), (Carrier::Up, PolicyPlan::Poll));
     let eth0 = HostPlan::Interface { name: "eth0".into(), via: Via::Packet };
     assert_eq!(second.host(), Some(&eth0));
     assert_eq!((second.mac.to_string().as_str(), second.mtu), ("52:54:00:00:00:01", 9000));
-    assert_eq!((second.link, second.mode), (LinkState::Down, Mode::Connect));
+    assert_eq!((second.carrier, second.mode), (Carrier::Down, Mode::Connect));
 }
 
 #[test]
