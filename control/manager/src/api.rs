@@ -1,12 +1,12 @@
 //! The operators' door: HTTP on a Unix socket, turned into [`config::api::Call`]s; and a second one, if it is
 //! asked for, at which everything is shown and nothing is changed.
 //!
-//! One thread of its own, so that a slow or hostile client holds up nobody else. It owns no state:
+//! One thread of its own, so that a slow or hostile caller holds up nobody else. It owns no state:
 //! each request becomes a [`Request`] on a channel to the control loop, which is woken by an
 //! eventfd and sends back the answer. Not here: what a call does (the control loop), and what the
 //! requests and bodies are (`config::routes`).
 //!
-//! Bounded: [`CLIENTS_MAX`] connections at each, [`BODY_BYTES_MAX`] a body, one request a connection,
+//! Bounded: [`CALLERS_MAX`] connections at each, [`BODY_BYTES_MAX`] a body, one request a connection,
 //! [`REQUEST_S_MAX`] for all of the request and [`CONNECTION_S_MAX`] from the first byte to the last. Whoever
 //! can write to the socket is an operator: the kernel has looked at the socket's owner, group, mode and ACL, and
 //! nobody looks again. What they send is still checked, and junk is answered with 4xx and what to do.
@@ -32,9 +32,9 @@ mod places;
 use crate::rights::Rights;
 
 /// Most connections at a time; one more is answered 503, unless one of them is slow.
-pub const CLIENTS_MAX: usize = 64;
+pub const CALLERS_MAX: usize = 64;
 /// Of these, the last are root's and the daemon's own user's.
-const CLIENTS_KEPT: usize = 8;
+const CALLERS_KEPT: usize = 8;
 /// Longest time from connecting until a request is whole, in seconds.
 pub const REQUEST_S_MAX: u64 = 5;
 /// Longest body, in bytes.
@@ -42,7 +42,7 @@ pub const BODY_BYTES_MAX: usize = 64 * 1024;
 /// Longest life of a connection, in seconds.
 pub const CONNECTION_S_MAX: u64 = 75;
 /// How long the control loop may take over one call, in seconds; shorter than a connection's life,
-/// so that its client is told.
+/// so that its caller is told.
 const ANSWER_S_MAX: u64 = 20;
 /// The same for an upgrade, whose own bounds add up to nearly a minute: who is told too early does not know what
 /// came of it.
@@ -68,7 +68,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Answers it. A client that has gone meanwhile misses nothing else.
+    /// Answers it. A caller that has gone meanwhile misses nothing else.
     pub fn answer(self, answer: Result<Answer, ApiError>) {
         self.into_parts().1.answer(answer);
     }
@@ -86,7 +86,7 @@ impl Request {
     /// The call, and the duty to answer it later.
     pub fn into_parts(self) -> (Call, Reply) {
         let change = self.call.change();
-        (self.call, Reply { change, client: self.reply })
+        (self.call, Reply { change, caller: self.reply })
     }
 }
 
@@ -95,7 +95,7 @@ impl Request {
 pub struct Reply {
     /// What it asks to have changed.
     change: Option<String>,
-    client: oneshot::Sender<Result<Answer, ApiError>>,
+    caller: oneshot::Sender<Result<Answer, ApiError>>,
 }
 
 impl Reply {
@@ -104,7 +104,7 @@ impl Reply {
         if let (Some(change), Err(refused)) = (&self.change, &answer) {
             tracing::info!("refused: {change}: {}", refused.error);
         }
-        let _ = self.client.send(answer);
+        let _ = self.caller.send(answer);
     }
 }
 
@@ -328,8 +328,8 @@ pub(crate) fn open(
     let (api, read) = (opened(api)?, read.map(opened).transpose()?);
     let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let wake = Arc::new(wake.map_err(|error| (api.path.clone(), error.into()))?);
-    // As many as there can be clients of both, so that a living client always finds room.
-    let (sender, requests) = sync_channel(2 * CLIENTS_MAX);
+    // As many as there can be callers of both, so that a living caller always finds room.
+    let (sender, requests) = sync_channel(2 * CALLERS_MAX);
     let handles = Door { requests: sender, wake: wake.clone(), own: geteuid().as_raw() };
     Ok((Entrance { api, read, handles }, Calls { requests: Some(requests), wake }))
 }

@@ -21,7 +21,7 @@ use config::{HostPlan, Source};
 use rustix::process::{Resource, getrlimit};
 
 use crate::devices::kind::DevicePlan;
-use crate::devices::lent::{MESSAGE_DESCRIPTORS, Waiting};
+use crate::devices::lent::{MESSAGE_DESCRIPTORS, Unclosed};
 use crate::guests::dialogue::DIALOGUES_MAX;
 use crate::sockets;
 use address_space::AddressSpace;
@@ -191,7 +191,7 @@ struct Shared {
     /// Whoever claims has it already.
     is_lenient: Cell<bool>,
     /// What was given back, and is not closed yet.
-    waiting: Waiting,
+    unclosed: Unclosed,
     addresses: AddressSpace,
     /// A descriptor that is given up for a moment when none is left ([`sockets::reserve`]).
     reserve: RefCell<Option<OwnedFd>>,
@@ -263,7 +263,7 @@ impl Bounds {
         let none = || Cell::new(Amount::default());
         let (promised, extra, credit) = (none(), none(), none());
         let (devices, is_lenient) = (Cell::new(0), Cell::new(false));
-        let (waiting, addresses) = (Waiting::default(), AddressSpace::default());
+        let (unclosed, addresses) = (Unclosed::default(), AddressSpace::default());
         let shared = Shared {
             most,
             own,
@@ -272,7 +272,7 @@ impl Bounds {
             extra,
             credit,
             is_lenient,
-            waiting,
+            unclosed,
             addresses,
             reserve: RefCell::new(None),
         };
@@ -305,14 +305,14 @@ impl Bounds {
     }
 
     /// Where a device's closer counts what it has not closed yet.
-    pub(crate) fn waiting(&self) -> &Waiting {
-        &self.0.waiting
+    pub(crate) fn unclosed(&self) -> &Unclosed {
+        &self.0.unclosed
     }
 
     /// What is neither the daemon's own, nor promised, nor taken beyond that.
     fn free(&self) -> Amount {
         let Shared { own, promised, extra, credit, .. } = &*self.0;
-        let descriptors = self.waiting().count();
+        let descriptors = self.unclosed().count();
         let closing = Amount { descriptors, ..Amount::default() };
         let promised = promised.get().minus(credit.get());
         self.most().minus(*own).minus(promised).minus(extra.get()).minus(closing)

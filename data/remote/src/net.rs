@@ -20,7 +20,7 @@ const PLACES: usize = 8;
 
 /// A frame that waits, or has begun to be sent.
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct QueuedFrame {
     handle: u32,
     number: u32,
     len: usize,
@@ -33,7 +33,7 @@ pub(crate) struct NetQueue {
     bytes: Vec<u8>,
     head: usize,
     used: usize,
-    frames: VecDeque<Waiting>,
+    frames: VecDeque<QueuedFrame>,
     /// Of the first one.
     sent: usize,
     next_number: u32,
@@ -67,7 +67,7 @@ impl NetQueue {
         self.bytes[at..at + first.len()].copy_from_slice(first);
         self.bytes[..second.len()].copy_from_slice(second);
         self.used += len;
-        self.frames.push_back(Waiting { handle, number: self.next_number, len });
+        self.frames.push_back(QueuedFrame { handle, number: self.next_number, len });
         self.next_number = self.next_number.wrapping_add(1);
         true
     }

@@ -15,7 +15,7 @@ impl Sidecore {
     #[inline]
     pub(crate) fn hear(&mut self, now: Nanos, clock: &impl Clock, progress: &mut Progress) {
         self.clock_answered(now);
-        if !self.calls.waiting().is_empty() {
+        if !self.calls.delayed().is_empty() {
             self.call_put_off(now);
         }
         if self.io.stalled() > 0 {

@@ -115,14 +115,14 @@ pub(crate) struct Calls {
     /// Places with completions to show at the end of this step.
     unshown: Vec<u16>,
     /// Places with a call that was put off.
-    waiting: Vec<u16>,
+    delayed: Vec<u16>,
 }
 
 impl Calls {
     /// Room for so many queues.
     pub(crate) fn new(queues_max: usize) -> Calls {
-        let (unshown, waiting) = (Vec::with_capacity(queues_max), Vec::with_capacity(queues_max));
-        Calls { unshown, waiting }
+        let (unshown, delayed) = (Vec::with_capacity(queues_max), Vec::with_capacity(queues_max));
+        Calls { unshown, delayed }
     }
 
     /// The queue has completions, to be shown by [`Sidecore::show_noted`]. To be said once.
@@ -134,13 +134,13 @@ impl Calls {
     /// A call of the queue waits from now on.
     #[inline]
     pub(crate) fn wait(&mut self, queue: u16) {
-        self.waiting.push(queue);
+        self.delayed.push(queue);
     }
 
     /// Those whose call waits, or waited when it was looked at last.
     #[inline]
-    pub(crate) fn waiting(&self) -> &[u16] {
-        &self.waiting
+    pub(crate) fn delayed(&self) -> &[u16] {
+        &self.delayed
     }
 }
 
@@ -149,7 +149,7 @@ impl Sidecore {
     #[inline(never)]
     pub(crate) fn call_put_off(&mut self, now: Nanos) {
         let (places, alarm) = (&mut self.places, &mut self.alarm);
-        self.calls.waiting.retain(|queue| {
+        self.calls.delayed.retain(|queue| {
             served_at(places, *queue).is_some_and(|served| served.ring.publish_put_off(alarm, now))
         });
     }
@@ -161,7 +161,7 @@ impl Sidecore {
             if let Some(served) = served_at(&mut self.places, queue)
                 && publish(&mut served.ring, &mut self.alarm)
             {
-                self.calls.waiting.push(queue);
+                self.calls.delayed.push(queue);
             }
             self.examine(queue);
         }

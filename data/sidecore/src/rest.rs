@@ -204,7 +204,7 @@ impl Sidecore {
     pub(crate) fn falls_asleep(&mut self, now: Nanos) -> bool {
         let waits = !self.inbox.is_empty()
             || !self.outbox.is_empty()
-            || !self.calls.waiting().is_empty()
+            || !self.calls.delayed().is_empty()
             || self.net.has_parting()
             || self.keeps_leaving()
             || self.moves.keep_awake()

@@ -17,7 +17,7 @@ use crate::large::Large;
 use crate::moderation::Moderation;
 use crate::net::BridgeId;
 use crate::net::parcel::Lender;
-use crate::net::roads::Waiting;
+use crate::net::roads::InFlight;
 use crate::slots::Slots;
 use crate::stalls::Stalls;
 
@@ -155,7 +155,7 @@ pub(crate) struct Transmit {
     /// Its next frame waits at least until then.
     pub(crate) retry_at: Nanos,
     /// Chains that wait for their parcels.
-    pub(crate) waiting: Waiting,
+    pub(crate) in_flight: InFlight,
     /// Where it is attached, for its parcels.
     pub(crate) lender: Lender,
 }
@@ -297,8 +297,8 @@ impl Served {
                 }))
             }
             RoleSpec::Transmit(nic) => {
-                let (waiting, lender) = (Waiting::new(), Lender::default());
-                Role::Transmit(Transmit { nic, cursor: 0, retry_at: Nanos(0), waiting, lender })
+                let (in_flight, lender) = (InFlight::new(), Lender::default());
+                Role::Transmit(Transmit { nic, cursor: 0, retry_at: Nanos(0), in_flight, lender })
             }
             RoleSpec::Receive(nic) => Role::Receive(Receive::new(nic)),
         };
@@ -351,7 +351,7 @@ impl Served {
                 RoleSpec::Disk { blk, backend }
             }
             Role::Transmit(mut transmit) => {
-                transmit.waiting.forfeit();
+                transmit.in_flight.forfeit();
                 RoleSpec::Transmit(transmit.nic)
             }
             Role::Receive(receive) => RoleSpec::Receive(receive.nic),
@@ -466,7 +466,7 @@ impl Role {
     /// Whether nothing of its memory is lent to another sidecore.
     pub(crate) fn has_all_back(&self) -> bool {
         match self {
-            Role::Transmit(transmit) => transmit.waiting.lent == 0,
+            Role::Transmit(transmit) => transmit.in_flight.lent == 0,
             Role::Disk(_) | Role::Receive(_) => true,
         }
     }

@@ -23,22 +23,22 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::places::{Entry, PER_USER_MAX, Places};
 use super::{
-    ANSWER_S_MAX, BODY_BYTES_MAX, CLIENTS_KEPT, CLIENTS_MAX, CONNECTION_S_MAX, Door, Peer,
+    ANSWER_S_MAX, BODY_BYTES_MAX, CALLERS_KEPT, CALLERS_MAX, CONNECTION_S_MAX, Door, Peer,
     REQUEST_S_MAX, Request, UPGRADE_S_MAX,
 };
 
-/// The user of a client of whom nothing is known: nobody's.
+/// The user of a caller of whom nothing is known: nobody's.
 const UNKNOWN_UID: u32 = 65_534;
 /// Longest request line with its headers, in bytes.
 const HEADERS_BYTES_MAX: usize = 16 * 1024;
 /// How often it is looked whether all that is left has been sent when the server stops, and the time between two looks:
-/// a second for an operator's client that gets its processor late.
+/// a second for an operator's caller that gets its processor late.
 const LAST_LOOKS: u32 = 100;
 /// Whoever has not asked yet, and who may only look, has those: nobody who keeps a connection open is to make each stop
 /// longer.
 const LAST_LOOKS_OF_OTHERS: u32 = 20;
 const LAST_LOOK: Duration = Duration::from_millis(10);
-/// Longest time for telling a client that there are too many.
+/// Longest time for telling a caller that there are too many.
 const TURN_AWAY: Duration = Duration::from_millis(10);
 
 /// What a socket is for.
@@ -62,11 +62,11 @@ struct Crowd {
     leave: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
-/// One client's place; given back when it is dropped.
+/// One caller's place; given back when it is dropped.
 #[derive(Clone)]
-struct Seat(Arc<Seated>);
+struct Permit(Arc<Permitted>);
 
-struct Seated {
+struct Permitted {
     id: u64,
     from: Peer,
     /// When its request has to be whole.
@@ -74,7 +74,7 @@ struct Seated {
     crowd: Arc<Mutex<Crowd>>,
 }
 
-impl Drop for Seated {
+impl Drop for Permitted {
     fn drop(&mut self) {
         let mut crowd = lock(&self.crowd);
         crowd.places.leave(self.id);
@@ -87,7 +87,7 @@ fn lock(crowd: &Mutex<Crowd>) -> std::sync::MutexGuard<'_, Crowd> {
     crowd.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Accepts until told to stop. Bounded by [`CLIENTS_MAX`] connections at a time to each socket.
+/// Accepts until told to stop. Bounded by [`CALLERS_MAX`] connections at a time to each socket.
 pub(super) async fn run(
     (api, read): (UnixListener, Option<UnixListener>),
     door: Door,
@@ -95,7 +95,7 @@ pub(super) async fn run(
     [mut left, mut stopped]: [oneshot::Receiver<()>; 2],
 ) {
     let gate = |role| {
-        let places = Places::new(CLIENTS_MAX, CLIENTS_KEPT, door.own);
+        let places = Places::new(CALLERS_MAX, CALLERS_KEPT, door.own);
         let places = Arc::new(Mutex::new(Crowd { places, leave: BTreeMap::new() }));
         Gate { router: router(door.clone(), version, role), places }
     };
@@ -142,7 +142,7 @@ pub(super) async fn run(
 }
 
 impl Gate {
-    /// Serves one more client, unless there are too many.
+    /// Serves one more caller, unless there are too many.
     async fn admit(&self, stream: UnixStream) {
         // Of a peer that the kernel does not tell of, the overflow user of its namespaces.
         let from = match stream.peer_cred() {
@@ -168,14 +168,14 @@ impl Gate {
         let Some(id) = id else { return turn_away(stream).await };
         let whole_by = Instant::from_std(now) + Duration::from_secs(REQUEST_S_MAX);
         let crowd = Arc::clone(&self.places);
-        let seat = Seat(Arc::new(Seated { id, from, whole_by, crowd }));
-        let service = self.router.clone().layer(Extension(seat.clone()));
+        let permit = Permit(Arc::new(Permitted { id, from, whole_by, crowd }));
+        let service = self.router.clone().layer(Extension(permit.clone()));
         tokio::spawn(async move {
             tokio::select! {
                 () = connection(stream, service) => {}
                 _ = told => tracing::debug!("a slow API client gave way to another"),
             }
-            drop(seat);
+            drop(permit);
         });
     }
 }
@@ -186,7 +186,7 @@ async fn connection(stream: UnixStream, service: Router) {
         .timer(TokioTimer::new())
         .header_read_timeout(Duration::from_secs(REQUEST_S_MAX))
         .keep_alive(false)
-        // A client may say that it has sent all, and still wait for the answer.
+        // A caller may say that it has sent all, and still wait for the answer.
         .half_close(true)
         .max_buf_size(HEADERS_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
@@ -197,13 +197,13 @@ async fn connection(stream: UnixStream, service: Router) {
     }
 }
 
-/// Tells a client that there are too many. Bounded by [`TURN_AWAY`], for nobody else is accepted
+/// Tells a caller that there are too many. Bounded by [`TURN_AWAY`], for nobody else is accepted
 /// meanwhile.
 async fn turn_away(mut stream: UnixStream) {
     let error = ApiError::new(
         ErrorKind::Busy,
         format!(
-            "as many clients are connected as may be: {CLIENTS_MAX}, and {PER_USER_MAX} of one user"
+            "as many clients are connected as may be: {CALLERS_MAX}, and {PER_USER_MAX} of one user"
         ),
         "try again when others are done",
     );
@@ -245,10 +245,10 @@ fn router(door: Door, version: &'static str, role: Role) -> Router {
             Method::Delete => MethodFilter::DELETE,
         };
         let handler = async move |State(door): State<Door>,
-                                  Extension(seat): Extension<Seat>,
+                                  Extension(permit): Extension<Permit>,
                                   id: Result<Option<Path<String>>, PathRejection>,
                                   request: HttpRequest<Body>| {
-            match serve_route(route, (&door, &seat), id, request).await {
+            match serve_route(route, (&door, &permit), id, request).await {
                 Ok(answer) => json_of(route.success, &answer),
                 Err(error) => refusal(&error),
             }
@@ -264,7 +264,7 @@ fn router(door: Door, version: &'static str, role: Role) -> Router {
 
 async fn serve_route(
     route: &Route,
-    (door, seat): (&Door, &Seat),
+    (door, permit): (&Door, &Permit),
     id: Result<Option<Path<String>>, PathRejection>,
     request: HttpRequest<Body>,
 ) -> Result<Answer, Refusal> {
@@ -277,7 +277,7 @@ async fn serve_route(
     };
     let query = request.uri().query().unwrap_or_default().to_string();
     let body = to_bytes(request.into_body(), BODY_BYTES_MAX);
-    let body = timeout_at(seat.0.whole_by, body).await.map_err(|_| {
+    let body = timeout_at(permit.0.whole_by, body).await.map_err(|_| {
         let error =
             format!("the request was not whole {REQUEST_S_MAX} s after its client connected");
         let error = ApiError::new(ErrorKind::Malformed, error, "send it at once");
@@ -292,9 +292,9 @@ async fn serve_route(
         Refusal { status: StatusCode::PAYLOAD_TOO_LARGE, error }
     })?;
     let call = route.operation.call(&id, &query, &body)?;
-    lock(&seat.0.crowd).places.asked(seat.0.id);
-    let answer = ask(door, seat.0.from, call).await;
-    lock(&seat.0.crowd).places.answered(seat.0.id, crate::clock::now());
+    lock(&permit.0.crowd).places.asked(permit.0.id);
+    let answer = ask(door, permit.0.from, call).await;
+    lock(&permit.0.crowd).places.answered(permit.0.id, crate::clock::now());
     Ok(answer?)
 }
 

@@ -5,13 +5,13 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How long a client has its place for sure; after that one that has not sent its whole request, or does not
+/// How long a caller has its place for sure; after that one that has not sent its whole request, or does not
 /// read its answer, gives way to another. A request of ours takes milliseconds.
 const GRACE: Duration = Duration::from_secs(1);
 /// Places of one user, but root and the daemon's own: others are to find some.
 pub(super) const PER_USER_MAX: usize = 24;
 
-/// How far a client is.
+/// How far a caller is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// It sends its request: how long that takes is up to it.
@@ -23,7 +23,7 @@ enum Phase {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Client {
+struct Caller {
     uid: u32,
     since: Instant,
     phase: Phase,
@@ -37,11 +37,11 @@ pub(super) struct Places {
     kept: usize,
     /// The daemon's own user.
     own: u32,
-    here: BTreeMap<u64, Client>,
+    here: BTreeMap<u64, Caller>,
     next: u64,
 }
 
-/// What becomes of a client that has connected.
+/// What becomes of a caller that has connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     /// It is there, by that number.
@@ -63,25 +63,25 @@ impl Places {
         Places { most, kept, own, here: BTreeMap::new(), next: 0 }
     }
 
-    /// A client of that user has connected.
+    /// A caller of that user has connected.
     pub(super) fn enter(&mut self, uid: u32, now: Instant) -> Entry {
         let is_owner = self.is_owner(uid);
         let most = if is_owner { self.most } else { self.most - self.kept };
-        let strangers = self.here.values().filter(|client| !self.is_owner(client.uid)).count();
+        let strangers = self.here.values().filter(|caller| !self.is_owner(caller.uid)).count();
         let there = if is_owner { self.here.len() } else { strangers };
-        let same = self.here.values().filter(|client| client.uid == uid).count();
+        let same = self.here.values().filter(|caller| caller.uid == uid).count();
         let has_enough = !is_owner && same >= PER_USER_MAX;
         if there < most && self.here.len() < self.most && !has_enough {
             return Entry::Free(self.add(uid, now));
         }
         // Who has enough makes room for itself; strangers do not push out owners.
-        let may_go = |client: &Client| {
-            let is_slow = client.phase != Phase::Waits && client.since + GRACE <= now;
-            let is_below = is_owner || !self.is_owner(client.uid);
-            is_slow && is_below && (!has_enough || client.uid == uid)
+        let may_go = |caller: &Caller| {
+            let is_slow = caller.phase != Phase::Waits && caller.since + GRACE <= now;
+            let is_below = is_owner || !self.is_owner(caller.uid);
+            is_slow && is_below && (!has_enough || caller.uid == uid)
         };
-        let slow = self.here.iter().filter(|(_, client)| may_go(client));
-        let slow = slow.min_by_key(|(_, client)| (self.is_owner(client.uid), client.since));
+        let slow = self.here.iter().filter(|(_, caller)| may_go(caller));
+        let slow = slow.min_by_key(|(_, caller)| (self.is_owner(caller.uid), caller.since));
         let Some(of) = slow.map(|(id, _)| *id) else { return Entry::Full };
         self.here.remove(&of);
         Entry::Instead { id: self.add(uid, now), of }
@@ -90,7 +90,7 @@ impl Places {
     fn add(&mut self, uid: u32, now: Instant) -> u64 {
         let id = self.next;
         self.next += 1;
-        self.here.insert(id, Client { uid, since: now, phase: Phase::Asks });
+        self.here.insert(id, Caller { uid, since: now, phase: Phase::Asks });
         id
     }
 
@@ -98,21 +98,21 @@ impl Places {
         uid == 0 || uid == self.own
     }
 
-    /// A client's request is whole: what it waits for is the daemon's.
+    /// A caller's request is whole: what it waits for is the daemon's.
     pub(super) fn asked(&mut self, id: u64) {
-        if let Some(client) = self.here.get_mut(&id) {
-            client.phase = Phase::Waits;
+        if let Some(caller) = self.here.get_mut(&id) {
+            caller.phase = Phase::Waits;
         }
     }
 
     /// It is answered, and to read that.
     pub(super) fn answered(&mut self, id: u64, now: Instant) {
-        if let Some(client) = self.here.get_mut(&id) {
-            (client.phase, client.since) = (Phase::Reads, now);
+        if let Some(caller) = self.here.get_mut(&id) {
+            (caller.phase, caller.since) = (Phase::Reads, now);
         }
     }
 
-    /// A client has gone.
+    /// A caller has gone.
     pub(super) fn leave(&mut self, id: u64) {
         self.here.remove(&id);
     }
@@ -124,7 +124,7 @@ impl Places {
 
     /// Whether somebody is there whose request is whole: an answer is owed to it, or on its way.
     pub(super) fn owes(&self) -> bool {
-        self.here.values().any(|client| client.phase != Phase::Asks)
+        self.here.values().any(|caller| caller.phase != Phase::Asks)
     }
 }
 

@@ -169,7 +169,7 @@ fn junk_is_refused_with_what_to_do_and_reaches_nobody() {
 fn one_client_too_many_is_turned_away_and_the_others_are_served() {
     let fixture = Fixture::new(rote);
     let mut idle: Vec<UnixStream> =
-        (0..CLIENTS_MAX).map(|_| UnixStream::connect(&fixture.socket).unwrap()).collect();
+        (0..CALLERS_MAX).map(|_| UnixStream::connect(&fixture.socket).unwrap()).collect();
     let (status, answer) = fixture.ask("GET", "/v1/disks", "");
     assert_eq!((status, answer["hint"].as_str()), (503, Some("try again when others are done")));
     let mut first = idle.swap_remove(0);
@@ -184,23 +184,23 @@ fn one_client_too_many_is_turned_away_and_the_others_are_served() {
 fn a_client_that_drips_gives_way_and_is_ended() {
     let fixture = Fixture::new(rote);
     let mut dripping: Vec<UnixStream> =
-        (0..CLIENTS_MAX).map(|_| UnixStream::connect(&fixture.socket).unwrap()).collect();
+        (0..CALLERS_MAX).map(|_| UnixStream::connect(&fixture.socket).unwrap()).collect();
     let until = crate::clock::now() + std::time::Duration::from_secs(60);
     let mut bytes = b"POST /v1/disks HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n".iter();
     loop {
         let byte = [bytes.next().copied().unwrap_or(b'x')];
-        dripping.retain_mut(|client| client.write_all(&byte).is_ok());
+        dripping.retain_mut(|caller| caller.write_all(&byte).is_ok());
         // One place is enough, and it is had while all others drip on.
         if fixture.ask("GET", "/v1/disks", "").0 == 200 {
             break;
         }
         assert!(crate::clock::now() < until, "nobody gave way");
     }
-    assert!(dripping.len() > CLIENTS_MAX / 2, "{} were left", dripping.len());
+    assert!(dripping.len() > CALLERS_MAX / 2, "{} were left", dripping.len());
     // And none of them stays, whatever it goes on to send.
     while !dripping.is_empty() {
         let byte = [bytes.next().copied().unwrap_or(b'x')];
-        dripping.retain_mut(|client| client.write_all(&byte).is_ok());
+        dripping.retain_mut(|caller| caller.write_all(&byte).is_ok());
         let step = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
         poll(&mut [], Some(&step)).unwrap();
         assert!(crate::clock::now() < until, "{} still drip", dripping.len());
@@ -264,10 +264,10 @@ fn o09_a_gibibyte_and_readers_that_do_not_read_hold_up_nobody() {
     let (status, _, body) = response(huge);
     assert_eq!(status, 413, "{body}");
     let mut deaf = Vec::new();
-    for _ in 0..CLIENTS_MAX - 1 {
-        let mut client = UnixStream::connect(&fixture.socket).unwrap();
-        client.write_all(b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
-        deaf.push(client);
+    for _ in 0..CALLERS_MAX - 1 {
+        let mut caller = UnixStream::connect(&fixture.socket).unwrap();
+        caller.write_all(b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+        deaf.push(caller);
     }
     for _ in 0..20 {
         assert_eq!(fixture.ask("GET", "/v1/disks", "").0, 200);
@@ -307,12 +307,12 @@ fn a_client_hears_when_the_daemon_stops_meanwhile() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("api.sock");
     let (server, calls) = serve(&socket, "").unwrap();
-    let mut client = UnixStream::connect(&socket).unwrap();
-    client.write_all(b"GET /v1/disks HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    let mut caller = UnixStream::connect(&socket).unwrap();
+    caller.write_all(b"GET /v1/disks HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
     let wake = calls.wake_fd();
     poll(&mut [PollFd::new(&wake, PollFlags::IN)], None).unwrap();
     drop(calls.take().unwrap());
-    let (status, _, body) = response(client);
+    let (status, _, body) = response(caller);
     assert_eq!(status, 503);
     assert!(body.contains("the daemon is stopping, or another process takes over"), "{body}");
     drop(server);

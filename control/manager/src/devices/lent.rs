@@ -24,14 +24,14 @@ use crate::threads;
 pub(crate) const MESSAGE_DESCRIPTORS: u64 = 1;
 
 /// Descriptors that wait to be closed before their disk takes no more.
-const WAITING_MAX: usize = 256;
+const UNCLOSED_MAX: usize = 256;
 
 /// How many descriptors wait to be closed, or written to, in the queues of all closers that count here: they are still
 /// open.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Waiting(Arc<AtomicU64>);
+pub(crate) struct Unclosed(Arc<AtomicU64>);
 
-impl Waiting {
+impl Unclosed {
     /// So many.
     pub(crate) fn count(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -109,7 +109,7 @@ pub(crate) struct Closer {
 #[derive(Clone, Debug, Default)]
 struct Worker {
     queue: Arc<Mutex<Queue>>,
-    waiting: Waiting,
+    unclosed: Unclosed,
 }
 
 #[derive(Debug, Default)]
@@ -127,8 +127,8 @@ enum Job {
 
 impl Closer {
     /// One whose queues are counted there.
-    pub(crate) fn counted_in(waiting: &Waiting) -> Closer {
-        let worker = || Worker { waiting: waiting.clone(), ..Worker::default() };
+    pub(crate) fn counted_in(unclosed: &Unclosed) -> Closer {
+        let worker = || Worker { unclosed: unclosed.clone(), ..Worker::default() };
         Closer { closing: worker(), signalling: worker() }
     }
 
@@ -170,7 +170,7 @@ impl Worker {
     fn add(&self, job: Job) {
         let mut queue = self.queue();
         queue.jobs.push_back(job);
-        self.waiting.0.fetch_add(1, Ordering::Relaxed);
+        self.unclosed.0.fetch_add(1, Ordering::Relaxed);
         if !queue.has_thread {
             let worker = self.clone();
             // Without a thread they wait for the next one.
@@ -180,7 +180,7 @@ impl Worker {
     }
 
     fn is_full(&self) -> bool {
-        self.waits() >= WAITING_MAX
+        self.waits() >= UNCLOSED_MAX
     }
 
     fn waits(&self) -> usize {
@@ -202,7 +202,7 @@ impl Worker {
         let job = queue.jobs.pop_front();
         queue.has_thread = job.is_some();
         if job.is_some() {
-            self.waiting.0.fetch_sub(1, Ordering::Relaxed);
+            self.unclosed.0.fetch_sub(1, Ordering::Relaxed);
         }
         job
     }
@@ -278,7 +278,7 @@ mod tests {
         let full = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
         let closer = Closer::default();
-        for _ in 0..=WAITING_MAX {
+        for _ in 0..=UNCLOSED_MAX {
             closer.signal(full.try_clone().unwrap());
         }
         assert!(!closer.is_full());
@@ -317,20 +317,20 @@ mod tests {
 
     #[test]
     fn what_waits_counts_where_its_closer_does_and_nowhere_else() {
-        let (waiting, others) = (Waiting::default(), Waiting::default());
-        let [closer, other] = [&waiting, &others].map(Closer::counted_in);
+        let (unclosed, others) = (Unclosed::default(), Unclosed::default());
+        let [closer, other] = [&unclosed, &others].map(Closer::counted_in);
         let (fd, _silent) = lingering(Duration::from_secs(300));
         closer.close(fd);
-        while waiting.count() > 0 {
+        while unclosed.count() > 0 {
             std::thread::yield_now();
         }
         // Behind one that is being closed, for long.
         let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         closer.close(ours.into());
-        assert_eq!((waiting.count(), others.count()), (1, 0));
+        assert_eq!((unclosed.count(), others.count()), (1, 0));
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         other.close(ours.into());
         assert_eq!(io::Read::read(&mut &theirs, &mut [0]).ok(), Some(0));
-        assert_eq!((waiting.count(), others.count()), (1, 0));
+        assert_eq!((unclosed.count(), others.count()), (1, 0));
     }
 }

@@ -175,7 +175,7 @@ impl Inquiries {
         let Some(inquiry) = self.open.get_mut(&id) else { return late("dialogue") };
         let device = inquiry.devices.iter().find_map(|number| around.devices.get(*number));
         let closer = device.map(|device| device.closer.clone());
-        let closer = closer.unwrap_or_else(|| Closer::counted_in(around.bounds.waiting()));
+        let closer = closer.unwrap_or_else(|| Closer::counted_in(around.bounds.unclosed()));
         match inquiry.hear(&closer) {
             Ok(None) => {}
             Ok(Some(vcpus)) => self.end(id, Ok(vcpus), around.turn, around.poll),

@@ -92,7 +92,7 @@ impl DevicePlan {
         }
         listener.into_iter().for_each(|listener| device.listen_at(listener));
         device.promise = Some(promise);
-        device.closer = Closer::counted_in(rooms.bounds.waiting());
+        device.closer = Closer::counted_in(rooms.bounds.unclosed());
         if let Err(why) = open_socket(&mut device, socket, rooms.estate.is_some()) {
             device.close_image(&mut rooms.openers, None);
             return Err(why);

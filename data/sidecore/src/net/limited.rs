@@ -55,7 +55,7 @@ fn admit_sent(ring: &mut Ring, role: &Transmit, now: Nanos) -> Admission {
     let Some(gate) = &mut ring.gate else { return Admission::Go(UNBOUNDED) };
     if !gate.is_open(now) {
         ring.counters.waited(gate.end_wait(now));
-        let waits = now < role.retry_at || role.waiting.is_full();
+        let waits = now < role.retry_at || role.in_flight.is_full();
         if waits || ring.health.is_lost() || !ring.queue.has_new(&ring.memory) {
             return Admission::Go(ONE);
         }

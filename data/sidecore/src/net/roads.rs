@@ -19,7 +19,7 @@ use crate::served::{Ring, Transmit};
 /// Frames of one transmit queue that are lent at a time, so that no queue has all parcels of a road.
 const LENT_MAX: u16 = 16;
 /// Chains of one transmit queue that were taken, and wait for one before them whose parcel is out.
-const WAITING_MAX: usize = 256;
+const IN_FLIGHT_MAX: usize = 256;
 /// A frame with more bytes behind its head is lent; a shorter one is copied, which costs less than the
 /// way back of its chain.
 const COPIED_MAX: usize = 1_536;
@@ -39,8 +39,8 @@ impl Roads {
     /// The next chain of a transmit queue is looked at.
     #[inline]
     pub(crate) fn begin(&mut self, role: &mut Transmit) {
-        self.of_chain = std::mem::take(&mut role.waiting.of_next);
-        self.lender = Lender { chain: role.waiting.next(), ..role.lender };
+        self.of_chain = std::mem::take(&mut role.in_flight.of_next);
+        self.lender = Lender { chain: role.in_flight.next(), ..role.lender };
     }
 
     /// A visit of what is at `place` begins.
@@ -157,7 +157,7 @@ fn fill(parcel: &mut Parcel, frame: &Frame<'_>, lends: bool) -> bool {
 /// Chains of a transmit queue that were taken and are not completed: one whose parcels are out, and
 /// those behind it, since all are completed in order.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct InFlight {
     /// The number of the first of them.
     first: u32,
     chains: VecDeque<(Ticket, u16)>,
@@ -167,10 +167,10 @@ pub(crate) struct Waiting {
     pub(crate) of_next: u16,
 }
 
-impl Waiting {
+impl InFlight {
     /// Takes the memory for all that may wait.
-    pub(crate) fn new() -> Waiting {
-        Waiting { first: 0, chains: VecDeque::with_capacity(WAITING_MAX), lent: 0, of_next: 0 }
+    pub(crate) fn new() -> InFlight {
+        InFlight { first: 0, chains: VecDeque::with_capacity(IN_FLIGHT_MAX), lent: 0, of_next: 0 }
     }
 
     /// The number of the chain that is taken next.
@@ -187,7 +187,7 @@ impl Waiting {
     /// Whether no more may be taken for now.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
-        self.chains.len() >= WAITING_MAX
+        self.chains.len() >= IN_FLIGHT_MAX
     }
 
     /// A chain was taken, of which so many parcels are out.
@@ -223,8 +223,8 @@ impl Waiting {
 impl Transmit {
     /// A parcel of chain `number` is back: completes what is over by that, in order.
     pub(crate) fn take_back(&mut self, ring: &mut Ring, number: u32) {
-        self.waiting.take_back(number);
-        while let Some(ticket) = self.waiting.pop() {
+        self.in_flight.take_back(number);
+        while let Some(ticket) = self.in_flight.pop() {
             if ring.health.is_lost() {
                 ring.queue.abandon(ticket);
             } else {

@@ -75,7 +75,7 @@ impl Net {
         let Some(replica) = replica else { return (desk.visited(Ended::Empty), (0, 0)) };
         let way = Way::new(replica, role.nic.port);
         let (mut room, mut tally) = (ROOM, Tally::default());
-        desk.roads.lent = role.waiting.lent;
+        desk.roads.lent = role.in_flight.lent;
         let mut taken: u32 = 0;
         let ended = loop {
             if !desk.may_go_on() {
@@ -84,7 +84,7 @@ impl Net {
             if most.is_some_and(|most| taken >= most.requests || tally.bytes >= most.bytes) {
                 break Ended::Budget;
             }
-            if role.waiting.is_full() {
+            if role.in_flight.is_full() {
                 break Ended::Later;
             }
             if !ring.queue.peek(&ring.memory, chain) {
@@ -116,7 +116,7 @@ impl Net {
             port.counters.took(&tally);
         }
         ring.counters.requests.add(taken.into());
-        role.waiting.lent = desk.roads.lent;
+        role.in_flight.lent = desk.roads.lent;
         (desk.visited(ended), (taken, tally.bytes))
     }
 }
@@ -127,8 +127,8 @@ impl Transmit {
     #[inline(always)]
     fn end_frame(&mut self, ring: &mut Ring, chain: &Chain, parcels: u16, nth: u32) {
         let ticket = ring.queue.advance(chain);
-        if parcels > 0 || !self.waiting.is_empty() {
-            return self.waiting.push(ticket, parcels);
+        if parcels > 0 || !self.in_flight.is_empty() {
+            return self.in_flight.push(ticket, parcels);
         }
         ring.queue.complete(ticket, 0);
         ring.unshown = true;
@@ -140,7 +140,7 @@ impl Transmit {
     /// The frame is not over, and its chain stays in the ring; `parcels` of it are out.
     #[cold]
     fn keep(&mut self, parcels: u16, routed: Routed, now: Nanos) -> Ended {
-        self.waiting.of_next = parcels;
+        self.in_flight.of_next = parcels;
         match routed {
             Routed::Later | Routed::Held(_) => {
                 self.retry_at = now.after(RETRY_NS);

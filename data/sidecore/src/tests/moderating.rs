@@ -192,7 +192,7 @@ fn a_disk_with_moderated_calls_loses_none_and_is_awake_while_one_waits() {
                 while guest.driver.arm_calls() {
                     done += guest.take_ok();
                 }
-            } else if !core.sidecore.calls.waiting().is_empty() {
+            } else if !core.sidecore.calls.delayed().is_empty() {
                 assert!(!core.rest(), "it slept on a call");
             } else if is_idle {
                 // Nothing would end that sleep.

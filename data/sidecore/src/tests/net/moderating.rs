@@ -95,7 +95,7 @@ fn no_sidecore_stays_awake_for_a_call_of_a_queue_that_is_not_polled() {
         ask(&mut nic);
         nic.send(&frame(ALL, mac(0), 60));
         // Until the kick for it.
-        assert!(lan.core.rest(), "it stays awake for {:?}", lan.core.sidecore.calls.waiting());
+        assert!(lan.core.rest(), "it stays awake for {:?}", lan.core.sidecore.calls.delayed());
         lan.passes(1);
         assert_eq!(nic.calls().1, 1);
         assert_eq!(nic.sent(), 1);
@@ -128,12 +128,12 @@ fn a_queue_is_listed_once() {
             lan.core.now = lan.core.now.after(1_500);
         }
         assert!(
-            lan.core.sidecore.calls.waiting().len() <= 1,
+            lan.core.sidecore.calls.delayed().len() <= 1,
             "{:?}",
-            lan.core.sidecore.calls.waiting()
+            lan.core.sidecore.calls.delayed()
         );
         nic.sent();
     }
     lan.passes(4);
-    assert!(lan.core.sidecore.calls.waiting().is_empty());
+    assert!(lan.core.sidecore.calls.delayed().is_empty());
 }

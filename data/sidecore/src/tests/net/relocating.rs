@@ -184,7 +184,7 @@ fn a_call_that_waits_is_made_when_its_nic_moves() {
     assert!(!lans.cores[0].rest());
     lans.move_it(7, 0, 0, 1);
     assert_eq!(one.calls().1, 1);
-    assert!(lans.cores[0].sidecore.calls.waiting().is_empty());
+    assert!(lans.cores[0].sidecore.calls.delayed().is_empty());
 }
 
 #[test]
