@@ -248,7 +248,8 @@ impl Simulated {
     }
 
     /// How long it would wait if nothing came; for ever without.
-    pub fn patience(&self) -> Option<Duration> {
+    pub fn patience(&mut self) -> Option<Duration> {
+        self.manager.rooms.turn.tick();
         self.manager.wait_time()
     }
 

@@ -420,6 +420,7 @@ impl Life {
         }
         self.until("operators are answered", |life| life.operator.waiting() == 0)?;
         self.reload_for_good()?;
+        self.until("front-ends have said all", |life| life.is_each(Vmm::has_said_all))?;
         // A disk may be smaller than it was for its guest, which waits for somebody to say that it is to go on so.
         let disks: Vec<String> =
             self.daemon.plan().disks.iter().map(|disk| disk.id.clone()).collect();
@@ -436,7 +437,9 @@ impl Life {
             self.operator.ask(&self.daemon, Call::Reload { force: true }, self.now().0);
             self.until("the reload is answered", |life| life.operator.waiting() == 0)?;
             match &self.refused {
-                Some(why) if why.kind == ErrorKind::Busy => {}
+                Some(why) if why.kind == ErrorKind::Busy => {
+                    self.stage.pass_until(Nanos(self.now().0 + 500 * MS));
+                }
                 Some(why) => return Err(format!("the file is not read: {}", why.error)),
                 None => return Ok(()),
             }
@@ -445,9 +448,13 @@ impl Life {
     }
 
     fn is_content(&self) -> bool {
+        self.operator.waiting() == 0 && self.is_each(Vmm::is_content)
+    }
+
+    /// Whether it is so of the VMM of each disk.
+    fn is_each(&self, is_so: impl Fn(&Vmm) -> bool) -> bool {
         let disks = &self.daemon.plan().disks;
-        let content = |id: &String| self.vmms.get(id).is_some_and(Vmm::is_content);
-        self.operator.waiting() == 0 && disks.iter().all(|disk| content(&disk.id))
+        disks.iter().all(|disk| self.vmms.get(&disk.id).is_some_and(&is_so))
     }
 
     fn until(&mut self, what: &str, is_so: impl Fn(&Life) -> bool) -> Result<(), String> {

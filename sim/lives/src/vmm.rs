@@ -107,9 +107,14 @@ impl Vmm {
         }
     }
 
-    /// Whether it is connected, has said all, and its guest waits for nothing.
+    /// Whether it is connected, and has said all.
+    pub(crate) fn has_said_all(&self) -> bool {
+        self.stage == Stage::There && self.tenant.has_said_all()
+    }
+
+    /// The same, and its guest waits for nothing.
     pub(crate) fn is_content(&self) -> bool {
-        self.stage == Stage::There && self.tenant.has_said_all() && self.tenant.waiting() == 0
+        self.has_said_all() && self.tenant.waiting() == 0
     }
 
     /// Its process is another one, with another guest on the same disk.
