@@ -78,11 +78,13 @@ need_bench() {
 sim_usage() {
     cat <<'END'
 ./x sim [--seeds N] [--from N] [--seed N [--trace]] [--threads N] [--keep-going]
+./x sim control OPTIONS
 ./x sim schedule OPTIONS
 
 The whole system on one thread for each seed, in made-up time: guests, disks, wires and what goes wrong with them
 (docs/decisions/0012-simulator.md). The last line says how many seeds were run, and what was found. `schedule` is
-the scheduler alone, beside other ways to run a core: ./x sim schedule --help.
+the scheduler alone, beside other ways to run a core: ./x sim schedule --help. `control` is the daemon's own
+control loop, with guests, VMMs and operators; it takes the same options, and --log with --seed.
 
   --seeds N     how many (1000); those that found something once are run first
   --from N      the first of them (1)
@@ -93,12 +95,13 @@ the scheduler alone, beside other ways to run a core: ./x sim schedule --help.
 examples
   ./x sim --seeds 10000
   ./x sim --seed 4711 --trace
+  ./x sim control --seeds 1000
   ./x sim schedule --help
 END
 }
 
-# cmd_sim schedule OPTIONS...: the scheduler; or OPTIONS alone: the whole system. Neither needs anything of
-# this machine.
+# cmd_sim schedule OPTIONS...: the scheduler; control OPTIONS...: the control loop; or OPTIONS alone: the whole system.
+# None of them needs anything of this machine.
 cmd_sim() {
     (($#)) || set -- --help
     need_rust
@@ -106,6 +109,11 @@ cmd_sim() {
         say 'building the simulation'
         run_cargo build --release -p sim
         cargo run --quiet --release -p sim -- "$@"
+    elif [[ $1 == control ]]; then
+        shift
+        say 'building the simulator'
+        run_cargo build --profile sim -p lives
+        cargo run --quiet --profile sim -p lives -- "$@"
     else
         case $1 in
             --help | -h) sim_usage; return ;;

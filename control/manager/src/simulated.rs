@@ -265,10 +265,8 @@ impl Simulated {
 
     /// What control counted on and did not find.
     pub fn defects(&self) -> Vec<DefectView> {
-        match self.manager.daemon_view() {
-            Answer::Daemon(view) => view.defects,
-            _ => Vec::new(),
-        }
+        let rooms = &self.manager.rooms;
+        rooms.turn.defects.views().into_iter().chain(rooms.cores.defects.views()).collect()
     }
 
     /// How much devices are promised of what the process may have.

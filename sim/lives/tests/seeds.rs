@@ -1,12 +1,32 @@
-//! That a seed is one life, and that nothing is found in the first of them.
+//! That a seed is one life, that lives are full of what they are to be full of, and that nothing is found in them.
 
-use lives::run;
+use lives::{Outcome, run};
 
+/// Enough that everything happens in one of them.
+const SEEDS: u64 = 24;
+
+/// One test, for it counts the descriptors of its process.
 #[test]
-fn a_seed_gives_the_same_life_twice_and_nothing_is_found_in_many() {
-    for seed in [3, 16, 39] {
-        let (one, other) = (run(seed, false, false), run(seed, false, false));
-        assert_eq!(one.finding, None, "seed {seed}");
-        assert_eq!((one.hash, one.events), (other.hash, other.events), "seed {seed}");
+fn a_seed_gives_one_life_in_which_nothing_is_found_and_all_lives_together_have_everything() {
+    let lives: Vec<Outcome> = (1..=SEEDS).map(|seed| run(seed, true, true)).collect();
+    for (seed, life) in (1..).zip(&lives) {
+        assert_eq!(life.finding, None, "seed {seed}");
     }
+    for (seed, life) in (1..).zip(&lives).step_by(9) {
+        let again = run(seed, false, true);
+        assert_eq!((life.hash, life.events), (again.hash, again.events), "seed {seed}");
+        assert_ne!(life.hash, run(seed + 1000, false, true).hash);
+    }
+    let all = [
+        "turn", "pass", "ask", "done", "asks", "answered", "refused", "edit", "reload", "guest",
+        "hangs up", "stuck", "stops", "cut off", "state", "time", "jump", "calm", "removed",
+    ];
+    for what in all {
+        let word = format!(" us  {what} ");
+        let count: usize =
+            lives.iter().flat_map(|life| &life.last).filter(|line| line.contains(&word)).count();
+        assert!(count > 0, "never in {SEEDS} lives: {what}");
+    }
+    let requests: u64 = lives.iter().map(|life| life.requests).sum();
+    assert!(requests > 100 * SEEDS, "{requests} requests");
 }
