@@ -2,7 +2,7 @@
 //! waited for, and whom it is tried without.
 //!
 //! Whoever drives a drain does its [`Step`] and says how that went, until there is none. One type for both sides of
-//! an upgrade, for giving it up and for taking back. Not here: sidecores, and what a part is made of.
+//! an upgrade, for giving it up and for taking back. Not here: sidecores, and what a wave is made of.
 //!
 //! | in | out |
 //! |---|---|
@@ -41,7 +41,7 @@ const ROUNDS_MAX: u8 = 3;
 
 /// What comes and goes together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum Wave {
     /// Queues by which guests send frames.
     Senders,
     /// Those by which they receive them.
@@ -59,8 +59,8 @@ pub enum Part {
 pub enum Step {
     /// Ask for the queues of these disks, and wait until they are back, or that moment.
     FetchSlow(BTreeSet<u32>, Nanos),
-    /// The same of all that a part is.
-    Fetch(Part, Nanos),
+    /// The same of all that a wave is.
+    Fetch(Wave, Nanos),
     /// Wait until what one sidecore handed to another is delivered, or that moment.
     Fence(Nanos),
     /// Wait until every sidecore has done what it was told so far, or that moment.
@@ -70,8 +70,8 @@ pub enum Step {
     /// Wait for receivers and ways out that were asked for, or that moment: one that came back after the others were
     /// sent out would have frames lost that it was to take.
     AwaitPorts(Nanos),
-    /// Send out what is here of a part, but what is of [`Drain::withheld`]. Done: there was something.
-    Send(Part),
+    /// Send out what is here of a wave, but what is of [`Drain::withheld`]. Done: there was something.
+    Send(Wave),
 }
 
 /// Where queues and ports are, as a whole.
@@ -108,8 +108,8 @@ struct Coming {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum In {
     Slow,
-    Fetch(Part),
-    Fence(Part),
+    Fetch(Wave),
+    Fence(Wave),
     CatchUp,
     Look,
     LatePorts,
@@ -117,37 +117,37 @@ enum In {
     Again(Out),
 }
 
-/// A part that goes out, or the fence behind it with its end.
+/// A wave that goes out, or the fence behind it with its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Out {
-    Send(Part),
-    Fence(Part, Nanos),
+    Send(Wave),
+    Fence(Wave, Nanos),
 }
 
-const FIRST_OUT: Out = Out::Send(Part::Links);
+const FIRST_OUT: Out = Out::Send(Wave::Links);
 
 impl Out {
     fn step(self) -> Step {
         match self {
-            Out::Send(part) => Step::Send(part),
+            Out::Send(wave) => Step::Send(wave),
             Out::Fence(_, by) => Step::Fence(by),
         }
     }
 
     /// What follows, if something does.
     fn next(self, is_done: bool, now: Nanos) -> Option<Out> {
-        let behind = |part| match part {
-            Part::Links => Some(Part::Receivers),
-            Part::Receivers => Some(Part::Ways),
-            Part::Ways => Some(Part::Rest),
-            Part::Senders | Part::Rest => None,
+        let behind = |wave| match wave {
+            Wave::Links => Some(Wave::Receivers),
+            Wave::Receivers => Some(Wave::Ways),
+            Wave::Ways => Some(Wave::Rest),
+            Wave::Senders | Wave::Rest => None,
         };
         match self {
-            Out::Send(part @ (Part::Receivers | Part::Ways)) if is_done => {
-                Some(Out::Fence(part, now.after(LATE_NS_MAX)))
+            Out::Send(wave @ (Wave::Receivers | Wave::Ways)) if is_done => {
+                Some(Out::Fence(wave, now.after(LATE_NS_MAX)))
             }
             // A sidecore that does not answer in time has other troubles than a frame that is dropped.
-            Out::Send(part) | Out::Fence(part, _) => behind(part).map(Out::Send),
+            Out::Send(wave) | Out::Fence(wave, _) => behind(wave).map(Out::Send),
         }
     }
 }
@@ -260,7 +260,7 @@ impl Coming {
     fn step(&self, at: In) -> Step {
         match at {
             In::Slow => Step::FetchSlow(self.slow.clone(), self.by),
-            In::Fetch(part) => Step::Fetch(part, self.by),
+            In::Fetch(wave) => Step::Fetch(wave, self.by),
             In::Fence(_) => Step::Fence(self.by),
             In::CatchUp => Step::CatchUp(self.by),
             In::Look => Step::Look,
@@ -281,7 +281,7 @@ impl Coming {
     }
 
     fn fetch(self, now: Nanos) -> State {
-        self.until(DRAIN_NS_MAX, In::Fetch(Part::Senders), now)
+        self.until(DRAIN_NS_MAX, In::Fetch(Wave::Senders), now)
     }
 
     /// Goes on with a wait that has its own end.
@@ -299,11 +299,11 @@ impl Coming {
         match at {
             In::Slow => self.fetch(now),
             In::Fetch(_) | In::Fence(_) if !is_done => self.late(In::CatchUp, now),
-            In::Fetch(part @ (Part::Senders | Part::Ways)) => State::Coming(self, In::Fence(part)),
-            In::Fence(Part::Senders) => State::Coming(self, In::Fetch(Part::Ways)),
-            In::Fence(_) => State::Coming(self, In::Fetch(Part::Rest)),
-            In::Fetch(Part::Links) => State::Home,
-            In::Fetch(_) => State::Coming(self, In::Fetch(Part::Links)),
+            In::Fetch(wave @ (Wave::Senders | Wave::Ways)) => State::Coming(self, In::Fence(wave)),
+            In::Fence(Wave::Senders) => State::Coming(self, In::Fetch(Wave::Ways)),
+            In::Fence(_) => State::Coming(self, In::Fetch(Wave::Rest)),
+            In::Fetch(Wave::Links) => State::Home,
+            In::Fetch(_) => State::Coming(self, In::Fetch(Wave::Links)),
             // Of one that has done all it was told, only disks that do not answer have queues still.
             In::CatchUp if is_done => State::Coming(self, In::Look),
             In::CatchUp => {

@@ -32,7 +32,7 @@ use sidecore::{Command, Event, Handle, SidecoreSpec, build_road, nanos_of};
 use tracing::info;
 
 use crate::defects::{Defects, found};
-use crate::devices::queue::{Found, part};
+use crate::devices::queue::{Found, portion};
 use crate::sidecores::loads::Loads;
 #[cfg(feature = "simulated")]
 use crate::simulated::launch;
@@ -247,7 +247,7 @@ impl Cores {
             let lost = lost(core);
             // Passes are counted by the clock: what was lost within those that worked is in their time.
             let worked = found.load.saturating_add(self.polled(core));
-            let load = found.load.saturating_sub(part(found.load.into(), worked.into(), lost));
+            let load = found.load.saturating_sub(portion(found.load.into(), worked.into(), lost));
             CoreLoad { load, lost, is_needed }
         };
         let loads: Vec<CoreLoad> = found.iter().zip(needed).enumerate().map(load).collect();

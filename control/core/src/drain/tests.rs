@@ -85,12 +85,12 @@ fn course(drain: &mut Drain) -> String {
     while let Some(step) = drain.step() {
         all.push(match step {
             Step::FetchSlow(..) => "fetch slow".to_string(),
-            Step::Fetch(part, _) => format!("fetch {part:?}"),
+            Step::Fetch(wave, _) => format!("fetch {wave:?}"),
             Step::Fence(_) => "fence".to_string(),
             Step::CatchUp(_) => "catch up".to_string(),
             Step::Look => "look".to_string(),
             Step::AwaitPorts(_) => "await ports".to_string(),
-            Step::Send(part) => format!("send {part:?}"),
+            Step::Send(wave) => format!("send {wave:?}"),
         });
         drain.done(true, Nanos(0));
     }
@@ -125,7 +125,7 @@ fn senders_come_first_and_go_last() {
 fn each_wait_has_its_end() {
     let (mut drain, now) = (Drain::default(), Nanos(7 * MS));
     assert!(drain.freeze() && drain.bring(LONG, now));
-    assert_eq!(drain.step(), Some(Step::Fetch(Part::Senders, Nanos(57 * MS))));
+    assert_eq!(drain.step(), Some(Step::Fetch(Wave::Senders, Nanos(57 * MS))));
     drain.done(false, Nanos(57 * MS));
     assert_eq!(drain.step(), Some(Step::CatchUp(Nanos(1_057 * MS))));
     drain.done(true, Nanos(60 * MS));
@@ -138,7 +138,7 @@ fn each_wait_has_its_end() {
     // What is left of the whole.
     assert_eq!(drain.step(), Some(Step::FetchSlow(BTreeSet::from([3]), LONG)));
     drain.done(false, LONG);
-    assert_eq!(drain.step(), Some(Step::Fetch(Part::Senders, LONG)));
+    assert_eq!(drain.step(), Some(Step::Fetch(Wave::Senders, LONG)));
     // It ends when its time is over, whatever tries are left.
     while drain.step().is_some() {
         drain.done(true, LONG);
@@ -169,30 +169,30 @@ impl Seen {
         );
         match step {
             Step::FetchSlow(slow, _) => assert_eq!(slow, &self.ever_late, "asked beforehand"),
-            Step::Fetch(Part::Senders, _) => {
+            Step::Fetch(Wave::Senders, _) => {
                 self.tries += 1;
                 assert_eq!(self.withheld, self.ever_late, "who was late has its five seconds");
                 (self.back, self.fenced) = ([is_done, false, false], [false; 2]);
             }
-            Step::Fetch(Part::Ways, _) => {
+            Step::Fetch(Wave::Ways, _) => {
                 assert!(self.back[0] && self.fenced[0], "a way is gone that frames are on");
                 self.back[1] = is_done;
             }
-            Step::Fetch(Part::Rest, _) => {
+            Step::Fetch(Wave::Rest, _) => {
                 assert!(self.back[1] && self.fenced[1], "a receiver is gone that frames are for");
                 self.back[2] = is_done;
             }
-            Step::Fetch(Part::Links, _) => assert!(self.back[2], "a link goes before its disks"),
-            Step::Fetch(Part::Receivers, _) => panic!("receivers come with the rest"),
+            Step::Fetch(Wave::Links, _) => assert!(self.back[2], "a link goes before its disks"),
+            Step::Fetch(Wave::Receivers, _) => panic!("receivers come with the rest"),
             Step::Fence(_) => match std::mem::take(&mut self.unfenced) {
                 true => {}
                 false => self.fenced[usize::from(self.back[1])] = is_done,
             },
-            Step::Send(part) => {
-                assert!(!self.unfenced, "{part:?} before those that they send to");
-                let asks = is_done && matches!(part, Part::Receivers | Part::Ways);
+            Step::Send(wave) => {
+                assert!(!self.unfenced, "{wave:?} before those that they send to");
+                let asks = is_done && matches!(wave, Wave::Receivers | Wave::Ways);
                 self.unfenced = asks;
-                if *part == Part::Links {
+                if *wave == Wave::Links {
                     self.withheld = drain.withheld().cloned().unwrap_or_default();
                 }
             }

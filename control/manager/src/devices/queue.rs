@@ -16,7 +16,7 @@ use sidecore::{Command, Departure, MoveId, QueueCounters, instant_of, nanos_of};
 use virtqueue::Format;
 
 pub(crate) use left::Left;
-pub(crate) use weighed::{Found, Weighed, part};
+pub(crate) use weighed::{Found, Weighed, portion};
 
 /// Of a front-end: its connection, and how often it has said something new of its rings.
 pub(crate) type Said = (u32, u64);

@@ -11,7 +11,7 @@ use std::fs;
 use runstate::{Activity, Row, Table};
 use schedule::LOAD_FULL;
 
-use crate::devices::queue::part;
+use crate::devices::queue::portion;
 
 /// From that part of the time on, thousandths, a guest is told of: of what the sidecore lost, and of what the guest had.
 const SAID_FROM: u32 = 50;
@@ -70,7 +70,7 @@ impl Rivals {
         let before = std::mem::replace(&mut self.waited_ns, waited_ns);
         // At the first look nothing is known of the time before.
         let since = |(now, before): (&u64, &u64)| {
-            part(now.saturating_sub(*before).min(time_ns), time_ns, LOAD_FULL)
+            portion(now.saturating_sub(*before).min(time_ns), time_ns, LOAD_FULL)
         };
         self.lost = self.waited_ns.iter().zip(&before).map(since).collect();
         time_ns
@@ -107,7 +107,7 @@ impl Rivals {
         let mut rivals = Vec::new();
         for ((device, core), (vcpu, took_ns)) in guests {
             let is_much = self.lost(core) >= SAID_FROM
-                && part(took_ns.min(time_ns), time_ns, LOAD_FULL) >= SAID_FROM;
+                && portion(took_ns.min(time_ns), time_ns, LOAD_FULL) >= SAID_FROM;
             if is_much && self.said.insert(device) {
                 rivals.push(Rival { device, vcpu, core });
             }

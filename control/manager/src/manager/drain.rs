@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use control::drain::{LATE_NS_MAX, Part, Step};
+use control::drain::{LATE_NS_MAX, Step, Wave};
 use rustix::event::{PollFd, PollFlags, poll};
 use schedule::Nanos;
 use sidecore::{Handle, nanos_of};
@@ -54,9 +54,9 @@ impl Manager {
                         disks.iter().all(|number| rooms.is_home(*number))
                     })
                 }
-                Step::Fetch(part, by) => {
-                    self.fetch(part);
-                    self.hear_cores_until(by, |rooms| rooms.has_back(part))
+                Step::Fetch(wave, by) => {
+                    self.fetch(wave);
+                    self.hear_cores_until(by, |rooms| rooms.has_back(wave))
                 }
                 // Nobody sends frames.
                 Step::Fence(_) if !self.rooms.network.has_switches() => true,
@@ -67,7 +67,7 @@ impl Manager {
                     continue;
                 }
                 Step::AwaitPorts(by) => self.hear_cores_until(by, Rooms::has_late_ports_back),
-                Step::Send(part) => self.send_out(part),
+                Step::Send(wave) => self.send_out(wave),
             };
             self.drain.done(is_done, nanos_of(self.rooms.turn.tick()));
         }
@@ -78,38 +78,38 @@ impl Manager {
         self.hear_cores_until(by, |rooms| rooms.cores.are_fenced())
     }
 
-    fn fetch(&mut self, part: Part) {
-        match part {
-            Part::Senders => self.rooms.ask_all_for(|device, index| sends(device, index)),
-            Part::Receivers => self.rooms.ask_all_for(|device, index| receives(device, index)),
-            Part::Ways => self.rooms.network.give_up_uplinks(&mut self.rooms.cores),
-            Part::Rest => self.rooms.ask_all_for(|_, _| true),
-            Part::Links => self.rooms.remote.ask_for_links(&mut self.rooms.cores),
+    fn fetch(&mut self, wave: Wave) {
+        match wave {
+            Wave::Senders => self.rooms.ask_all_for(|device, index| sends(device, index)),
+            Wave::Receivers => self.rooms.ask_all_for(|device, index| receives(device, index)),
+            Wave::Ways => self.rooms.network.give_up_uplinks(&mut self.rooms.cores),
+            Wave::Rest => self.rooms.ask_all_for(|_, _| true),
+            Wave::Links => self.rooms.remote.ask_for_links(&mut self.rooms.cores),
         }
     }
 
-    /// Attaches what is here of a part; whether there was something.
-    fn send_out(&mut self, part: Part) -> bool {
+    /// Attaches what is here of a wave; whether there was something.
+    fn send_out(&mut self, wave: Wave) -> bool {
         let withheld = self.drain.withheld().cloned().unwrap_or_default();
         let devices = self.rooms.devices.values();
         let devices = devices.filter(|device| !withheld.contains(&device.number));
-        match part {
+        match wave {
             // A remote disk's queue finds its link where it goes.
-            Part::Links => {
+            Wave::Links => {
                 self.rooms.remote.send_links_out(&mut self.rooms.cores);
                 true
             }
-            Part::Ways => {
+            Wave::Ways => {
                 let (network, mut around) = self.rooms.network();
                 network.send_uplinks_out(&mut around)
             }
-            Part::Rest => {
+            Wave::Rest => {
                 let devices: Vec<u32> = devices.map(|device| device.number).collect();
                 devices.into_iter().for_each(|number| self.settle_device(number));
                 true
             }
-            Part::Senders | Part::Receivers => {
-                let goes = if part == Part::Senders { sends } else { receives };
+            Wave::Senders | Wave::Receivers => {
+                let goes = if wave == Wave::Senders { sends } else { receives };
                 let queues = devices.flat_map(|device| {
                     let all = (0..device.facts.rings).filter(move |index| goes(device, *index));
                     all.map(|index| (device.number, index))
@@ -176,17 +176,17 @@ impl Rooms {
         self.devices.get(number).is_none_or(|device| device.attached().is_empty())
     }
 
-    fn has_back(&self, part: Part) -> bool {
+    fn has_back(&self, wave: Wave) -> bool {
         let are_home = |which: fn(&Device, u16) -> bool| {
             let mut devices = self.devices.values();
             devices.all(|device| !device.attached().into_iter().any(|index| which(device, index)))
         };
-        match part {
-            Part::Senders => are_home(sends),
-            Part::Receivers => are_home(receives),
-            Part::Ways => !self.network.is_attached(),
-            Part::Rest => are_home(|_, _| true),
-            Part::Links => self.remote.are_home(),
+        match wave {
+            Wave::Senders => are_home(sends),
+            Wave::Receivers => are_home(receives),
+            Wave::Ways => !self.network.is_attached(),
+            Wave::Rest => are_home(|_, _| true),
+            Wave::Links => self.remote.are_home(),
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use schedule::LOAD_FULL;
 use sidecore::SidecoreSnapshot;
 
-use crate::devices::queue::{Found, part};
+use crate::devices::queue::{Found, portion};
 
 /// Between two looks while there is load, or a sidecore that may be parked.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -91,10 +91,10 @@ impl Seen {
         let awake_ns = since(|seen| seen.busy_ns);
         // From samples: now and then a little more than all of it.
         let looks_ns = since(|seen| seen.looks_ns).min(awake_ns);
-        let load = part(awake_ns - looks_ns, time_ns, LOAD_FULL);
+        let load = portion(awake_ns - looks_ns, time_ns, LOAD_FULL);
         let polled_ns = since(|seen| seen.idle_ns).saturating_add(looks_ns);
         self.load = load;
-        self.polled = part(polled_ns, time_ns, LOAD_FULL).min(LOAD_FULL - load);
+        self.polled = portion(polled_ns, time_ns, LOAD_FULL).min(LOAD_FULL - load);
         Found { load, work_ns: since(|seen| seen.work_ns) }
     }
 }

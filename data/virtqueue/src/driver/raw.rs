@@ -74,10 +74,10 @@ impl Raw {
         }
     }
 
-    /// Split: writes `head` at place `slot` of the available ring (modulo its size).
-    pub fn write_avail(&self, slot: u16, head: u16) {
+    /// Split: writes `head` at `place` of the available ring (modulo its size).
+    pub fn write_avail(&self, place: u16, head: u16) {
         if self.format == Format::Split {
-            self.driver.store_u16(4 + 2 * usize::from(slot % self.size), head);
+            self.driver.store_u16(4 + 2 * usize::from(place % self.size), head);
         }
     }
 
@@ -105,12 +105,12 @@ impl Raw {
         }
     }
 
-    /// Split: the id and length at place `slot` of the used ring (modulo its size).
-    pub fn read_used(&self, slot: u16) -> (u32, u32) {
+    /// Split: the id and length at `place` of the used ring (modulo its size).
+    pub fn read_used(&self, place: u16) -> (u32, u32) {
         if self.format != Format::Split {
             return (0, 0);
         }
-        let at = 4 + 8 * usize::from(slot % self.size);
+        let at = 4 + 8 * usize::from(place % self.size);
         (self.device.load_u32(at), self.device.load_u32(at + 4))
     }
 

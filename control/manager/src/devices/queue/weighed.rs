@@ -30,12 +30,12 @@ impl Weighed {
     /// A look finds that it worked so long in all, and `core` of its sidecore.
     pub(crate) fn look(&mut self, work_ns: u64, core: Found) {
         let did_ns = work_ns.saturating_sub(std::mem::replace(&mut self.work_ns, work_ns));
-        self.load = (self.load + part(did_ns, core.work_ns, core.load)) / 2;
+        self.load = (self.load + portion(did_ns, core.work_ns, core.load)) / 2;
     }
 }
 
 /// So much of `whole` as `some` is of `all`; at most all of it.
-pub(crate) fn part(some: u64, all: u64, whole: u32) -> u32 {
+pub(crate) fn portion(some: u64, all: u64, whole: u32) -> u32 {
     let all = all.max(1);
     (u128::from(some.min(all)) * u128::from(whole) / u128::from(all)) as u32
 }
