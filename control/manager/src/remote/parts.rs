@@ -186,3 +186,54 @@ impl RemoteParts {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::now;
+
+    fn parts() -> RemoteParts {
+        RemoteParts::new((LinkKey(0), 0), "db", None)
+    }
+
+    #[test]
+    fn a_disk_has_shrunk_when_it_became_smaller_while_it_was_asked_for() {
+        let (mut parts, at) = (parts(), now());
+        parts.note_size(7, 8192);
+        assert_eq!((parts.told(7), parts.shrunk()), (None, None), "nobody asked for it");
+        parts.ask(7, at);
+        parts.note_size(7, 8192);
+        parts.note_size(6, 512);
+        assert_eq!((parts.told(7), parts.told(6)), (Some((Some(8192), false)), None));
+        parts.note_size(7, 4096);
+        assert!(parts.shrunk().is_some());
+        // It stays so for its guest, whatever size it has then.
+        parts.note_size(7, 8192);
+        assert_eq!(parts.told(7), Some((Some(8192), true)));
+        assert_eq!((parts.release(), parts.release()), (Some(7), None));
+        parts.ask(8, at);
+        assert_eq!((parts.told(8), parts.shrunk()), (Some((None, false)), None));
+        parts.note_size(8, 8192);
+        parts.is_over();
+        assert_eq!((parts.number(), parts.told(8)), (Some(8), Some((None, false))));
+        parts.go_on_as(9, (Some(512), true));
+        assert!(parts.is_asked_for() && parts.shrunk().is_some());
+    }
+
+    #[test]
+    fn it_waits_for_an_answer_from_when_it_is_asked_for_until_it_has_one() {
+        let (mut parts, begin) = (parts(), now());
+        let at = |s| begin + std::time::Duration::from_secs(s);
+        parts.note_session(true, at(0));
+        assert_eq!(parts.waits_for(at(9)), None, "nobody asked for it");
+        parts.ask(7, at(9));
+        assert!(parts.waits_for(at(10)).is_some());
+        parts.end_asking();
+        assert_eq!(parts.waits_for(at(20)), None);
+        parts.note_silence(at(20));
+        assert!(parts.waits_for(at(21)).is_some());
+        parts.note_heard();
+        assert_eq!(parts.waits_for(at(30)), None);
+        assert!(parts.set_lost(true) && !parts.set_lost(true) && parts.set_lost(false));
+    }
+}

@@ -350,6 +350,7 @@ fn goes_on(heard_then: u64, seen: &LinkSnapshot) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::now;
 
     #[test]
     fn each_number_of_a_link_is_given_once_and_then_it_is_said_that_there_is_none() {
@@ -376,5 +377,47 @@ mod tests {
         // What comes of a session that is over begins none.
         seen.is_up = 0;
         assert!(!goes_on(10, &seen));
+    }
+
+    #[test]
+    fn a_disk_is_looked_up_once_and_again_while_its_iohost_has_none() {
+        let (mut using, begin) = (Using::new(), now());
+        let at = |ms| begin + Duration::from_millis(ms);
+        assert_eq!(using.looks(at(0)), []);
+        assert_eq!(using.look_up("db", at(0)), Err("its IOhost has not answered yet"));
+        assert_eq!(using.due_at(), Some(at(0)));
+        assert_eq!(using.looks(at(0)), [(0, device_of("db"))]);
+        // The question is on its way.
+        assert_eq!((using.looks(at(9000)), using.due_at()), (Vec::new(), None));
+        assert!(matches!(using.free(0), Some(Asked::Look(name)) if name == "db"));
+        using.miss("db", NO_DISK, at(100));
+        assert_eq!(using.look_up("db", at(100)), Err(NO_DISK));
+        assert_eq!((using.looks(at(2099)), using.due_at()), (Vec::new(), Some(at(2100))));
+        assert_eq!(using.looks(at(2100)), [(1, device_of("db"))]);
+        let news = News { revision: 1, size: 4096, features: 0, is_removed: false };
+        using.know("db", news);
+        assert_eq!((using.look_up("db", at(2200)), using.news_of("db")), (Ok(news), Some(news)));
+        let mut heir = Using::new();
+        using.known_words().iter().for_each(|words| heir.know_as_before(words));
+        assert_eq!(heir.news_of("db"), Some(news));
+    }
+
+    #[test]
+    fn each_silence_is_told_of_once_and_not_before_an_answer_was_due() {
+        let (mut using, begin) = (Using::new(), now());
+        let at = |ms| begin + Duration::from_millis(ms);
+        using.note_silence(at(0));
+        using.note_silence(at(500));
+        assert_eq!((using.silent_since(), using.due_at()), (Some(at(0)), Some(at(1000))));
+        assert!(!using.is_to_tell(at(999)) && using.is_to_tell(at(1000)));
+        using.has_told();
+        // The session is over as well, which is the same silence.
+        using.note_session(false, at(1500));
+        assert!(!using.is_to_tell(at(9000)) && using.due_at().is_none());
+        using.note_session(true, at(2000));
+        assert_eq!(using.silent_since(), None);
+        using.note_session(false, at(3000));
+        assert!(using.is_to_tell(at(4000)), "another one");
+        assert!(!using.note_heard(), "nothing was heard");
     }
 }
