@@ -55,7 +55,7 @@ pub(crate) fn client(args: &ClientArgs) -> Result<(), Failure> {
         api: Client::new(plan.daemon.api.clone()),
         daemon: None,
         restart_in: 0,
-        keepers: wanted.into_iter().map(Keeper::new).collect(),
+        devices: wanted.into_iter().map(Tended::new).collect(),
         stops: 0,
         ticks: 0,
     }
@@ -202,7 +202,7 @@ fn signals() -> std::io::Result<UnixStream> {
     Ok(read)
 }
 
-struct Keeper {
+struct Tended {
     spec: Spec,
     device: Option<Device>,
     again_in: u32,
@@ -212,10 +212,10 @@ struct Keeper {
     has_said_in_use: bool,
 }
 
-impl Keeper {
-    fn new(spec: Spec) -> Keeper {
+impl Tended {
+    fn new(spec: Spec) -> Tended {
         let (again_in, is_ending, has_said_in_use) = (0, false, false);
-        Keeper { spec, device: None, again_in, is_ending, gone: None, has_said_in_use }
+        Tended { spec, device: None, again_in, is_ending, gone: None, has_said_in_use }
     }
 
     /// Begins, ends, and says why.
@@ -269,7 +269,7 @@ struct Keeper {
     api: Client,
     daemon: Option<Child>,
     restart_in: u32,
-    keepers: Vec<Keeper>,
+    devices: Vec<Tended>,
     /// How often it was told to end.
     stops: u32,
     ticks: u32,
@@ -281,15 +281,15 @@ impl Keeper {
             self.keep_daemon()?;
             // Of one that is gone it must be known now: it may be there again, and in use.
             let looks = self.ticks.is_multiple_of(LOOK_TICKS)
-                || self.keepers.iter().any(|keeper| keeper.gone.is_some());
+                || self.devices.iter().any(|tended| tended.gone.is_some());
             if looks && self.daemon.is_some() {
                 self.ask_what_is_gone();
             }
-            self.keepers.iter_mut().for_each(|keeper| keeper.tend(self.stops));
+            self.devices.iter_mut().for_each(|tended| tended.tend(self.stops));
             if self.ticks == 0 {
                 serve::tell_systemd(NotifyState::Ready);
             }
-            if self.stops > 0 && self.keepers.iter().all(|keeper| keeper.device.is_none()) {
+            if self.stops > 0 && self.devices.iter().all(|tended| tended.device.is_none()) {
                 return self.end_daemon();
             }
             let tick = Timespec { tv_sec: 0, tv_nsec: TICK_MS * 1_000_000 };
@@ -343,13 +343,13 @@ impl Keeper {
         // A daemon that does not answer is being started.
         let Ok(list) = self.api.ask::<DiskList>(Method::Get, "/v1/disks") else { return };
         for disk in list.disks {
-            let keeper = self.keepers.iter_mut().find(|keeper| keeper.spec.name == disk.id);
-            let Some(keeper) = keeper.filter(|keeper| keeper.gone != disk.removed) else {
+            let tended = self.devices.iter_mut().find(|tended| tended.spec.name == disk.id);
+            let Some(tended) = tended.filter(|tended| tended.gone != disk.removed) else {
                 continue;
             };
-            keeper.gone = disk.removed;
-            keeper.has_said_in_use = false;
-            if keeper.gone.is_some() {
+            tended.gone = disk.removed;
+            tended.has_said_in_use = false;
+            if tended.gone.is_some() {
                 warn!(device = disk.id, "its IOhost has removed it: it is taken from the kernel");
             }
         }
