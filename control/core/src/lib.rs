@@ -6,6 +6,7 @@
 //!
 //! | module | |
 //! |---|---|
+//! | [`timers`] | what is due without an event |
 //! | [`upgrade`] | what each side of one may do when, and when the other ends |
 //! | [`device`] | whether a device stays, and how front-ends come to it |
 //! | [`call`] | operators' calls that wait |
@@ -35,6 +36,7 @@ pub mod queue;
 pub mod reload;
 pub mod retry;
 pub mod shard;
+pub mod timers;
 pub mod upgrade;
 pub mod uplink;
 

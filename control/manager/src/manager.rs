@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use config::api::{ApiError, ErrorKind};
 use control::drain::Drain;
+use control::timers::Timers;
 use sidecore::{Command, Event, MoveId, QueueKey, Stay};
 use tracing::warn;
 
@@ -25,7 +26,7 @@ use crate::poll::Token;
 use crate::reload::Reloading;
 use crate::remote::Remote;
 use crate::remote::around::Around;
-use crate::rooms::Rooms;
+use crate::rooms::{Rooms, Timer};
 use crate::sidecores::balance::Relief;
 use crate::upgrade::Succession;
 use crate::upgrade::predecessor::HandedOver;
@@ -108,6 +109,7 @@ impl Manager {
         }
         self.rooms.turn.tick();
         self.due();
+        self.go_on();
         self.settle();
         let mode = self.mode();
         self.reloading.go_on(&mut self.rooms, mode);
@@ -139,25 +141,19 @@ impl Manager {
         None
     }
 
+    /// What is due without an event, and when.
+    fn timers(&self) -> Timers<Timer, Instant> {
+        let mut timers = self.rooms.timers(self.mode());
+        timers.set(Timer::Turn, self.stop_by);
+        timers.set(Timer::Turn, self.reloading.due_at());
+        timers.set(Timer::Succession, self.succession.due_at(self.rooms.turn.now()));
+        timers
+    }
+
     /// Until the next thing that is due without an event.
     pub(crate) fn wait_time(&self) -> Option<Duration> {
-        let retries = self.rooms.devices.values().filter_map(Device::due_at);
-        let shut = self.rooms.shut.due_at();
-        let reload = self.reloading.due_at();
-        let answers = self.rooms.waiting.due_at();
-        let due = retries.chain(answers).chain(shut).chain(reload).chain(self.stop_by);
-        let uplinks = self.rooms.network.due_at();
-        let uplinks = uplinks.filter(|_| self.stop_by.is_none());
-        let due = due.chain(uplinks).chain(self.rooms.cores.due_at());
-        let links = self.rooms.remote.due_at().filter(|_| self.stop_by.is_none());
-        let due = due.chain(links).chain(self.rooms.guests.due_at(self.rooms.turn.now()));
-        let Rooms { cores, idle_peers, failures, watch, devices, .. } = &self.rooms;
-        let due = due.chain(cores.look_at()).chain(idle_peers.due_at(devices));
-        let due = due.chain(watch.due_at()).chain(failures.due_at(devices));
-        let due = due.chain(self.rooms.state.lock_due_at());
-        let due = due.chain(self.succession.due_at(self.rooms.turn.now()));
-        let due = due.chain(self.rooms.network.answers_at()).min();
-        let until = due.map(|due| due.saturating_duration_since(self.rooms.turn.now()));
+        let now = self.rooms.turn.now();
+        let until = self.timers().next().map(|due| due.saturating_duration_since(now));
         match self.rooms.cores.is_backed_up() {
             true => Some(until.unwrap_or(INBOX_INTERVAL).min(INBOX_INTERVAL)),
             false => until,
@@ -408,34 +404,54 @@ impl Manager {
         }
     }
 
-    /// What is due without an event: connecting, accepting again, front-ends that fell silent in
-    /// the middle of a message.
+    /// Does what is due without an event.
     fn due(&mut self) {
+        let (now, mode) = (self.rooms.turn.now(), self.mode());
+        for timer in self.timers().due(now) {
+            let Rooms {
+                state,
+                plan,
+                bonds,
+                watch,
+                turn,
+                devices,
+                openers,
+                failures,
+                idle_peers,
+                ..
+            } = &mut self.rooms;
+            match timer {
+                Timer::Shut => open_shut(&mut self.rooms, mode),
+                Timer::Succession => self.settle_when_due(now),
+                Timer::Lock => state.lock_when_due(&plan.daemon.api, now),
+                Timer::Knock => self.rooms.cores.knock(now),
+                Timer::Loads => self.balance(now),
+                Timer::Macs => self.rooms.switch_calls().answer_overdue(),
+                Timer::Images => watch.look(turn, devices, openers),
+                Timer::IdlePeers => idle_peers.look(now, devices),
+                Timer::Failures => failures.look(now, devices, (bonds, plan)),
+                Timer::Devices => self.devices_are_due(now),
+                Timer::Turn => {}
+            }
+        }
+    }
+
+    /// Goes on with what may have been waited for, whatever that was.
+    fn go_on(&mut self) {
         if self.stop_by.is_none() {
-            let mode = self.mode();
-            open_shut(&mut self.rooms, mode);
             self.open_ports();
             self.links(Remote::open_links);
         }
-        let now = self.rooms.turn.now();
-        self.settle_when_due(now);
-        self.rooms.state.lock_when_due(&self.rooms.plan.daemon.api, now);
-        self.rooms.cores.knock(now);
-        self.balance(now);
         self.go_on_with_calls();
-        self.rooms.switch_calls().answer_overdue();
-        self.rooms.locks().touch_due();
-        let Rooms { watch, turn, devices, openers, .. } = &mut self.rooms;
-        watch.look(turn, devices, openers);
         let told = self.rooms.look_at_guests();
         let Rooms { devices, cores, .. } = &mut self.rooms;
         let told = told.into_iter().filter_map(|nic| devices.get(nic)?.kind.nic());
         told.for_each(|nic| nic.say_port(cores));
-        if !self.mode().is_frozen() {
-            self.rooms.idle_peers.look(now, &mut self.rooms.devices);
-        }
-        let Rooms { failures, devices, bonds, plan, .. } = &mut self.rooms;
-        failures.look(now, devices, (bonds, plan));
+    }
+
+    /// Asks for locks, connects, accepts again, ends front-ends that fell silent in the middle of a message.
+    fn devices_are_due(&mut self, now: Instant) {
+        self.rooms.locks().touch_due();
         let due = |device: &&Device| device.due_at().is_some_and(|at| at <= now);
         let due: Vec<u32> =
             self.rooms.devices.values().filter(due).map(|device| device.number).collect();

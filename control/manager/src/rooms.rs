@@ -2,11 +2,14 @@
 //!
 //! Not here: the loop, and what is under way (`manager`).
 
+use std::time::Instant;
+
 use config::Plan;
 use config::api::ApiError;
 use config::plan::DiskPlan;
 use config::spec::DiskMove;
 use control::mode::Mode;
+use control::timers::Timers;
 use sidecore::{MoveId, QueueKey, Stay};
 
 use crate::begin::Options;
@@ -14,6 +17,7 @@ use crate::bounds::Bounds;
 use crate::calls::waiting::Waiting;
 use crate::defects::{found, late};
 use crate::devices::Devices;
+use crate::devices::device::Device;
 use crate::devices::kind::{DevicePlan, Facts};
 use crate::disk::bonds::Bonds;
 use crate::disk::bonds::Images;
@@ -80,7 +84,47 @@ pub(crate) struct Rooms {
     pub(crate) guests: Guests,
 }
 
+/// Whose time it is that has come, in the order in which it is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Timer {
+    Shut,
+    Succession,
+    Lock,
+    Knock,
+    Loads,
+    Macs,
+    Images,
+    IdlePeers,
+    Failures,
+    Devices,
+    /// Of what each turn goes on with.
+    Turn,
+}
+
 impl Rooms {
+    /// What is due without an event, and when.
+    pub(crate) fn timers(&self, mode: Mode) -> Timers<Timer, Instant> {
+        let Rooms { turn, state, cores, devices, shut, watch, network, remote, .. } = self;
+        let Rooms { idle_peers, failures, guests, waiting, .. } = self;
+        let mut timers = Timers::default();
+        if !mode.is_stopping() {
+            timers.set(Timer::Shut, shut.due_at());
+            timers.set(Timer::Turn, network.due_at());
+            timers.set(Timer::Turn, remote.due_at());
+        }
+        timers.set(Timer::Turn, waiting.due_at());
+        timers.set(Timer::Turn, guests.due_at(turn.now()));
+        timers.set(Timer::Lock, state.lock_due_at());
+        timers.set(Timer::Knock, cores.due_at());
+        timers.set(Timer::Loads, cores.look_at());
+        timers.set(Timer::Macs, network.answers_at());
+        timers.set(Timer::Images, watch.due_at());
+        timers.set(Timer::IdlePeers, idle_peers.due_at(devices));
+        timers.set(Timer::Failures, failures.due_at(devices));
+        timers.set(Timer::Devices, devices.values().filter_map(Device::due_at));
+        timers
+    }
+
     /// Puts another plan in the place of the disk's of that name.
     pub(crate) fn set_disk_plan(&mut self, plan: DiskPlan) {
         if let Some(device) = self.devices.named_mut(&plan.id)
