@@ -3,24 +3,19 @@
 //!
 //! Not here: the loop (`manager`), and what is taken over, and how (`upgrade`).
 
-use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use config::Plan;
-use config::api::ApiError;
-use config::plan::{Origin, SwitchPlan};
 use config::spec::SocketRights;
 use confine::Kind;
 use control::drain::Drain;
 use tracing::{debug, error, info, warn};
-use vcpu_tracker::{Tracker, Unavailable};
 
 use crate::api::{self, Entrance, Server};
 use crate::bounds::Bounds;
 use crate::calls::waiting::Waiting;
 use crate::clock::now;
 use crate::devices::Devices;
-use crate::devices::kind::DevicePlan;
 use crate::disk::bonds::Bonds;
 use crate::disk::looks;
 use crate::disk::unsynced::Unsynced;
@@ -29,10 +24,10 @@ use crate::front_ends::idle;
 use crate::guests::Guests;
 use crate::manager::{End, INBOX_INTERVAL, Manager};
 use crate::network::Network;
-use crate::opening::open::{open_shut, take_in};
 use crate::opening::openers::Openers;
-use crate::opening::shut::{Alike, Shut, ShutDevices, alike};
-use crate::poll::{Poll, Token};
+use crate::opening::shut::ShutDevices;
+use crate::options::Options;
+use crate::poll::Poll;
 use crate::reload::Reloading;
 use crate::remote::Remote;
 use crate::rights::Rights;
@@ -40,59 +35,17 @@ use crate::rooms::Rooms;
 use crate::service::Groups;
 use crate::sidecores::moves::Moves;
 use crate::sidecores::{self, Cores};
-use crate::state::{self, StateFile};
+use crate::state::StateFile;
 use crate::turn::Turn;
-use crate::upgrade::error::TakeBackError;
 use crate::upgrade::estate::Estate;
 use crate::upgrade::guard;
-use crate::upgrade::launcher::Launcher;
 use crate::upgrade::{Heir, Succession};
 
 mod error;
+mod open;
 
-use error::ShutDevice;
 pub use error::StartError;
-
-/// Reads the configuration file again, beside the plan in force.
-pub(crate) type Load = dyn Fn(&Plan) -> Result<Plan, ApiError>;
-
-/// What the program gives the control loop besides the plan.
-pub struct Options {
-    /// The program's version.
-    pub version: &'static str,
-    /// The commit that it was built from, where that is known.
-    pub commit: Option<&'static str>,
-    /// The configuration file's name, for messages.
-    pub file: String,
-    /// The same as an absolute path.
-    pub path: String,
-    /// How the configuration file is read again.
-    pub load: Box<Load>,
-    /// Called once everything is open.
-    pub ready: Box<dyn Fn()>,
-    /// Called when a stop begins.
-    pub stopping: Box<dyn Fn()>,
-    /// What starts a successor; without it there is no upgrade.
-    pub launcher: Option<Launcher>,
-    /// What sees which vCPUs run, or why there is none; nothing where it was not tried.
-    pub run_state: Option<Result<Tracker, Unavailable>>,
-    /// Another daemon serves: this one is to take over from it.
-    pub heir: Option<Heir>,
-    /// Called when this process, which took over, is the one that serves from now on.
-    pub settled: Box<dyn Fn()>,
-    /// Called when process `.0` has taken over, just before this one ends.
-    pub handed_over: Box<dyn Fn(u32)>,
-}
-
-impl Options {
-    /// Which program it is, for operators.
-    fn told(&self) -> String {
-        match self.commit {
-            Some(commit) => format!("{} ({commit})", self.version),
-            None => self.version.to_string(),
-        }
-    }
-}
+pub(crate) use open::open_all;
 
 /// Serves `plan` until SIGTERM or SIGINT; SIGHUP reads the configuration file again.
 ///
@@ -101,8 +54,9 @@ impl Options {
 pub fn run(plan: Plan, mut options: Options) -> Result<(), StartError> {
     let Some(mut heir) = options.heir.take() else {
         let (mut manager, entrance) = begin(&plan, options, None)?;
-        let opened =
-            manager.open_all(plan).and_then(|()| settle_down(entrance, &manager.rooms.options));
+        let mode = manager.mode();
+        let opened = open_all(&mut manager.rooms, &manager.calls, plan, mode);
+        let opened = opened.and_then(|()| settle_down(entrance, &manager.rooms.options));
         return match opened {
             Ok(server) => serve(manager, server),
             Err(error) => {
@@ -256,7 +210,8 @@ fn take_short_turns() {
 fn inherit(plan: Plan, options: Options, heir: &mut Heir) -> (Manager, Server) {
     let estate = granted(heir.receive_estate(&options.told()), heir);
     let (mut manager, entrance) = granted(begin(&plan, options, Some(estate)), heir);
-    granted(manager.open_all(plan), heir);
+    let mode = manager.mode();
+    granted(open_all(&mut manager.rooms, &manager.calls, plan, mode), heir);
     granted(manager.adopt(), heir);
     // All that can fail does so before the predecessor is told to let go.
     let server = granted(settle_down(entrance, &manager.rooms.options), heir);
@@ -337,143 +292,4 @@ fn serve(mut manager: Manager, mut server: Server) -> Result<(), StartError> {
     info!(pid, "another process serves now");
     // Destructors would shut down connections and remove sockets that are that process's.
     std::process::exit(0)
-}
-
-impl Manager {
-    /// Operators are heard again after another process has had the API's socket.
-    fn open_door_again(&mut self) -> Result<Server, TakeBackError> {
-        let api = self.listening.api.try_clone().map_err(TakeBackError::Api)?;
-        let read = self.listening.read.as_ref().map(OwnedFd::try_clone).transpose();
-        let read = read.map_err(TakeBackError::Api)?;
-        let daemon = &self.rooms.plan.daemon;
-        // They listen already: nobody's rights are asked for.
-        let rights = Rights::own();
-        let place = |path, socket| api::Place { path, rights: &rights, inherited: Some(socket) };
-        let read = daemon.api_read.as_deref().map(Path::new).zip(read);
-        let read = read.map(|(path, socket)| place(path, socket));
-        let opened = api::open(place(Path::new(&daemon.api), api), read);
-        let (entrance, calls) = opened.map_err(|(_, error)| TakeBackError::Api(error))?;
-        let server = entrance.prepare(self.rooms.options.version);
-        let mut server = server.map_err(TakeBackError::Api)?;
-        self.rooms.poll.remove(self.calls.wake_fd());
-        self.rooms.poll.add(calls.wake_fd(), Token::Calls).map_err(TakeBackError::Api)?;
-        self.calls = calls;
-        server.begin();
-        Ok(server)
-    }
-
-    pub(crate) fn open_all(&mut self, plan: Plan) -> Result<(), StartError> {
-        let mut all = plan.clone();
-        // Before anything is opened.
-        let kept = state::plan_kept(&self.rooms.state, &mut all)?;
-        for (index, core) in self.rooms.cores.handles().enumerate() {
-            self.rooms
-                .poll
-                .add(core.event_fd(), Token::Core(index as u32))
-                .map_err(StartError::Loop)?;
-        }
-        self.rooms.poll.add(self.calls.wake_fd(), Token::Calls).map_err(StartError::Loop)?;
-        if let Some(fd) = self.rooms.openers.wake_fd() {
-            self.rooms.poll.add(fd, Token::Openers).map_err(StartError::Loop)?;
-        }
-        let launchers = self.rooms.options.launcher.iter().flat_map(Launcher::ends);
-        for (at, end) in launchers.enumerate() {
-            self.rooms.poll.add(end, Token::Launcher(at as u32)).map_err(StartError::Loop)?;
-        }
-        self.links(|remote, around| remote.begin_links(&plan.links, around))?;
-        match &mut self.rooms.estate {
-            // Another process has them until this one serves.
-            Some(estate) => {
-                let known = std::mem::take(&mut estate.known);
-                self.rooms.remote.know_as_before(estate.run, &known);
-            }
-            None => self.links(Remote::open_links),
-        }
-        let mode = self.mode();
-        for disk in plan.disks {
-            self.rooms.plan.disks.push(disk.clone());
-            take_in(DevicePlan::Disk(disk), &mut self.rooms, mode);
-        }
-        for switch in plan.switches {
-            self.take_in_switch(switch)?;
-        }
-        for nic in plan.nics {
-            self.rooms.plan.nics.push(nic.clone());
-            take_in(DevicePlan::Nic(nic), &mut self.rooms, mode);
-        }
-        self.rooms.plan.groups = all.groups;
-        for disk in kept.disks {
-            self.rooms.plan.disks.push(disk.clone());
-            take_in(DevicePlan::Disk(disk), &mut self.rooms, mode);
-        }
-        for switch in kept.switches {
-            self.take_in_switch(switch)?;
-        }
-        for nic in kept.nics {
-            self.rooms.plan.nics.push(nic.clone());
-            take_in(DevicePlan::Nic(nic), &mut self.rooms, mode);
-        }
-        match self.rooms.estate {
-            // What it serves is open, and the rest is opened later.
-            Some(_) => self.refuse_if_served_is_shut(),
-            None => {
-                self.refuse_if_all_are_shut()?;
-                self.open_ports();
-                Ok(())
-            }
-        }
-    }
-
-    /// A device that a predecessor serves must not end by being taken over.
-    fn refuse_if_served_is_shut(&mut self) -> Result<(), StartError> {
-        let Some(estate) = &mut self.rooms.estate else { return Ok(()) };
-        let is_served = |shut: &&Shut| estate.device_of(shut.plan()).is_some();
-        match self.rooms.shut.iter().find(is_served) {
-            Some(shut) => {
-                let (name, problem) = (shut.plan().name(), shut.problem().to_string());
-                Err(StartError::NotTakenOver { name, problem })
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// What was made through the API before.
-    fn take_in_switch(&mut self, switch: SwitchPlan) -> Result<(), StartError> {
-        let id = switch.id.clone();
-        self.rooms.plan.switches.push(switch.clone());
-        let (network, mut around) = self.rooms.network();
-        let served = network.serve_switch(switch, Vec::new(), &mut around);
-        served.map_err(|source| StartError::Switch { id, source })
-    }
-
-    /// A daemon that can serve none of its file's devices does not start, so that a mistake in the
-    /// file, or a second daemon on the same images, is seen at once.
-    fn refuse_if_all_are_shut(&mut self) -> Result<(), StartError> {
-        while self.rooms.devices.is_empty()
-            && self.rooms.shut.iter().any(|shut| shut.may_be_refused())
-        {
-            let pause = self.rooms.shut.due_at();
-            let now = self.rooms.turn.tick();
-            self.rooms
-                .poll
-                .pause(pause.map_or(INBOX_INTERVAL, |at| at.saturating_duration_since(now)));
-            self.rooms.turn.tick();
-            let mode = self.mode();
-            open_shut(&mut self.rooms, mode);
-        }
-        let of_file = |shut: &&Shut| *shut.plan().origin() != Origin::Api;
-        if !self.rooms.devices.is_empty() || self.rooms.shut.iter().any(Shut::is_waiting) {
-            return Ok(());
-        }
-        let refused = alike(self.rooms.shut.iter().filter(of_file)).into_iter().map(
-            |Alike { first, more }| {
-                let (name, origin) = (first.plan().name(), first.plan().origin().clone());
-                ShutDevice { name, origin, problem: first.problem().to_string(), more }
-            },
-        );
-        match refused.collect::<Vec<_>>() {
-            all if all.is_empty() => Ok(()),
-            all => Err(StartError::AllShut(all)),
-        }
-    }
 }

@@ -20,6 +20,21 @@ impl Rooms {
         (remote, around)
     }
 
+    /// Opens the ports that are due, unless all ends, and brings the links' ends of those that were opened to their links.
+    pub(crate) fn open_ports(&mut self, mode: Mode) {
+        if mode.is_stopping() {
+            return;
+        }
+        for (number, host) in self.network.due(self.turn.now()) {
+            let is_there = self.remote.link_is_there(&host, &self.plan);
+            let (network, mut around) = self.network();
+            network.open_uplink(number, is_there, &mut around);
+        }
+        for (number, end) in self.network.take_ends() {
+            self.have_links(mode, |remote, around| remote.plug_into_link(number, end, around));
+        }
+    }
+
     /// Links, for operators.
     pub(crate) fn show_links(&self) -> Answer {
         let has_port = |port| self.network.uplink(port).is_some();

@@ -6,7 +6,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `begin` | from a plan to the loop |
+//! | `begin`, `options` | from a plan to the loop; what the program gives it besides that |
 //! | `manager` | the loop, and settling |
 //! | `rooms` | what is served, and with what |
 //! | `front_ends` | front-ends come and go; messages, held until the queues they concern are back; queues that a sidecore has stopped |
@@ -60,6 +60,7 @@ mod in_use;
 mod manager;
 mod network;
 mod opening;
+mod options;
 mod poll;
 mod reload;
 mod remote;
@@ -77,11 +78,12 @@ mod turn;
 pub mod upgrade;
 mod views;
 
-pub use begin::{Options, StartError, run};
+pub use begin::{StartError, run};
 pub use bounds::BoundsError;
 pub use disk::images::ImageError;
 pub use guests::wants_run_state;
 pub use network::NetworkError;
+pub use options::Options;
 pub use remote::read_key;
 pub use rights::RightsError;
 pub use state::StateError;

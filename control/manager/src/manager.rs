@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use config::api::{ApiError, ErrorKind};
 use control::drain::Drain;
 use control::timers::Timers;
-use sidecore::{Command, Event, MoveId, QueueKey, Stay};
+use sidecore::{Command, MoveId, QueueKey, Stay};
 use tracing::warn;
 
 use crate::api::{Calls, Listening};
@@ -32,11 +32,9 @@ use crate::upgrade::Succession;
 use crate::upgrade::predecessor::HandedOver;
 
 mod asked;
-mod drain;
+mod sidecores;
 mod upgrading;
 
-/// Events of one sidecore that are heard before others are: a peer can cause many.
-const EVENTS_PER_TURN: u32 = 256;
 /// Calls of the API that are answered before others are heard: each may look at thousands of disks.
 const CALLS_PER_TURN: u32 = 2;
 /// How soon a full inbox is tried again.
@@ -113,7 +111,7 @@ impl Manager {
         self.settle();
         let mode = self.mode();
         self.reloading.go_on(&mut self.rooms, mode);
-        self.open_ports();
+        self.rooms.open_ports(mode);
         self.drop_unwanted();
         self.rooms.cores.flush();
         if let Some(handed_over) = self.go_on_upgrading() {
@@ -157,95 +155,6 @@ impl Manager {
         match self.rooms.cores.is_backed_up() {
             true => Some(until.unwrap_or(INBOX_INTERVAL).min(INBOX_INTERVAL)),
             false => until,
-        }
-    }
-
-    pub(crate) fn hear_core(&mut self, core: usize) {
-        let handle = self.rooms.cores.handle(core);
-        let handle = found!(self.rooms.turn.defects, handle, "sidecore that is polled");
-        // Reset before looking, so that what comes later is heard again.
-        let _ = rustix::io::read(handle.event_fd(), &mut [0; 8]);
-        for heard in 0.. {
-            if heard == EVENTS_PER_TURN {
-                // Others are heard in between.
-                if let Some(handle) = self.rooms.cores.handle(core) {
-                    let _ = rustix::io::write(handle.event_fd(), &1u64.to_ne_bytes());
-                }
-                return;
-            }
-            let Some(event) = self.rooms.cores.take_event(core) else { return };
-            match event {
-                Event::Prepared(id) => self.rooms.move_is_prepared(id),
-                Event::Moved(id) => self.move_is_over(id, None),
-                Event::Stayed(id, why) => self.move_is_over(id, Some(why)),
-                Event::Detached(served) => {
-                    let device = served.key().device;
-                    self.queue_is_back(core, served, None);
-                    self.rooms.say_stalls(device);
-                }
-                Event::Refused(served, why) => {
-                    self.queue_is_back(core, served, Some(&why.to_string()));
-                }
-                Event::HostDetached(served) => self.uplink_is_back(served.into_spec(), None),
-                Event::HostRefused(served, why) => {
-                    self.uplink_is_back(served.into_spec(), Some(why.to_string()));
-                }
-                Event::HostGone(key) => {
-                    self.rooms.network.uplink_failed(key, &mut self.rooms.cores);
-                }
-                Event::Macs(table) => self.rooms.switch_calls().hear_macs(&table),
-                Event::FromClient(key, said) => {
-                    self.links(|remote, around| remote.hear_client(core, (key, *said), around));
-                }
-                Event::FromHost(key, said) => {
-                    let mode = self.mode();
-                    self.links(|remote, around| {
-                        remote.hear_host((core, key, *said), mode, around);
-                    });
-                }
-                Event::LinkDetached(key, link) => {
-                    let mode = self.mode();
-                    self.links(|remote, around| {
-                        remote.link_is_home((core, key, link), mode, around);
-                    });
-                }
-                Event::LinkRefused(key, _) => {
-                    self.links(|remote, around| remote.link_is_refused(key, around))
-                }
-                Event::Stalls(key) => self.rooms.say_stalls(key.device),
-                Event::Fenced => self.rooms.cores.is_fenced(),
-                Event::Failed { key, violation } => {
-                    self.front_ends().queue_failed(key, &violation.to_string())
-                }
-            }
-        }
-    }
-
-    /// Opens the ports that are due, unless all ends, and brings the links' ends of those that were opened to their links.
-    pub(crate) fn open_ports(&mut self) {
-        if self.stop_by.is_some() {
-            return;
-        }
-        for (number, host) in self.rooms.network.due(self.rooms.turn.now()) {
-            let is_there = self.rooms.remote.link_is_there(&host, &self.rooms.plan);
-            let (network, mut around) = self.rooms.network();
-            network.open_uplink(number, is_there, &mut around);
-        }
-        for (number, end) in self.rooms.network.take_ends() {
-            self.links(|remote, around| remote.plug_into_link(number, end, around));
-        }
-    }
-
-    fn uplink_is_back(&mut self, spec: sidecore::HostSpec, problem: Option<String>) {
-        let mode = self.mode();
-        let (network, mut around) = self.rooms.network();
-        network.uplink_is_back(spec, problem, mode, &mut around);
-    }
-
-    fn queue_is_back(&mut self, core: usize, served: Box<sidecore::Served>, problem: Option<&str>) {
-        let device = served.key().device;
-        if let Some(base) = self.front_ends().queue_is_back(core, served, problem) {
-            self.links(|remote, around| remote.export_is_back(device, (base, problem), around));
         }
     }
 
@@ -439,7 +348,8 @@ impl Manager {
     /// Goes on with what may have been waited for, whatever that was.
     fn go_on(&mut self) {
         if self.stop_by.is_none() {
-            self.open_ports();
+            let mode = self.mode();
+            self.rooms.open_ports(mode);
             self.links(Remote::open_links);
         }
         self.go_on_with_calls();

@@ -12,7 +12,6 @@ use control::mode::Mode;
 use control::timers::Timers;
 use sidecore::{MoveId, QueueKey, Stay};
 
-use crate::begin::Options;
 use crate::bounds::Bounds;
 use crate::calls::waiting::Waiting;
 use crate::defects::{found, late};
@@ -37,6 +36,7 @@ use crate::network::uplink::Uplink;
 use crate::network::{self, Network};
 use crate::opening::openers::Openers;
 use crate::opening::shut::ShutDevices;
+use crate::options::Options;
 use crate::poll::Poll;
 use crate::remote::Remote;
 use crate::service::{Groups, Services};

@@ -19,8 +19,9 @@ use sidecore::{Handle, Sidecore, SidecoreSpec};
 use tokio::sync::oneshot;
 
 use crate::api::Entrance;
-use crate::begin::{self, Options, StartError};
+use crate::begin::{self, StartError};
 use crate::manager::{End, Manager};
+use crate::options::Options;
 
 /// When made-up time begins, on the machine's clock.
 const BEGIN: Nanos = Nanos(1_000_000_000_000);
@@ -224,7 +225,8 @@ impl Simulated {
     pub fn start(plan: Plan, options: Options) -> Result<(Simulated, Vec<Sidecore>), StartError> {
         let (mut manager, entrance) = begin::begin(&plan, options, None)?;
         let cores = on_stage(|stage| std::mem::take(&mut stage.cores)).unwrap_or_default();
-        manager.open_all(plan)?;
+        let mode = manager.mode();
+        begin::open_all(&mut manager.rooms, &manager.calls, plan, mode)?;
         manager.rooms.bonds.begin();
         Ok((Simulated { manager, entrance }, cores))
     }

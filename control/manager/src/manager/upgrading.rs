@@ -2,6 +2,8 @@
 //!
 //! Not here: what both sides say to each other, and when (`upgrade`).
 
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::Instant;
 
 use backend::net::HostOpenError;
@@ -12,7 +14,7 @@ use sidecore::nanos_of;
 use tracing::{info, warn};
 
 use super::Manager;
-use crate::api::Reply;
+use crate::api::{self, Reply, Server};
 use crate::calls::resizing;
 use crate::clock::machine_ns;
 use crate::defects::{found, late};
@@ -20,8 +22,10 @@ use crate::devices::device::Device;
 use crate::devices::queue::Queue;
 use crate::network::announce::has_stayed;
 use crate::network::uplink::Uplink;
+use crate::poll::Token;
 use crate::reload;
 use crate::remote::Remote;
+use crate::rights::Rights;
 use crate::rights::given;
 use crate::rooms::Rooms;
 use crate::upgrade::error::{HeirError, SeatError, SettleError, TakeBackError, UpgradeError};
@@ -258,6 +262,28 @@ impl Manager {
         info!("serving again");
         Ok(())
     }
+
+    /// Operators are heard again after another process has had the API's socket.
+    pub(crate) fn open_door_again(&mut self) -> Result<Server, TakeBackError> {
+        let api = self.listening.api.try_clone().map_err(TakeBackError::Api)?;
+        let read = self.listening.read.as_ref().map(OwnedFd::try_clone).transpose();
+        let read = read.map_err(TakeBackError::Api)?;
+        let daemon = &self.rooms.plan.daemon;
+        // They listen already: nobody's rights are asked for.
+        let rights = Rights::own();
+        let place = |path, socket| api::Place { path, rights: &rights, inherited: Some(socket) };
+        let read = daemon.api_read.as_deref().map(Path::new).zip(read);
+        let read = read.map(|(path, socket)| place(path, socket));
+        let opened = api::open(place(Path::new(&daemon.api), api), read);
+        let (entrance, calls) = opened.map_err(|(_, error)| TakeBackError::Api(error))?;
+        let server = entrance.prepare(self.rooms.options.version);
+        let mut server = server.map_err(TakeBackError::Api)?;
+        self.rooms.poll.remove(self.calls.wake_fd());
+        self.rooms.poll.add(calls.wake_fd(), Token::Calls).map_err(TakeBackError::Api)?;
+        self.calls = calls;
+        server.begin();
+        Ok(server)
+    }
 }
 
 /// The heir's side.
@@ -323,7 +349,8 @@ impl Manager {
         self.links(Remote::open_inherited_links);
         self.send_all_out();
         self.resize_as_planned();
-        self.open_ports();
+        let mode = self.mode();
+        self.rooms.open_ports(mode);
         self.rooms.cores.flush();
         let moments = self.rooms.estate.as_mut().map(|estate| std::mem::take(&mut estate.moments));
         let moments = Moments { left_ns: machine_ns(left), ..moments.unwrap_or_default() };

@@ -1,7 +1,7 @@
-//! Does what a drain says: asks sidecores for queues, ports and links, hears them, and gives them back.
+//! Hears sidecores, and does what a drain says: asks them for queues, ports and links, and gives those back.
 //!
-//! Control hears nobody but sidecores meanwhile. Not here: the order of it, and how long each is waited for
-//! ([`control::drain`]); when and what for (`upgrade`).
+//! Control hears nobody but sidecores during a drain. Not here: the order of that, and how long each is waited for
+//! ([`control::drain`]); when and what for (`upgrading`).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,15 +9,93 @@ use std::time::Duration;
 use control::drain::{LATE_NS_MAX, Step, Wave};
 use rustix::event::{PollFd, PollFlags, poll};
 use schedule::Nanos;
-use sidecore::{Handle, nanos_of};
+use sidecore::{Event, Handle, nanos_of};
 
 use super::Manager;
+use crate::defects::found;
 use crate::devices::device::Device;
 use crate::rooms::Rooms;
 use crate::upgrade::error::DrainError;
 use crate::upgrade::timespec;
 
+/// Events of one sidecore that are heard before others are: a peer can cause many.
+const EVENTS_PER_TURN: u32 = 256;
+
 impl Manager {
+    pub(crate) fn hear_core(&mut self, core: usize) {
+        let handle = self.rooms.cores.handle(core);
+        let handle = found!(self.rooms.turn.defects, handle, "sidecore that is polled");
+        // Reset before looking, so that what comes later is heard again.
+        let _ = rustix::io::read(handle.event_fd(), &mut [0; 8]);
+        for heard in 0.. {
+            if heard == EVENTS_PER_TURN {
+                // Others are heard in between.
+                if let Some(handle) = self.rooms.cores.handle(core) {
+                    let _ = rustix::io::write(handle.event_fd(), &1u64.to_ne_bytes());
+                }
+                return;
+            }
+            let Some(event) = self.rooms.cores.take_event(core) else { return };
+            match event {
+                Event::Prepared(id) => self.rooms.move_is_prepared(id),
+                Event::Moved(id) => self.move_is_over(id, None),
+                Event::Stayed(id, why) => self.move_is_over(id, Some(why)),
+                Event::Detached(served) => {
+                    let device = served.key().device;
+                    self.queue_is_back(core, served, None);
+                    self.rooms.say_stalls(device);
+                }
+                Event::Refused(served, why) => {
+                    self.queue_is_back(core, served, Some(&why.to_string()));
+                }
+                Event::HostDetached(served) => self.uplink_is_back(served.into_spec(), None),
+                Event::HostRefused(served, why) => {
+                    self.uplink_is_back(served.into_spec(), Some(why.to_string()));
+                }
+                Event::HostGone(key) => {
+                    self.rooms.network.uplink_failed(key, &mut self.rooms.cores);
+                }
+                Event::Macs(table) => self.rooms.switch_calls().hear_macs(&table),
+                Event::FromClient(key, said) => {
+                    self.links(|remote, around| remote.hear_client(core, (key, *said), around));
+                }
+                Event::FromHost(key, said) => {
+                    let mode = self.mode();
+                    self.links(|remote, around| {
+                        remote.hear_host((core, key, *said), mode, around);
+                    });
+                }
+                Event::LinkDetached(key, link) => {
+                    let mode = self.mode();
+                    self.links(|remote, around| {
+                        remote.link_is_home((core, key, link), mode, around);
+                    });
+                }
+                Event::LinkRefused(key, _) => {
+                    self.links(|remote, around| remote.link_is_refused(key, around))
+                }
+                Event::Stalls(key) => self.rooms.say_stalls(key.device),
+                Event::Fenced => self.rooms.cores.is_fenced(),
+                Event::Failed { key, violation } => {
+                    self.front_ends().queue_failed(key, &violation.to_string())
+                }
+            }
+        }
+    }
+
+    fn uplink_is_back(&mut self, spec: sidecore::HostSpec, problem: Option<String>) {
+        let mode = self.mode();
+        let (network, mut around) = self.rooms.network();
+        network.uplink_is_back(spec, problem, mode, &mut around);
+    }
+
+    fn queue_is_back(&mut self, core: usize, served: Box<sidecore::Served>, problem: Option<&str>) {
+        let device = served.key().device;
+        if let Some(base) = self.front_ends().queue_is_back(core, served, problem) {
+            self.links(|remote, around| remote.export_is_back(device, (base, problem), around));
+        }
+    }
+
     /// Has every queue and host port come back, with nothing in flight, by `until`. Disks that do not
     /// answer in time are drained beforehand, the others being served meanwhile.
     pub(crate) fn bring_all_home(&mut self, until: Nanos) -> Result<(), DrainError> {

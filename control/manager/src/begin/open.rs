@@ -1,0 +1,133 @@
+//! Opens all that is planned, at a start: what cannot be is shut, and tried again later.
+//!
+//! Not here: what the loop is made of (`begin`), and how one device is opened (`opening`).
+
+use config::Plan;
+use config::plan::{Origin, SwitchPlan};
+use control::mode::Mode;
+
+use super::error::{ShutDevice, StartError};
+use crate::api::Calls;
+use crate::devices::kind::DevicePlan;
+use crate::manager::INBOX_INTERVAL;
+use crate::opening::open::{open_shut, take_in};
+use crate::opening::shut::{Alike, Shut, alike};
+use crate::poll::Token;
+use crate::remote::Remote;
+use crate::rooms::Rooms;
+use crate::state;
+use crate::upgrade::launcher::Launcher;
+
+/// Opens all that is planned, and what is kept beside that.
+///
+/// # Errors
+/// What could not be opened, and what to do.
+pub(crate) fn open_all(
+    rooms: &mut Rooms,
+    calls: &Calls,
+    plan: Plan,
+    mode: Mode,
+) -> Result<(), StartError> {
+    let mut all = plan.clone();
+    // Before anything is opened.
+    let kept = state::plan_kept(&rooms.state, &mut all)?;
+    for (index, core) in rooms.cores.handles().enumerate() {
+        rooms.poll.add(core.event_fd(), Token::Core(index as u32)).map_err(StartError::Loop)?;
+    }
+    rooms.poll.add(calls.wake_fd(), Token::Calls).map_err(StartError::Loop)?;
+    if let Some(fd) = rooms.openers.wake_fd() {
+        rooms.poll.add(fd, Token::Openers).map_err(StartError::Loop)?;
+    }
+    let launchers = rooms.options.launcher.iter().flat_map(Launcher::ends);
+    for (at, end) in launchers.enumerate() {
+        rooms.poll.add(end, Token::Launcher(at as u32)).map_err(StartError::Loop)?;
+    }
+    rooms.have_links(mode, |remote, around| remote.begin_links(&plan.links, around))?;
+    match &mut rooms.estate {
+        // Another process has them until this one serves.
+        Some(estate) => {
+            let known = std::mem::take(&mut estate.known);
+            rooms.remote.know_as_before(estate.run, &known);
+        }
+        None => rooms.have_links(mode, Remote::open_links),
+    }
+    for disk in plan.disks {
+        rooms.plan.disks.push(disk.clone());
+        take_in(DevicePlan::Disk(disk), rooms, mode);
+    }
+    for switch in plan.switches {
+        take_in_switch(rooms, switch)?;
+    }
+    for nic in plan.nics {
+        rooms.plan.nics.push(nic.clone());
+        take_in(DevicePlan::Nic(nic), rooms, mode);
+    }
+    rooms.plan.groups = all.groups;
+    for disk in kept.disks {
+        rooms.plan.disks.push(disk.clone());
+        take_in(DevicePlan::Disk(disk), rooms, mode);
+    }
+    for switch in kept.switches {
+        take_in_switch(rooms, switch)?;
+    }
+    for nic in kept.nics {
+        rooms.plan.nics.push(nic.clone());
+        take_in(DevicePlan::Nic(nic), rooms, mode);
+    }
+    match rooms.estate {
+        // What it serves is open, and the rest is opened later.
+        Some(_) => refuse_if_served_is_shut(rooms),
+        None => {
+            refuse_if_all_are_shut(rooms, mode)?;
+            rooms.open_ports(mode);
+            Ok(())
+        }
+    }
+}
+
+/// A device that a predecessor serves must not end by being taken over.
+fn refuse_if_served_is_shut(rooms: &mut Rooms) -> Result<(), StartError> {
+    let Some(estate) = &mut rooms.estate else { return Ok(()) };
+    let is_served = |shut: &&Shut| estate.device_of(shut.plan()).is_some();
+    match rooms.shut.iter().find(is_served) {
+        Some(shut) => {
+            let (name, problem) = (shut.plan().name(), shut.problem().to_string());
+            Err(StartError::NotTakenOver { name, problem })
+        }
+        None => Ok(()),
+    }
+}
+
+/// What was made through the API before.
+fn take_in_switch(rooms: &mut Rooms, switch: SwitchPlan) -> Result<(), StartError> {
+    let id = switch.id.clone();
+    rooms.plan.switches.push(switch.clone());
+    let (network, mut around) = rooms.network();
+    let served = network.serve_switch(switch, Vec::new(), &mut around);
+    served.map_err(|source| StartError::Switch { id, source })
+}
+
+/// A daemon that can serve none of its file's devices does not start, so that a mistake in the
+/// file, or a second daemon on the same images, is seen at once.
+fn refuse_if_all_are_shut(rooms: &mut Rooms, mode: Mode) -> Result<(), StartError> {
+    while rooms.devices.is_empty() && rooms.shut.iter().any(|shut| shut.may_be_refused()) {
+        let pause = rooms.shut.due_at();
+        let now = rooms.turn.tick();
+        rooms.poll.pause(pause.map_or(INBOX_INTERVAL, |at| at.saturating_duration_since(now)));
+        rooms.turn.tick();
+        open_shut(rooms, mode);
+    }
+    let of_file = |shut: &&Shut| *shut.plan().origin() != Origin::Api;
+    if !rooms.devices.is_empty() || rooms.shut.iter().any(Shut::is_waiting) {
+        return Ok(());
+    }
+    let refused =
+        alike(rooms.shut.iter().filter(of_file)).into_iter().map(|Alike { first, more }| {
+            let (name, origin) = (first.plan().name(), first.plan().origin().clone());
+            ShutDevice { name, origin, problem: first.problem().to_string(), more }
+        });
+    match refused.collect::<Vec<_>>() {
+        all if all.is_empty() => Ok(()),
+        all => Err(StartError::AllShut(all)),
+    }
+}
