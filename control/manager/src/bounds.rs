@@ -20,7 +20,7 @@ use config::api::{BoundView, BoundsView};
 use config::{HostPlan, Source};
 use rustix::process::{Resource, getrlimit};
 
-use crate::devices::kind::DevicePlan;
+use crate::devices::device_plan::DevicePlan;
 use crate::devices::lent::{MESSAGE_DESCRIPTORS, Unclosed};
 use crate::guests::dialogue::DIALOGUES_MAX;
 use crate::sockets;

@@ -11,7 +11,7 @@ use config::plan::{DiskPlan, LinkPlan};
 use config::{HostPlan, Origin, Plan, Source};
 
 use crate::bounds::{Bounds, BoundsError};
-use crate::devices::kind::DevicePlan;
+use crate::devices::device_plan::DevicePlan;
 use crate::disk::bonds::{Bonds, Vetting};
 use crate::disk::images::{self, ImageError};
 use crate::opening::openers::check_image;

@@ -3,6 +3,7 @@
 pub(crate) mod beginning;
 pub(crate) mod connection;
 pub(crate) mod device;
+pub(crate) mod device_plan;
 pub(crate) mod frame_socket;
 pub(crate) mod front_end;
 pub(crate) mod kind;

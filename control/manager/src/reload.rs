@@ -36,7 +36,6 @@ mod late;
 mod prepare;
 mod wanted;
 
-pub(crate) use additions::check_socket;
 pub(crate) use wanted::check_file;
 
 /// The reload that is under way after its changes, if one is.

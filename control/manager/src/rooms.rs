@@ -17,7 +17,7 @@ use crate::calls::waiting::Waiting;
 use crate::defects::{found, late};
 use crate::devices::Devices;
 use crate::devices::device::Device;
-use crate::devices::kind::{DevicePlan, Facts};
+use crate::devices::device_plan::{DevicePlan, Facts};
 use crate::disk::bonds::Bonds;
 use crate::disk::bonds::Images;
 use crate::disk::images::waits_of;

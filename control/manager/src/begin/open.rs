@@ -8,7 +8,7 @@ use control::mode::Mode;
 
 use super::error::{ShutDevice, StartError};
 use crate::api::Calls;
-use crate::devices::kind::DevicePlan;
+use crate::devices::device_plan::DevicePlan;
 use crate::manager::INBOX_INTERVAL;
 use crate::opening::open::{open_shut, take_in};
 use crate::opening::shut::{Alike, Shut, alike};

@@ -13,12 +13,11 @@ use tracing::{info, warn};
 
 use super::{Answered, UNDONE, UNTIL_RESTART, check_origin, not_kept, removal, shown};
 use crate::api::Reply;
-use crate::devices::kind::DevicePlan;
+use crate::devices::device_plan::DevicePlan;
 use crate::disk::DiskParts;
 use crate::opening::not_open::{NotOpen, refused_with};
-use crate::opening::open::{self, Socket};
+use crate::opening::open::{self, Socket, check_socket};
 use crate::opening::shut::Shut;
-use crate::reload::check_socket;
 use crate::rights::given;
 use crate::rights::{Rights, check_at, refused_rights};
 use crate::rooms::Rooms;

@@ -13,7 +13,7 @@ use tracing::info;
 use super::{Answered, UNDONE, not_kept, removal};
 use crate::api::Reply;
 use crate::devices::device::Device;
-use crate::devices::kind::DevicePlan;
+use crate::devices::device_plan::DevicePlan;
 use crate::network::Network;
 use crate::network::host_ports::{Guest, HostPorts};
 use crate::network::travel::Begun;

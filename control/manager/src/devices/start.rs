@@ -15,8 +15,9 @@ use sidecore::{NicQueue, QueueCounters, QueueKey, RoleSpec, Served, ServedSpec};
 use vhost_user::RingFacts;
 use virtqueue::{Format, Inflight, Queue, QueueSpec, SetupError, inflight, layout};
 
+use crate::devices::device_plan::Facts;
 use crate::devices::front_end::{FrontEnd, InflightRecord, MemoryMissing};
-use crate::devices::kind::{Facts, Kind};
+use crate::devices::kind::Kind;
 use crate::devices::lent::Lent;
 use crate::devices::queue::Left;
 use crate::disk::image::ImageRefused;

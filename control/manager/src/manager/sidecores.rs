@@ -295,7 +295,8 @@ mod tests {
 
     use super::*;
     use crate::clock::now;
-    use crate::devices::kind::{Facts, Kind};
+    use crate::devices::device_plan::Facts;
+    use crate::devices::kind::Kind;
     use crate::devices::queue::{Owner, Place};
     use crate::disk::DiskParts;
     use crate::disk::bonds::Bonds;

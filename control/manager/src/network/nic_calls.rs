@@ -10,7 +10,8 @@ use tracing::info;
 
 use crate::calls::{UNDONE, UNTIL_RESTART, check_origin, not_kept};
 use crate::defects::found;
-use crate::devices::kind::{DevicePlan, Facts, Kind};
+use crate::devices::device_plan::{DevicePlan, Facts};
+use crate::devices::kind::Kind;
 use crate::opening::shut::ShutDevices;
 use crate::rights::{Rights, given, refused_rights};
 use crate::service::{Groups, Services};

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::path::Path;
 
+use config::Plan;
 use config::plan::{DiskPlan, Origin, Source};
 use config::spec::Mode as SocketMode;
 use control::mode::Mode;
@@ -15,7 +16,8 @@ use super::not_open::NotOpen;
 use super::openers::Patience;
 use super::shut::Shut;
 use crate::devices::device::Device;
-use crate::devices::kind::{DevicePlan, Facts, Kind};
+use crate::devices::device_plan::{DevicePlan, Facts};
+use crate::devices::kind::Kind;
 use crate::devices::lent::Closer;
 use crate::disk::DiskParts;
 use crate::disk::images;
@@ -100,6 +102,23 @@ impl DevicePlan {
         rooms.devices.use_number();
         Ok(device)
     }
+}
+
+/// That a device can listen where it is to, unless a socket there is passed on.
+pub(crate) fn check_socket(
+    plan: &DevicePlan,
+    in_force: &Plan,
+    is_passed_on: impl Fn(&str) -> bool,
+) -> Result<(), NotOpen> {
+    let (socket, mode) = match plan {
+        DevicePlan::Disk(disk) => (&disk.socket, disk.mode),
+        DevicePlan::Nic(nic) => (&nic.socket, nic.mode),
+    };
+    if mode != SocketMode::Listen || is_passed_on(socket) || in_force.link_of(plan.id()).is_some() {
+        return Ok(());
+    }
+    sockets::check_name(Path::new(socket))
+        .map_err(|why| NotOpen::Wrong(format!("its socket {socket}: {why}")))
 }
 
 /// Has a device that was opened listen, if it is to have a socket of its own that it has not.

@@ -3,21 +3,19 @@
 //! Not here: opening it (`prepare`).
 
 use std::collections::HashMap;
-use std::path::Path;
 
 use config::api::{ApiError, ErrorKind};
 use config::plan::DiskPlan;
-use config::spec::Mode;
-use config::{Change, HostPlan, Plan};
+use config::{Change, HostPlan};
 
 use crate::check;
 use crate::devices::Devices;
-use crate::devices::kind::DevicePlan;
+use crate::devices::device_plan::DevicePlan;
 use crate::disk::images::FileId;
 use crate::opening::not_open::NotOpen;
+use crate::opening::open::check_socket;
 use crate::opening::openers::Lies;
 use crate::rooms::Rooms;
-use crate::sockets;
 
 /// What to do about what cannot be opened.
 const PUT_RIGHT: &str = "put that right and reload again; nothing was changed";
@@ -92,23 +90,6 @@ fn check_each(
             .map_err(|why| ApiError::new(ErrorKind::Refused, why.to_string(), PUT_RIGHT))?;
     }
     Ok(made)
-}
-
-/// That a device can listen where it is to, unless a socket there is passed on.
-pub(crate) fn check_socket(
-    plan: &DevicePlan,
-    in_force: &Plan,
-    is_passed_on: impl Fn(&str) -> bool,
-) -> Result<(), NotOpen> {
-    let (socket, mode) = match plan {
-        DevicePlan::Disk(disk) => (&disk.socket, disk.mode),
-        DevicePlan::Nic(nic) => (&nic.socket, nic.mode),
-    };
-    if mode != Mode::Listen || is_passed_on(socket) || in_force.link_of(plan.id()).is_some() {
-        return Ok(());
-    }
-    sockets::check_name(Path::new(socket))
-        .map_err(|why| NotOpen::Wrong(format!("its socket {socket}: {why}")))
 }
 
 fn holders(devices: &Devices) -> Holders {

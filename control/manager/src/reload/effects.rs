@@ -11,7 +11,7 @@ use config::plan::{HostPlan, LinkPlan, NicPeer, NullPlan};
 use config::{Change, Plan, Source};
 use control::reload::{Does, loses};
 
-use crate::devices::kind::DevicePlan;
+use crate::devices::device_plan::DevicePlan;
 use crate::in_use::InUse;
 use crate::sizes::Beyond;
 use crate::upgrade::made_of;

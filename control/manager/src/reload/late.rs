@@ -8,7 +8,7 @@ use control::mode::Mode;
 use control::reload::Stands;
 use tracing::{error, info, warn};
 
-use crate::devices::kind::DevicePlan;
+use crate::devices::device_plan::DevicePlan;
 use crate::opening::not_open::NotOpen;
 use crate::opening::open::{self, Socket};
 use crate::opening::shut::{Shut, ShutDevices};

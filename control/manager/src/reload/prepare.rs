@@ -19,7 +19,7 @@ use super::wanted::Wanted;
 use crate::bounds::Claim;
 use crate::devices::Devices;
 use crate::devices::device::Device;
-use crate::devices::kind::DevicePlan;
+use crate::devices::device_plan::DevicePlan;
 use crate::in_use::InUse;
 use crate::network::reload::Hosts;
 use crate::opening::not_open::NotOpen;

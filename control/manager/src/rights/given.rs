@@ -15,7 +15,7 @@ use super::{Rights, RightsError, UngivenError, check_at};
 use crate::api::Listening;
 use crate::devices::Devices;
 use crate::devices::device::Device;
-use crate::devices::kind::Facts;
+use crate::devices::device_plan::Facts;
 use crate::sockets;
 
 /// [`Rights::put`], or what leaves more as it is.

@@ -115,7 +115,7 @@ mod tests {
     use switch::PortId;
 
     use super::*;
-    use crate::devices::kind::Facts;
+    use crate::devices::device_plan::Facts;
     use crate::devices::queue::Owner;
     use crate::network::nic::Way;
     use crate::network::place::Place;

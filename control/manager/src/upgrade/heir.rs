@@ -19,7 +19,7 @@ use super::channel::Channel;
 use super::error::HeirError;
 use super::estate::{DeviceEstate, Estate, Progress};
 use super::wire::{FORMATS, FromHeir};
-use crate::devices::kind::DevicePlan;
+use crate::devices::device_plan::DevicePlan;
 use crate::network::Network;
 use crate::network::host_ports::TapQueue;
 use crate::network::plugs::Home;
