@@ -79,20 +79,20 @@ impl Devices {
 
     /// What only a disk has, of one.
     pub(crate) fn disk(&self, number: u32) -> Option<&DiskParts> {
-        self.get(number)?.kind.disk()
+        self.get(number)?.disk()
     }
 
     pub(crate) fn disk_mut(&mut self, number: u32) -> Option<&mut DiskParts> {
-        self.get_mut(number)?.kind.disk_mut()
+        self.get_mut(number)?.disk_mut()
     }
 
     /// What only a NIC has, of one.
     pub(crate) fn nic_mut(&mut self, number: u32) -> Option<&mut NicParts> {
-        self.get_mut(number)?.kind.nic_mut()
+        self.get_mut(number)?.nic_mut()
     }
 
     pub(crate) fn queue_mut(&mut self, number: u32, index: u16) -> Option<&mut Queue> {
-        self.get_mut(number)?.queues.get_mut(usize::from(index))
+        self.get_mut(number)?.queue_mut(index)
     }
 
     /// As [`Device::tell`].
@@ -116,8 +116,8 @@ impl Devices {
 
     /// The device of that name, unless it is being removed.
     pub(crate) fn number_of(&self, id: &str) -> Option<u32> {
-        let named = |device: &&Device| device.facts.id == id && !device.is_going();
-        self.values().find(named).map(|device| device.number)
+        let named = |device: &&Device| device.facts().id == id && !device.is_going();
+        self.values().find(named).map(|device| device.number())
     }
 
     /// As [`Self::number_of`].
@@ -127,8 +127,8 @@ impl Devices {
 
     /// Of the images of these disks it is known what became of them: whoever waits for one asks now.
     pub(crate) fn hurry(&mut self, ids: &[String], now: Instant) {
-        for device in self.values_mut().filter(|device| ids.contains(&device.facts.id)) {
-            if let Some(retry) = device.kind.disk_mut().and_then(DiskParts::asks) {
+        for device in self.values_mut().filter(|device| ids.contains(&device.facts().id)) {
+            if let Some(retry) = device.disk_mut().and_then(DiskParts::asks) {
                 retry.hurry(nanos_of(now));
             }
         }
@@ -137,21 +137,21 @@ impl Devices {
     /// Whether the disk of that name waits for its image.
     pub(crate) fn asks_for_image(&self, id: &str) -> bool {
         let device = self.number_of(id).and_then(|number| self.get(number));
-        let disk = device.and_then(|device| device.kind.disk());
+        let disk = device.and_then(|device| device.disk());
         disk.is_some_and(|disk| disk.asks_at().is_some())
     }
 
     /// Which disk of ours holds what `path` names, in words; the file may have several names.
     pub(crate) fn name_holder(&self, text: String, file: FileId) -> String {
         let path_of = |device: &'_ Device| {
-            let parts = device.kind.disk().filter(|parts| parts.file == Some(file))?;
+            let parts = device.disk().filter(|parts| parts.file == Some(file))?;
             parts.plan.source.path().map(str::to_string)
         };
         let holder = self.values().find_map(|device| Some((device, path_of(device)?)));
         match holder {
             Some((device, path)) => {
                 let (id, leaving) = (
-                    &device.facts.id,
+                    &device.facts().id,
                     if device.is_going() { ", which is being removed" } else { "" },
                 );
                 format!("{text}: it is disk {id:?} ({path}) of this daemon{leaving}")
@@ -167,7 +167,7 @@ impl Devices {
         let path = plan.source.path()?;
         let file = parts.file?;
         let is_it = |device: &&Device| {
-            let Some(disk) = device.kind.disk() else { return false };
+            let Some(disk) = device.disk() else { return false };
             let theirs = &disk.plan;
             let may_be_unlocked = plan.migratable || theirs.migratable;
             let both_read = plan.readonly && theirs.readonly;

@@ -23,7 +23,7 @@ use crate::defects::{found, late};
 use crate::devices::Devices;
 use crate::devices::connection::{CONNECTIONS_MAX, Connection};
 use crate::devices::lent::Lent;
-use crate::devices::queue::{Back, Owner, Queue};
+use crate::devices::queue::{Back, Owner};
 use crate::disk::bonds::Bonds;
 use crate::poll::{Poll, Token};
 use crate::sidecores::Cores;
@@ -57,7 +57,7 @@ impl FrontEnds<'_> {
             let Some(device) = self.devices.get_mut(number) else { return late("device") };
             let Some(listener) = device.listener() else { return late("socket") };
             // Each one that gives way to the next holds a descriptor until it is closed.
-            if device.closer.is_full() || device.is_short_while_closing(self.bounds) {
+            if device.closer().is_full() || device.is_short_while_closing(self.bounds) {
                 let until = self.turn.now() + CLOSING_INTERVAL;
                 return device.pause(self.poll, until);
             }
@@ -85,10 +85,10 @@ impl FrontEnds<'_> {
         let accepted = device.listener().map(sockets::accept);
         self.bounds.hold_reserve();
         let Some(Ok(Some(socket))) = accepted else { return false };
-        device.closer.close(socket);
-        device.problem = Some(format!("a connection was refused: {error}; raise LimitNOFILE"));
+        device.closer().close(socket);
+        device.say_problem(format!("a connection was refused: {error}; raise LimitNOFILE"));
         if device.may_log(self.turn.now()) {
-            warn!(device = device.facts.id, %error, "refused a connection; raise LimitNOFILE");
+            warn!(device = device.facts().id, %error, "refused a connection; raise LimitNOFILE");
         }
         self.bounds.hold_reserve();
         true
@@ -101,9 +101,9 @@ impl FrontEnds<'_> {
         let device = found!(self.turn.defects, device, "device that could not accept");
         self.bounds.hold_reserve();
         if device.may_log(self.turn.now()) {
-            warn!(device = device.facts.id, %error, "a connection could not be accepted");
+            warn!(device = device.facts().id, %error, "a connection could not be accepted");
         }
-        device.problem = Some(format!("a connection could not be accepted: {error}"));
+        device.say_problem(format!("a connection could not be accepted: {error}"));
         device.pause(self.poll, self.turn.now() + ACCEPT_INTERVAL);
     }
 
@@ -111,7 +111,7 @@ impl FrontEnds<'_> {
     pub(crate) fn call(&mut self, number: u32) {
         let device = self.devices.get_mut(number);
         let device = found!(self.turn.defects, device, "device to connect");
-        if !device.connections.is_empty() {
+        if !device.has_no_front_end() {
             return;
         }
         let Some(socket) = device.call(self.turn.now()) else { return };
@@ -126,35 +126,36 @@ impl FrontEnds<'_> {
         let id = self.devices.number_connection();
         let device = self.devices.get_mut(number);
         let device = found!(self.turn.defects, device, "device that was connected to");
-        if device.kind.is_off() {
-            return device.closer.close(socket);
+        if device.is_off() {
+            return device.closer().close(socket);
         }
         let now = self.turn.now();
         if let Some(until) = device.shut_until(now) {
-            device.closer.close(socket);
+            device.closer().close(socket);
             let left_s = until.duration_since(now).as_secs() + 1;
             if device.may_log(self.turn.now()) {
                 warn!(
-                    device = device.facts.id,
+                    device = device.facts().id,
                     left_s, "refused a connection: one has made a call wait"
                 );
             }
             return;
         }
         // The part of one connection that its device was promised.
-        let first = device.connections.values().all(|connection| connection.extra.is_some());
-        let mut extra = if first { None } else { self.bounds.claim_connection(device.facts.rings) };
-        if device.connections.len() >= CONNECTIONS_MAX || (!first && extra.is_none()) {
+        let first = device.connections().values().all(|connection| connection.extra.is_some());
+        let mut extra =
+            if first { None } else { self.bounds.claim_connection(device.facts().rings) };
+        if device.connections().len() >= CONNECTIONS_MAX || (!first && extra.is_none()) {
             // Whoever connected and fell silent must not keep the VMM out.
             let silent =
-                device.connections.iter().filter(|(_, connection)| connection.gives_way(now));
+                device.connections().iter().filter(|(_, connection)| connection.gives_way(now));
             let Some(silent) =
                 silent.min_by_key(|(_, connection)| connection.life.heard_at()).map(|(id, _)| *id)
             else {
-                device.closer.close(socket);
+                device.closer().close(socket);
                 if device.may_log(self.turn.now()) {
-                    let id = &device.facts.id;
-                    let there = device.connections.len();
+                    let id = &device.facts().id;
+                    let there = device.connections().len();
                     let why = match there < CONNECTIONS_MAX {
                         true => ", and no descriptor is promised to nobody: raise LimitNOFILE",
                         false => " already",
@@ -165,7 +166,7 @@ impl FrontEnds<'_> {
             };
             // What it had is this one's.
             let freed =
-                device.connections.get_mut(&silent).and_then(|connection| connection.extra.take());
+                device.connection_mut(silent).and_then(|connection| connection.extra.take());
             extra = extra.or(freed);
             self.close(number, silent, "another connection takes its place");
         }
@@ -176,17 +177,13 @@ impl FrontEnds<'_> {
         if let Err(error) = self.poll.add(connection.frames.socket(), Token::Connection(number, id))
         {
             if device.may_log(self.turn.now()) {
-                warn!(device = device.facts.id, %error, "a connection cannot be watched");
+                warn!(device = device.facts().id, %error, "a connection cannot be watched");
             }
             return;
         }
-        (device.problem, device.unanswered) = (None, None);
-        if device.runner.is_none() {
-            device.queues.iter_mut().for_each(Queue::forget_problem);
-        }
-        device.connections.insert(id, connection);
+        device.take_in(id, connection);
         if device.may_log(self.turn.now()) {
-            info!(device = device.facts.id, "a front-end connected");
+            info!(device = device.facts().id, "a front-end connected");
         }
     }
 }
@@ -206,10 +203,10 @@ impl FrontEnds<'_> {
         let made_wait = memory.health().loss() == Some(Loss::Call);
         let device = self.devices.get_mut(key.device);
         let device = found!(self.turn.defects, device, "device of a queue that came back");
-        if device.kind.nic().is_none() {
+        if device.nic().is_none() {
             self.cores.give_load(core, 1);
         }
-        let queue = device.queues.get_mut(usize::from(key.queue));
+        let queue = device.queue_mut(key.queue);
         let queue = found!(self.turn.defects, queue, "queue of the number that came back");
         let back = queue.come_back(base, gate, self.mode.is_frozen());
         let back = found!(self.turn.defects, back, "sidecore that had the queue which came back");
@@ -217,7 +214,8 @@ impl FrontEnds<'_> {
         called_off.into_iter().for_each(|id| self.turn.call_off(id, NotMoved::Stopped));
         self.turn.touch(key.device);
         let Owner::Connection(id) = was.owner else { return Some(base) };
-        let connection = device.connections.get_mut(&id);
+        let (queue, connection) = device.queue_of(key.queue, id);
+        let queue = found!(self.turn.defects, queue, "queue of the number that came back");
         if let Some(problem) = problem {
             queue.is_refused(problem, connection.map(|it| (id, it.session.changes())));
         } else if let Some(connection) = connection.filter(|_| left == 0) {
@@ -225,9 +223,9 @@ impl FrontEnds<'_> {
             connection.session.stopped_at(key.queue, base);
         }
         if let Some(problem) = problem
-            && device.log.allows(self.turn.now())
+            && device.may_log(self.turn.now())
         {
-            warn!(device = device.facts.id, queue = key.queue, "not served: {problem}");
+            warn!(device = device.facts().id, queue = key.queue, "not served: {problem}");
         }
         match made_wait {
             // Whoever was gone before the sidecore could say so is not spared for that.
@@ -246,7 +244,7 @@ impl FrontEnds<'_> {
             return;
         }
         device.turn_off();
-        for connection in device.connections.keys().copied().collect::<Vec<_>>() {
+        for connection in device.connections().keys().copied().collect::<Vec<_>>() {
             self.close(number, connection, "its connection is down");
         }
     }
@@ -256,17 +254,15 @@ impl FrontEnds<'_> {
     pub(crate) fn close_overdue(&mut self, number: u32, now: Instant) {
         let device = self.devices.get_mut(number);
         let device = found!(self.turn.defects, device, "device whose front-ends are overdue");
-        if let Some(unsaid) = device.log.take_unsaid(now) {
-            warn!(device = device.facts.id, "{unsaid} more lines about it were not written");
-        }
+        device.say_unsaid(now);
         // Control may have waited for an image since it last read: whoever spoke meanwhile was not silent.
         let overdue = |(id, connection): (&u32, &Connection)| {
             let why = connection.overdue(now)?;
             (!connection.has_spoken()).then_some((*id, why))
         };
-        let overdue: Vec<(u32, &str)> = device.connections.iter().filter_map(overdue).collect();
+        let overdue: Vec<(u32, &str)> = device.connections().iter().filter_map(overdue).collect();
         let gives_up = |id: &u32| device.gives_up_at(*id).is_some_and(|at| at <= now);
-        let given_up: Vec<u32> = device.connections.keys().copied().filter(gives_up).collect();
+        let given_up: Vec<u32> = device.connections().keys().copied().filter(gives_up).collect();
         for (id, why) in overdue {
             self.close(number, id, why);
         }
@@ -281,8 +277,8 @@ impl FrontEnds<'_> {
         let device = self.devices.get_mut(number);
         let device = found!(self.turn.defects, device, "device whose front-end is given up");
         let requests = device.unanswered_requests();
-        let time_s = device.facts.drain_timeout_s;
-        let connection = device.connections.get(&id);
+        let time_s = device.facts().drain_timeout_s;
+        let connection = device.connection(id);
         let what = match connection.and_then(|it| it.life.waits()).map(|(_, cause)| cause) {
             Some(Cause::Start) => "a ring to start that is to stop".to_string(),
             Some(Cause::Parting) => "the disk to make stable what was written".to_string(),
@@ -290,7 +286,7 @@ impl FrontEnds<'_> {
         };
         let why = format!("{time_s} s waited for {what}");
         connection.into_iter().for_each(|connection| connection.front_end.abandon());
-        warn!(device = device.facts.id, "{why}; its front-end's connection is closed");
+        warn!(device = device.facts().id, "{why}; its front-end's connection is closed");
         self.close(number, id, &why);
     }
 
@@ -298,7 +294,7 @@ impl FrontEnds<'_> {
     pub(crate) fn queue_failed(&mut self, key: QueueKey, violation: &str) {
         // The sidecore that had it then may be heard after the one that it has moved to, and has gone home from.
         let Some(device) = self.devices.get_mut(key.device) else { return late("device") };
-        let queue = device.queues.get_mut(usize::from(key.queue));
+        let queue = device.queue(key.queue);
         let queue = found!(self.turn.defects, queue, "queue of the number that is stopped");
         let id = match queue.place().map(|place| place.owner) {
             Some(Owner::Connection(id)) => id,
@@ -307,18 +303,20 @@ impl FrontEnds<'_> {
             None => return late("service"),
         };
         // A front-end that has gone leaves no problem behind: the next one starts the queue anew.
-        let Some(connection) = device.connections.get_mut(&id) else {
+        let (Some(queue), Some(connection)) = device.queue_of(key.queue, id) else {
             return late("front-end");
         };
         queue.stop(violation);
-        if device.log.allows(self.turn.now()) {
-            warn!(device = device.facts.id, queue = key.queue, "it is stopped: {violation}");
-        }
+        let made_wait = connection.front_end.loss() == Some(Loss::Call);
+        let err = connection.session.failed(key.queue).map(Lent::try_clone);
         // Without a descriptor left, only the counters and the log tell.
-        if let Some(Ok(err)) = connection.session.failed(key.queue).map(Lent::try_clone) {
-            device.closer.signal(err);
+        if let Some(Ok(err)) = err {
+            device.closer().signal(err);
         }
-        if connection.front_end.loss() == Some(Loss::Call) {
+        if device.may_log(self.turn.now()) {
+            warn!(device = device.facts().id, queue = key.queue, "it is stopped: {violation}");
+        }
+        if made_wait {
             self.shut_out(key.device, id);
         }
     }
@@ -329,7 +327,7 @@ impl FrontEnds<'_> {
         let device = found!(self.turn.defects, device, "device whose front-end is shut out");
         let until = self.turn.now() + SHUT_OUT_TIME;
         device.shut_out(until);
-        device.problem = Some(format!(
+        device.say_problem(format!(
             "its front-end made a call descriptor block, which holds up others; no front-end is \
              taken for {} s",
             SHUT_OUT_TIME.as_secs()
@@ -343,23 +341,18 @@ impl FrontEnds<'_> {
         let device = self.devices.get_mut(number);
         let device = found!(self.turn.defects, device, "device whose front-end goes");
         // Its rings were stopped one by one before.
-        let is_over = device.runner == Some(id) && !device.is_going() && !device.is_started(None);
-        let Some(connection) = device.connections.remove(&id) else { return };
+        let is_over = device.runner() == Some(id) && !device.is_going() && !device.is_started(None);
+        let Some(connection) = device.forget(id) else { return };
         // It may wait long for its last close, and would be heard all the while.
         self.poll.remove(connection.frames.socket());
         drop(connection);
         if device.may_log(self.turn.now()) {
-            info!(device = device.facts.id, "a front-end is gone: {why}");
-        }
-        if device.runner == Some(id) {
-            device.runner = None;
-            device.kind.reset();
-            device.queues.iter_mut().for_each(Queue::forget_violation);
+            info!(device = device.facts().id, "a front-end is gone: {why}");
         }
         for queue in device.attached_in(id, Scope::All) {
             device.detach(queue, self.turn, self.cores);
         }
-        if is_over && let Some(disk) = device.kind.disk_mut() {
+        if is_over && let Some(disk) = device.disk_mut() {
             disk.forget_parted(self.bonds);
         }
         device.plan_connect(self.turn.now());

@@ -38,7 +38,6 @@ use crate::defects::late;
 use crate::devices::Devices;
 use crate::devices::connection::Connection;
 use crate::devices::device::Device;
-use crate::devices::kind::Kind;
 use crate::guests::inquiries::{Inquiries, Said};
 use crate::guests::rivals::{Rival, Rivals};
 use crate::network::nic::NicParts;
@@ -131,12 +130,12 @@ impl Guests {
         }
         let now = turn.now();
         let is_due = |device: &&Device| {
-            device.kind.nic().is_some() && device.follow.is_due(device.runner, now)
+            device.nic().is_some() && device.follow().is_due(device.runner(), now)
         };
         let due = devices.values().filter(is_due);
         // Who was never looked at comes first.
         let mut due: Vec<(bool, u32)> =
-            due.map(|device| (device.follow.is_of(device.runner), device.number)).collect();
+            due.map(|device| (device.follow().is_of(device.runner()), device.number())).collect();
         due.sort_unstable();
         let mut told = Vec::new();
         for (at, (_, number)) in due.into_iter().enumerate() {
@@ -145,7 +144,7 @@ impl Guests {
                 continue;
             };
             if at >= SCANS_PER_TURN {
-                device.follow.put_off(now);
+                device.follow_mut().put_off(now);
             } else if self.scan(device, now) {
                 told.push(number);
             }
@@ -179,9 +178,9 @@ impl Guests {
 
     /// A device goes, or its front-end: nobody is followed for it.
     pub(crate) fn forget(&mut self, device: &mut Device, now: Instant) {
-        let process = std::mem::take(&mut *device.follow).process();
+        let process = std::mem::take(device.follow_mut()).process();
         if let Some(process) = process {
-            self.leave(process, device.number, machine_ns(now));
+            self.leave(process, device.number(), machine_ns(now));
         }
     }
 
@@ -202,7 +201,7 @@ impl Guests {
                 continue;
             }
             warn!(
-                device = device.facts.id,
+                device = device.facts().id,
                 vcpu,
                 sidecore = core,
                 cpu = self.cpus.get(core).copied(),
@@ -225,29 +224,29 @@ impl Guests {
 
     /// Looks at the guest of a NIC. Gives whether frames to it go by something else now.
     fn scan(&mut self, device: &mut Device, now: Instant) -> bool {
-        let is_new = !device.follow.is_of(device.runner);
+        let is_new = !device.follow().is_of(device.runner());
         if is_new {
             self.forget(device, now);
         }
-        let runner = device.runner.and_then(|id| Some((id, device.connections.get(&id)?)));
+        let runner = device.runner().and_then(|id| Some((id, device.connection(id)?)));
         let Some((id, connection)) = runner else {
-            *device.follow = follow::Follow::default();
+            *device.follow_mut() = follow::Follow::default();
             return self.set_lanes(device);
         };
-        let process = device.follow.process().map_or_else(|| process_of(connection), Ok);
-        device.follow.looked(now);
+        let process = device.follow().process().map_or_else(|| process_of(connection), Ok);
+        device.follow_mut().looked(now);
         match process {
             Ok(process) => {
-                device.follow.is_guest(id, process);
+                device.follow_mut().is_guest(id, process);
                 if qmp_of(device).is_none() {
                     return self.follow_process(device, process, None, now);
                 }
-                self.inquiries.ask(device.number);
+                self.inquiries.ask(device.number());
                 // What frames went by was another front-end's; otherwise, until its VMM has answered, it is as it was.
                 is_new && self.set_lanes(device)
             }
             Err(problem) => {
-                device.follow.is_lost(id, problem.to_string());
+                device.follow_mut().is_lost(id, problem.to_string());
                 self.set_lanes(device)
             }
         }
@@ -262,21 +261,22 @@ impl Guests {
         now: Instant,
     ) -> bool {
         // Another front-end is there by now: that one is looked at next, and its VMM asked.
-        let Some(process) = device.follow.process().filter(|_| device.follow.is_of(device.runner))
+        let Some(process) =
+            device.follow().process().filter(|_| device.follow().is_of(device.runner()))
         else {
             return false;
         };
         if qmp_of(device) != Some(path) {
-            device.follow.look_again(now);
+            device.follow_mut().look_again(now);
             return false;
         }
-        let was_wrong = device.follow.problem().is_some();
+        let was_wrong = device.follow().problem().is_some();
         let has_changed = self.follow_process(device, process, Some((path, said)), now);
-        if let Some(problem) = device.follow.problem()
+        if let Some(problem) = device.follow().problem().map(str::to_string)
             && !was_wrong
-            && device.log.allows(now)
+            && device.may_log(now)
         {
-            warn!(device = device.facts.id, "{problem}");
+            warn!(device = device.facts().id, "{problem}");
         }
         has_changed
     }
@@ -291,17 +291,17 @@ impl Guests {
         now: Instant,
     ) -> bool {
         let (looked, problem) = look(Path::new("/"), process, qmp);
-        let vcpus = self.follow(process, device.number, &looked, machine_ns(now));
+        let vcpus = self.follow(process, device.number(), &looked, machine_ns(now));
         let count = vcpus.len();
-        if device.follow.follow(vcpus, problem) && device.may_log(now) {
-            info!(device = device.facts.id, vcpus = count, "its guest's vCPUs are followed");
+        if device.follow_mut().follow(vcpus, problem) && device.may_log(now) {
+            info!(device = device.facts().id, vcpus = count, "its guest's vCPUs are followed");
         }
         self.set_lanes(device)
     }
 
     /// Has frames to a NIC go by what its guest's vCPUs do, if they are to. Gives whether that is news.
     fn set_lanes(&self, device: &mut Device) -> bool {
-        let Device { kind: Kind::Nic(nic), follow, .. } = device else { return false };
+        let Some((nic, follow)) = device.nic_and_follow() else { return false };
         let roster = self.roster.as_ref();
         let lanes = roster.and_then(|roster| lanes_of(nic, follow.vcpus(), roster));
         nic.set_lanes(lanes)
@@ -396,7 +396,7 @@ fn unbind(roster: &mut Roster, guests: &BTreeMap<Process, Guest>, gone: &[Vcpu],
 
 /// Where the VMM of a NIC says which threads are vCPUs.
 fn qmp_of(device: &Device) -> Option<&str> {
-    device.kind.nic()?.plan().qmp.as_deref()
+    device.nic()?.plan().qmp.as_deref()
 }
 
 /// Why the process of a front-end is not found.

@@ -162,7 +162,7 @@ impl Manager {
     fn has_parted(&mut self, number: u32) {
         let Some(device) = self.rooms.devices.get_mut(number) else { return late("device") };
         let Some(is_gone) = device.has_parted() else { return late("parting") };
-        let connections: Vec<u32> = device.connections.keys().copied().collect();
+        let connections: Vec<u32> = device.connections().keys().copied().collect();
         for connection in connections {
             self.front_ends().come_back(number, connection);
         }
@@ -229,7 +229,7 @@ impl Manager {
             }
             return;
         }
-        if device.kind.is_off() {
+        if device.is_off() {
             return self.front_ends().keep_off(number);
         }
         if device.wants_to_listen() {
@@ -261,19 +261,19 @@ impl Manager {
     pub(crate) fn attach_if_ready(&mut self, number: u32, index: u16) {
         let device = self.rooms.devices.get_mut(number);
         let device = found!(self.rooms.turn.defects, device, "device whose queue is to start");
-        if device.kind.nic().is_some_and(|nic| nic.travels() || nic.at().is_none()) {
+        if device.nic().is_some_and(|nic| nic.travels() || nic.at().is_none()) {
             // Where it is to start is known when the NIC has arrived, or its switch has a port for it.
             return;
         }
-        let remote = device.kind.disk().and_then(|disk| disk.remote.as_ref());
+        let remote = device.disk().and_then(|disk| disk.remote.as_ref());
         if remote.is_some_and(|remote| self.rooms.remote.is_on_its_way(remote.link())) {
             // Its sidecore would refuse it; it starts when its link does.
             return;
         }
         match device.make_queue(index, self.rooms.turn.now(), &mut self.rooms.turn.defects) {
             Ok(Some((connection, served))) => {
-                let is_nic = device.kind.nic().is_some();
-                let home = match &device.kind {
+                let is_nic = device.nic().is_some();
+                let home = match device.kind() {
                     Kind::Nic(nic) => Some(nic.home()),
                     // With its link.
                     Kind::Disk(disk) => disk.remote.as_ref().map(|remote| Some(remote.core())),
@@ -300,10 +300,9 @@ impl Manager {
             }
             Ok(None) => {}
             Err(error) => {
-                let is_said =
-                    device.kind.disk_mut().is_some_and(|disk| disk.bond.is_refused_again());
+                let is_said = device.disk_mut().is_some_and(|disk| disk.bond.is_refused_again());
                 if !is_said && device.may_log(self.rooms.turn.now()) {
-                    warn!(device = device.facts.id, queue = index, "cannot be served: {error}");
+                    warn!(device = device.facts().id, queue = index, "cannot be served: {error}");
                 }
                 if device.is_held_back() {
                     self.rooms.turn.touch(number);
@@ -355,7 +354,7 @@ impl Manager {
         self.go_on_with_calls();
         let told = self.rooms.look_at_guests();
         let Rooms { devices, cores, .. } = &mut self.rooms;
-        let told = told.into_iter().filter_map(|nic| devices.get(nic)?.kind.nic());
+        let told = told.into_iter().filter_map(|nic| devices.get(nic)?.nic());
         told.for_each(|nic| nic.say_port(cores));
     }
 
@@ -364,7 +363,7 @@ impl Manager {
         self.rooms.locks().touch_due();
         let due = |device: &&Device| device.due_at().is_some_and(|at| at <= now);
         let due: Vec<u32> =
-            self.rooms.devices.values().filter(due).map(|device| device.number).collect();
+            self.rooms.devices.values().filter(due).map(|device| device.number()).collect();
         for number in due {
             self.front_ends().close_overdue(number, now);
             self.announce_arrival(number);

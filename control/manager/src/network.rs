@@ -167,7 +167,7 @@ impl Network {
         let switch = self.switches.iter().find(|switch| switch.bridge() == bridge);
         let home_of = |holder: Holder| match holder {
             Holder::Nic(number) => {
-                let nic = around.devices.get(number)?.kind.nic()?;
+                let nic = around.devices.get(number)?.nic()?;
                 // One that moves may be at either.
                 Some((nic.home()?, nic.going_to()))
             }

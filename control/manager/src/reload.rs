@@ -150,7 +150,7 @@ impl Reloading {
     fn look(&mut self, rooms: &Rooms) -> Option<Ended> {
         let resizes = |number| {
             let device = rooms.devices.get(number).filter(|device| !device.is_going());
-            device.is_some_and(|device| device.kind.is_resizing())
+            device.is_some_and(|device| device.is_resizing())
         };
         // A resize is given up in time by whoever waits for its queues.
         let now = nanos_of(rooms.turn.now());

@@ -407,10 +407,10 @@ impl Remote {
             self.send_links_out(around.cores);
             // And so are the queues that go by it.
             let goes_by = |device: &&Device| {
-                let remote = device.kind.disk().and_then(|disk| disk.remote.as_ref());
+                let remote = device.disk().and_then(|disk| disk.remote.as_ref());
                 remote.is_some_and(|remote| remote.link() == key)
             };
-            let late = around.devices.values().filter(goes_by).map(|device| device.number);
+            let late = around.devices.values().filter(goes_by).map(|device| device.number());
             around.turn.touch_all(late);
         }
     }

@@ -128,12 +128,12 @@ impl Rooms {
     /// Puts another plan in the place of the disk's of that name.
     pub(crate) fn set_disk_plan(&mut self, plan: DiskPlan) {
         if let Some(device) = self.devices.named_mut(&plan.id)
-            && let Some(disk) = device.kind.disk_mut()
+            && let Some(disk) = device.disk_mut()
         {
             disk.plan.clone_from(&plan);
             disk.unresized = None;
             disk.disk.set_waits(waits_of(&plan));
-            device.facts = Facts::from(&plan);
+            device.set_facts(Facts::from(&plan));
         }
         self.shut.set_plan(&DevicePlan::Disk(plan.clone()));
         if let Some(mine) = self.plan.disks.iter_mut().find(|mine| mine.id == plan.id) {
@@ -276,9 +276,9 @@ impl Rooms {
         let device =
             found!(self.turn.defects, self.devices.get(number), "device that has lost data");
         if device.is_exported() {
-            self.remote.count_loss(&device.facts.id);
+            self.remote.count_loss(&device.facts().id);
         }
-        let disk = found!(self.turn.defects, device.kind.disk(), "disk that has lost data");
+        let disk = found!(self.turn.defects, device.disk(), "disk that has lost data");
         self.unsynced.mark(disk);
     }
 

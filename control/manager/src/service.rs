@@ -12,7 +12,7 @@ use sidecore::{Command, Service};
 use crate::defects::found;
 use crate::devices::Devices;
 use crate::devices::device::Device;
-use crate::devices::metered::{Flow, Made};
+use crate::devices::metered::Made;
 use crate::devices::start::policy_of;
 use crate::sidecores::Cores;
 use crate::turn::Turn;
@@ -25,12 +25,12 @@ impl Groups {
     /// Has a device counted on what its plan says. For its queues that are attached, see
     /// [`Services::set`].
     pub(crate) fn meter(&mut self, device: &mut Device, plan: &Plan) {
-        let group = device.facts.service.group.as_deref().and_then(|id| plan.group(id));
+        let group = device.facts().service.group.as_deref().and_then(|id| plan.group(id));
         let group = group.map(|group| {
             let made = self.0.entry(group.id.clone()).or_default();
             made.follow(group.limit)
         });
-        device.metered.follow(device.facts.service.limit, group);
+        device.count_on(group);
     }
 }
 
@@ -49,11 +49,12 @@ impl Services<'_> {
         let device = self.devices.get_mut(number);
         let device = found!(self.turn.defects, device, "device to serve otherwise");
         self.groups.meter(device, self.plan);
-        let (share, policy) = (device.facts.service.share, policy_of(device.facts.service.policy));
+        let (share, policy) =
+            (device.facts().service.share, policy_of(device.facts().service.policy));
         let (target_ns, moderate_ns) =
-            (device.facts.service.target_ns(), device.facts.service.moderate_ns());
+            (device.facts().service.target_ns(), device.facts().service.moderate_ns());
         for index in device.attached() {
-            let gate = device.metered.gate(Flow::of(&device.kind, index), None);
+            let gate = device.gate(index, None);
             let service = Service { share, policy, target_ns, moderate_ns, gate };
             let command = Command::SetService(device.key(index), service);
             device.tell(index, command, self.turn, self.cores);
@@ -84,10 +85,10 @@ impl Services<'_> {
 
     fn set_those(&mut self, which: impl Fn(&str, Option<&str>) -> bool) {
         let is_it = |device: &&Device| {
-            let facts = &device.facts;
+            let facts = device.facts();
             !device.is_going() && which(&facts.id, facts.service.group.as_deref())
         };
-        let those = self.devices.values().filter(is_it).map(|device| device.number);
+        let those = self.devices.values().filter(is_it).map(|device| device.number());
         those.collect::<Vec<u32>>().into_iter().for_each(|number| self.set(number));
     }
 }

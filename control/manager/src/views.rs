@@ -26,8 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// One disk; with its queues or without.
 pub(crate) fn disk(device: &Device, parts: &DiskParts, (queues, now): (bool, Instant)) -> DiskView {
     let snapshots: Vec<QueueSnapshot> =
-        device.queues.iter().map(|queue| queue.counters().snapshot()).collect();
-    let each = || device.queues.iter().zip(&snapshots).enumerate();
+        device.queues().iter().map(|queue| queue.counters().snapshot()).collect();
+    let each = || device.queues().iter().zip(&snapshots).enumerate();
     let (state, of_plan) = (state_of(device, now), of_plan(&parts.plan));
     DiskView {
         state,
@@ -41,7 +41,7 @@ pub(crate) fn disk(device: &Device, parts: &DiskParts, (queues, now): (bool, Ins
         size_bytes: parts.disk.size_bytes(),
         block_size_bytes: parts.shape.block_size,
         queues_attached: device.attached().len() as u16,
-        queues_by_hand: device.queues.iter().filter(|queue| queue.is_by_hand()).count() as u16,
+        queues_by_hand: device.queues().iter().filter(|queue| queue.is_by_hand()).count() as u16,
         served_as: Some(parts.disk.describe().to_string()),
         locked: parts.plan.source.path().map(|_| !parts.disk.is_away()),
         faults: faults(&parts.disk),
@@ -157,11 +157,11 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
 
 fn state_of(device: &Device, now: Instant) -> DiskState {
     let is_bad = |queue: &Queue| queue.violation().is_some() || queue.problem().is_some();
-    if device.queues.iter().any(is_bad) {
+    if device.queues().iter().any(is_bad) {
         DiskState::Failed
     } else if waits_for(device, now).is_some() {
         DiskState::Waiting
-    } else if let Some(stall) = Stall::of(&device.queues) {
+    } else if let Some(stall) = Stall::of(device.queues()) {
         match stall {
             Stall::Full(_) => DiskState::NoSpace,
             Stall::Failed(_) => DiskState::Failing,
@@ -169,9 +169,9 @@ fn state_of(device: &Device, now: Instant) -> DiskState {
     } else if !device.attached().is_empty() {
         // A second front-end's mistake is shown as a problem, and this one runs on.
         DiskState::Running
-    } else if device.problem.is_some() {
+    } else if device.problem().is_some() {
         DiskState::Failed
-    } else if !device.connections.is_empty() {
+    } else if !device.has_no_front_end() {
         DiskState::Connected
     } else {
         DiskState::Waiting
@@ -180,12 +180,12 @@ fn state_of(device: &Device, now: Instant) -> DiskState {
 
 /// What is wrong with a device, if something is.
 pub(crate) fn problem_of(device: &Device, now: Instant) -> Option<String> {
-    let broken = device.queues.iter().enumerate().find_map(|(index, queue)| {
+    let broken = device.queues().iter().enumerate().find_map(|(index, queue)| {
         let violation = queue.violation()?;
         let is_lost = |connection: &Connection| connection.front_end.loss().is_some();
         let remedy = match device
-            .runner
-            .and_then(|connection| device.connections.get(&connection))
+            .runner()
+            .and_then(|connection| device.connection(connection))
             .is_some_and(is_lost)
         {
             true => "its VMM connects anew",
@@ -193,7 +193,7 @@ pub(crate) fn problem_of(device: &Device, now: Instant) -> Option<String> {
         };
         Some(format!("queue {index} is stopped: {violation}; it serves again after {remedy}"))
     });
-    let unsynced = device.kind.disk().filter(|disk| disk.sync_failed()).map(|disk| {
+    let unsynced = device.disk().filter(|disk| disk.sync_failed()).map(|disk| {
         format!(
             "the disk could not make data stable, and what it lost is not known: no flush succeeds \
              until you have checked its data and say `sidecore disk clear {}`",
@@ -201,19 +201,24 @@ pub(crate) fn problem_of(device: &Device, now: Instant) -> Option<String> {
         )
     });
     let unserved = device
-        .queues
+        .queues()
         .iter()
         .enumerate()
         .find_map(|(index, queue)| Some(format!("queue {index} {}", queue.problem()?)));
-    let unresized = || device.kind.disk()?.unresized.clone();
-    let in_part = || device.ungiven.clone().or_else(unresized);
-    let of_device =
-        || device.problem.clone().or_else(in_part).or_else(|| device.unanswered.clone());
+    let unresized = || device.disk()?.unresized.clone();
+    let in_part = || device.ungiven().map(str::to_string).or_else(unresized);
+    let of_device = || {
+        device
+            .problem()
+            .map(str::to_string)
+            .or_else(in_part)
+            .or_else(|| device.unanswered().map(str::to_string))
+    };
     let waits = waits_for(device, now);
-    let astray = device.kind.disk().and_then(DiskParts::astray_text);
-    let stalled = || Some(Stall::of(&device.queues)?.problem(&device.kind.disk()?.plan));
+    let astray = device.disk().and_then(DiskParts::astray_text);
+    let stalled = || Some(Stall::of(device.queues())?.problem(&device.disk()?.plan));
     let unkept = || {
-        let why = device.kind.disk()?.bond.unkept_why()?;
+        let why = device.disk()?.bond.unkept_why()?;
         Some(format!("that its guest is on this image {}", crate::disk::bonds::unkept(why)))
     };
     let more =
@@ -223,7 +228,7 @@ pub(crate) fn problem_of(device: &Device, now: Instant) -> Option<String> {
 
 /// Why its guest waits for the locks of the image, or for another machine.
 fn waits_for(device: &Device, now: Instant) -> Option<String> {
-    let disk = device.kind.disk()?;
+    let disk = device.disk()?;
     disk.bond.refused().map(str::to_string).or_else(|| disk.waits_for(now))
 }
 

@@ -96,7 +96,7 @@ pub(crate) fn answer_moved(rooms: &mut Rooms) {
             reply.answer(Err(ApiError::new(ErrorKind::NotFound, "the device is gone", "")));
             continue;
         };
-        let (id, is_nic) = (&device.facts.id, device.kind.nic().is_some());
+        let (id, is_nic) = (&device.facts().id, device.nic().is_some());
         let answer = match not_moved(&problems) {
             None if is_nic => rooms.nic_views().show(id, true),
             None => shown::disk(rooms, id, true),

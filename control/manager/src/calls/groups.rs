@@ -89,7 +89,7 @@ fn group_view(group: &GroupPlan, rooms: &Rooms) -> GroupView {
     let GroupPlan { id, origin, limit, .. } = group;
     let (disks, nics) = rooms.plan.members(id);
     let names = |members: Vec<&str>| members.into_iter().map(str::to_string).collect();
-    let is_in = |device: &&Device| device.facts.service.group.as_deref() == Some(id.as_str());
+    let is_in = |device: &&Device| device.facts().service.group.as_deref() == Some(id.as_str());
     let mut used = GroupUseView::default();
     rooms.devices.values().filter(is_in).for_each(|device| add_use(&mut used, device));
     GroupView {
@@ -107,9 +107,9 @@ fn group_view(group: &GroupPlan, rooms: &Rooms) -> GroupView {
 
 fn add_use(used: &mut GroupUseView, device: &Device) {
     let add = |sum: &mut u64, part: u64| *sum = sum.saturating_add(part);
-    match &device.kind {
+    match device.kind() {
         Kind::Disk(_) => {
-            for queue in &device.queues {
+            for queue in device.queues() {
                 let done = queue.counters().snapshot();
                 add(&mut used.held, done.group_held);
                 add(&mut used.held_ns, done.group_held_ns);
@@ -124,7 +124,7 @@ fn add_use(used: &mut GroupUseView, device: &Device) {
             add(&mut used.received_packets, done.delivered_frames);
             add(&mut used.received_bytes, done.delivered_bytes);
             add(&mut used.over_limit_packets, done.drops.of(DropReason::OverLimit));
-            for queue in &device.queues {
+            for queue in device.queues() {
                 let done = queue.counters().snapshot();
                 add(&mut used.held, done.group_held);
                 add(&mut used.held_ns, done.group_held_ns);

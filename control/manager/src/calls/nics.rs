@@ -83,7 +83,7 @@ impl Addition {
         let host = plan.host().cloned();
         match DevicePlan::Nic(plan).open(Socket::Own, rooms) {
             Ok(mut device) => {
-                if let Some(nic) = device.kind.nic_mut() {
+                if let Some(nic) = device.nic_mut() {
                     nic.bring(opened);
                 }
                 Ok(device)

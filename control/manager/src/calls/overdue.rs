@@ -35,7 +35,7 @@ pub(crate) fn go_on(rooms: &mut Rooms, mode: Mode) -> Vec<Undone> {
 fn answer_overdue(number: u32, reply: Option<Reply>, rooms: &mut Rooms) -> Option<Undone> {
     let device = rooms.devices.get(number);
     let device = found!(rooms.turn.defects, device, "device that is waited for");
-    let (id, requests) = (device.facts.id.clone(), device.unanswered_requests());
+    let (id, requests) = (device.facts().id.clone(), device.unanswered_requests());
     let (answer, undone) = if device.is_going() {
         (Ok(shown::device(rooms, device)), None)
     } else {

@@ -66,7 +66,7 @@ fn forget_plan(id: &str, plan: &mut Plan) {
 /// Closes a device's socket and front-ends; it is gone when its queues are back.
 pub(crate) fn begin(number: u32, reply: Option<Reply>, rooms: &mut Rooms, mode: Mode) {
     let device = rooms.devices.get(number);
-    let id = found!(rooms.turn.defects, device, "device to remove").facts.id.clone();
+    let id = found!(rooms.turn.defects, device, "device to remove").facts().id.clone();
     forget_plan(&id, &mut rooms.plan);
     remove_device(number, reply, rooms, mode);
 }
@@ -77,7 +77,7 @@ pub(crate) fn remove_device(number: u32, reply: Option<Reply>, rooms: &mut Rooms
     let Some(device) = rooms.devices.get_mut(number) else { return late("device") };
     device.go();
     device.close_socket();
-    let connections = device.connections.keys().copied().collect::<Vec<_>>();
+    let connections = device.connections().keys().copied().collect::<Vec<_>>();
     for connection in connections {
         rooms.front_ends(mode).close(number, connection, "the device is removed");
     }
@@ -93,7 +93,7 @@ pub(crate) fn all_are_back(number: u32, rooms: &mut Rooms, mode: Mode) -> Option
         is_gone(number, rooms, mode);
         return None;
     }
-    if let Kind::Nic(nic) = &mut device.kind
+    if let Kind::Nic(nic) = device.kind_mut()
         && nic.take_new_switch()
     {
         let (network, mut around) = rooms.network();
@@ -114,7 +114,7 @@ fn is_gone(number: u32, rooms: &mut Rooms, mode: Mode) {
     let mut device =
         found!(rooms.turn.defects, rooms.devices.remove(number), "device that is gone");
     rooms.guests.forget(&mut device, rooms.turn.now());
-    let (id, view) = (device.facts.id.clone(), shown::device(rooms, &device));
+    let (id, view) = (device.facts().id.clone(), shown::device(rooms, &device));
     info!(device = id, "removed");
     rooms.unsynced.forget_gone(&id, &rooms.plan);
     let is_closing = device.close_image(&mut rooms.openers, Some(number));

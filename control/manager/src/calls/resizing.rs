@@ -111,7 +111,7 @@ fn begin(number: u32, size: Size, devices: &mut Devices) -> Result<(), ApiError>
 
 fn finish(number: u32, size: u64, rooms: &mut Rooms, mode: Mode) -> Answered {
     let gone = || ApiError::new(ErrorKind::NotFound, "the disk is gone", "");
-    let disk = rooms.devices.get_mut(number).and_then(|device| device.kind.disk_mut());
+    let disk = rooms.devices.get_mut(number).and_then(|device| device.disk_mut());
     let disk = disk.ok_or_else(gone)?;
     let id = disk.plan.id.clone();
     let mut plan = disk.plan.clone();

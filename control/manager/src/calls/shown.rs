@@ -28,7 +28,7 @@ pub(crate) fn disk(rooms: &Rooms, id: &str, queues: bool) -> Answered {
 fn view(rooms: &Rooms, id: &str, queues: bool) -> Option<config::api::DiskView> {
     if let Some(device) = rooms.devices.number_of(id).and_then(|number| rooms.devices.get(number)) {
         let now = rooms.turn.now();
-        return device.kind.disk().map(|parts| views::disk(device, parts, (queues, now)));
+        return device.disk().map(|parts| views::disk(device, parts, (queues, now)));
     }
     let shut = rooms.shut.named(id)?;
     shut.plan().disk().map(|plan| views::shut(shut, plan))
@@ -36,7 +36,7 @@ fn view(rooms: &Rooms, id: &str, queues: bool) -> Option<config::api::DiskView> 
 
 /// A device as its kind is shown, without its queues.
 pub(crate) fn device(rooms: &Rooms, device: &Device) -> Answer {
-    match &device.kind {
+    match device.kind() {
         Kind::Disk(parts) => {
             Answer::Disk(Box::new(views::disk(device, parts, (false, rooms.turn.now()))))
         }

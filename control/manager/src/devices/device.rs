@@ -12,16 +12,17 @@ use crate::bounds::{Bounds, Claim};
 use crate::defects::found;
 use crate::devices::beginning::Beginning;
 use crate::devices::connection::Connection;
-use crate::devices::device_plan::Facts;
+use crate::devices::device_plan::{DevicePlan, Facts};
 use crate::devices::frame_socket::FrameSocket;
 use crate::devices::front_end::FrontEnd;
 use crate::devices::kind::Kind;
 use crate::devices::lent::Closer;
 use crate::devices::log_rate::LogRate;
-use crate::devices::metered::Metered;
+use crate::devices::metered::{Flow, Metered, Set};
 use crate::devices::queue::Queue;
 use crate::disk::DiskParts;
 use crate::guests::follow::Follow;
+use crate::network::nic::NicParts;
 use crate::opening::openers::Openers;
 use crate::sidecores::whereabouts::Whereabouts;
 use crate::turn::Turn;
@@ -30,6 +31,7 @@ use control::connection::Life;
 pub(crate) use control::device::Due;
 use control::device::{Door, Existence};
 use guest_memory::Seal;
+use schedule::Gate;
 use sidecore::{instant_of, nanos_of};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -39,31 +41,31 @@ use tracing::warn;
 use vhost_user::Session;
 
 pub(crate) struct Device {
-    pub(crate) number: u32,
+    number: u32,
     /// What its plan says, whatever it is.
-    pub(crate) facts: Facts,
-    pub(crate) kind: Kind,
+    facts: Facts,
+    kind: Kind,
     /// What it is promised of the daemon; given back when it goes.
-    pub(crate) promise: Option<Claim>,
+    promise: Option<Claim>,
     /// What its queues are counted on.
-    pub(crate) metered: Metered,
+    metered: Metered,
     door: Door<OwnedFd>,
     existence: Existence,
-    pub(crate) connections: BTreeMap<u32, Connection>,
+    connections: BTreeMap<u32, Connection>,
     /// The connection that brought memory: its queues run.
-    pub(crate) runner: Option<u32>,
-    pub(crate) queues: Vec<Queue>,
-    pub(crate) problem: Option<String>,
+    runner: Option<u32>,
+    queues: Vec<Queue>,
+    problem: Option<String>,
     /// Why its socket is opened by others than its plan names.
-    pub(crate) ungiven: Option<String>,
+    ungiven: Option<String>,
     /// Why no front-end could be connected to (mode `connect`): it may not have started yet.
-    pub(crate) unanswered: Option<String>,
-    pub(crate) log: LogRate,
-    pub(crate) closer: Closer,
+    unanswered: Option<String>,
+    log: LogRate,
+    closer: Closer,
     /// On which node its guest's memory is.
-    pub(crate) whereabouts: Whereabouts,
+    whereabouts: Whereabouts,
     /// What is known of its guest's vCPUs.
-    pub(crate) follow: Box<Follow>,
+    follow: Box<Follow>,
 }
 
 impl Device {
@@ -89,6 +91,223 @@ impl Device {
             whereabouts: Whereabouts::default(),
             follow: Box::default(),
         }
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// What its plan says, whatever it is.
+    pub(crate) fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// Its plan is another from here on.
+    pub(crate) fn set_facts(&mut self, facts: Facts) {
+        self.facts = facts;
+    }
+
+    pub(crate) fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    pub(crate) fn kind_mut(&mut self) -> &mut Kind {
+        &mut self.kind
+    }
+
+    /// What only a disk has.
+    pub(crate) fn disk(&self) -> Option<&DiskParts> {
+        self.kind.disk()
+    }
+
+    pub(crate) fn disk_mut(&mut self) -> Option<&mut DiskParts> {
+        self.kind.disk_mut()
+    }
+
+    /// What only a NIC has.
+    pub(crate) fn nic(&self) -> Option<&NicParts> {
+        self.kind.nic()
+    }
+
+    pub(crate) fn nic_mut(&mut self) -> Option<&mut NicParts> {
+        self.kind.nic_mut()
+    }
+
+    /// What it was asked to be.
+    pub(crate) fn plan(&self) -> DevicePlan {
+        self.kind.plan()
+    }
+
+    /// Whether no front-end may be there: a NIC whose cable is out.
+    pub(crate) fn is_off(&self) -> bool {
+        self.kind.is_off()
+    }
+
+    /// Whether a new size waits for its queues.
+    pub(crate) fn is_resizing(&self) -> bool {
+        self.kind.is_resizing()
+    }
+
+    /// What it is promised of the daemon is given back when it goes; what it has given back is counted.
+    pub(crate) fn promise(&mut self, promise: Claim, bounds: &Bounds) {
+        self.promise = Some(promise);
+        self.closer = Closer::counted_in(bounds.unclosed());
+    }
+
+    /// What its queues are counted on from here on, beside what its plan says.
+    pub(crate) fn count_on(&mut self, group: Option<Set>) {
+        self.metered.follow(self.facts.service.limit, group);
+    }
+
+    /// A gate for queue `index`: see [`Metered::gate`].
+    pub(crate) fn gate(&self, index: u16, kept: Option<Box<Gate>>) -> Option<Box<Gate>> {
+        self.metered.gate(Flow::of(&self.kind, index), kept)
+    }
+
+    /// Says how many lines about it were not written, when that is due.
+    pub(crate) fn say_unsaid(&mut self, now: Instant) {
+        if let Some(unsaid) = self.log.take_unsaid(now) {
+            warn!(device = self.facts.id, "{unsaid} more lines about it were not written");
+        }
+    }
+
+    /// What is wrong with it, or was said of its front-end last.
+    pub(crate) fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
+    }
+
+    pub(crate) fn say_problem(&mut self, problem: impl Into<String>) {
+        self.problem = Some(problem.into());
+    }
+
+    pub(crate) fn forget_problem(&mut self) {
+        self.problem = None;
+    }
+
+    /// What is wrong with it now, or that nothing is. Whether that is news.
+    pub(crate) fn note_problem(&mut self, problem: Option<&str>) -> bool {
+        let is_news = self.problem.as_deref() != problem;
+        self.problem = problem.map(str::to_string);
+        is_news
+    }
+
+    /// Why its socket is opened by others than its plan names.
+    pub(crate) fn ungiven(&self) -> Option<&str> {
+        self.ungiven.as_deref()
+    }
+
+    /// Whether its socket is opened by those of its plan, or why not.
+    pub(crate) fn note_ungiven(&mut self, why: Option<String>) {
+        self.ungiven = why;
+    }
+
+    /// Why no front-end could be connected to (mode `connect`): it may not have started yet.
+    pub(crate) fn unanswered(&self) -> Option<&str> {
+        self.unanswered.as_deref()
+    }
+
+    /// Whoever closes what front-ends lend, or have lent.
+    pub(crate) fn closer(&self) -> &Closer {
+        &self.closer
+    }
+
+    /// What is known of its guest's vCPUs.
+    pub(crate) fn follow(&self) -> &Follow {
+        &self.follow
+    }
+
+    pub(crate) fn follow_mut(&mut self) -> &mut Follow {
+        &mut self.follow
+    }
+
+    /// The same, of a NIC.
+    pub(crate) fn nic_and_follow(&mut self) -> Option<(&mut NicParts, &Follow)> {
+        Some((self.kind.nic_mut()?, &self.follow))
+    }
+
+    /// Its front-ends, by the numbers of their connections.
+    pub(crate) fn connections(&self) -> &BTreeMap<u32, Connection> {
+        &self.connections
+    }
+
+    pub(crate) fn has_no_front_end(&self) -> bool {
+        self.connections.is_empty()
+    }
+
+    pub(crate) fn connection(&self, id: u32) -> Option<&Connection> {
+        self.connections.get(&id)
+    }
+
+    pub(crate) fn connection_mut(&mut self, id: u32) -> Option<&mut Connection> {
+        self.connections.get_mut(&id)
+    }
+
+    /// The connection that brought memory: its queues run.
+    pub(crate) fn runner(&self) -> Option<u32> {
+        self.runner
+    }
+
+    /// That connection and its front-end, and all queues.
+    pub(crate) fn running_mut(&mut self) -> (Option<(u32, &mut Connection)>, &mut [Queue]) {
+        let running = self.runner.and_then(|id| Some((id, self.connections.get_mut(&id)?)));
+        (running, &mut self.queues)
+    }
+
+    /// A front-end has come.
+    pub(crate) fn take_in(&mut self, id: u32, connection: Connection) {
+        (self.problem, self.unanswered) = (None, None);
+        if self.runner.is_none() {
+            self.queues.iter_mut().for_each(Queue::forget_problem);
+        }
+        self.connections.insert(id, connection);
+    }
+
+    /// One that another process had is here: none is to be called. With `runs` it has brought memory there.
+    pub(crate) fn adopt(&mut self, id: u32, connection: Connection, runs: bool) {
+        self.door.stay();
+        self.runner = if runs { Some(id) } else { self.runner };
+        self.connections.insert(id, connection);
+    }
+
+    /// A front-end has brought memory: it runs the device from here on.
+    pub(crate) fn run_by(&mut self, id: u32) {
+        self.runner = Some(id);
+    }
+
+    /// A front-end is gone; if it ran the device, the next driver starts anew. `None`: it was gone before.
+    pub(crate) fn forget(&mut self, id: u32) -> Option<Connection> {
+        let connection = self.connections.remove(&id)?;
+        if self.runner == Some(id) {
+            self.runner = None;
+            self.kind.reset();
+            self.queues.iter_mut().for_each(Queue::forget_violation);
+        }
+        Some(connection)
+    }
+
+    pub(crate) fn queues(&self) -> &[Queue] {
+        &self.queues
+    }
+
+    pub(crate) fn queues_mut(&mut self) -> &mut [Queue] {
+        &mut self.queues
+    }
+
+    pub(crate) fn queue(&self, index: u16) -> Option<&Queue> {
+        self.queues.get(usize::from(index))
+    }
+
+    pub(crate) fn queue_mut(&mut self, index: u16) -> Option<&mut Queue> {
+        self.queues.get_mut(usize::from(index))
+    }
+
+    /// A queue, and the front-end of that connection.
+    pub(crate) fn queue_of(
+        &mut self,
+        index: u16,
+        id: u32,
+    ) -> (Option<&mut Queue>, Option<&mut Connection>) {
+        (self.queues.get_mut(usize::from(index)), self.connections.get_mut(&id))
     }
 
     /// A front-end that has just connected.

@@ -61,20 +61,20 @@ impl Locks<'_> {
     pub(crate) fn follow(&mut self, number: u32, is_clients: bool, mode: Mode) -> u16 {
         let device = self.devices.get_mut(number);
         let device = found!(self.turn.defects, device, "device whose rings may start");
-        let rings = device.facts.rings;
-        let remote = device.kind.disk().and_then(|disk| disk.remote.as_ref());
+        let rings = device.facts().rings;
+        let remote = device.disk().and_then(|disk| disk.remote.as_ref());
         if remote.is_some_and(|remote| !remote.is_asked_for()) {
             // Its IOhost has none for this machine now: requests wait in their rings until it has one again.
             return 0;
         }
         if mode.has_heir() {
             // It stays where another process is told, or is about to be told, that it is.
-            let is_here = device.kind.disk().is_none_or(DiskParts::is_here);
+            let is_here = device.disk().is_none_or(DiskParts::is_here);
             return if is_here { rings } else { 0 };
         }
         let wants = device.wants_to_start();
         let is_idle = device.attached().is_empty() && !device.is_started(None) && !is_clients;
-        let Some(disk) = device.kind.disk_mut() else { return rings };
+        let Some(disk) = device.disk_mut() else { return rings };
         let now = self.turn.now();
         let may_start = match &mut disk.stand {
             None => true,
@@ -93,7 +93,7 @@ impl Locks<'_> {
     /// Asks for the locks of a disk, unless that was done a moment ago.
     pub(crate) fn take(&mut self, number: u32) -> Taken {
         let now = self.turn.now();
-        let parts = self.devices.get(number).and_then(|device| device.kind.disk());
+        let parts = self.devices.get(number).and_then(|device| device.disk());
         // A client that asks for one that is gone is told so.
         let Some(parts) = parts else { return Taken::Not };
         if parts.asks_at().is_some_and(|at| at > now) {
@@ -147,7 +147,7 @@ impl Locks<'_> {
         self.devices.keep_begun(number, self.bonds, self.plan);
         self.watch.wake();
         if let Some(device) = self.devices.get_mut(number) {
-            if let Some(parts) = device.kind.disk() {
+            if let Some(parts) = device.disk() {
                 self.unsynced.recall(parts);
             }
             if grew {
@@ -161,6 +161,6 @@ impl Locks<'_> {
     pub(crate) fn touch_due(&mut self) {
         let now = self.turn.now();
         let due = |device: &&Device| device.asks_at().is_some_and(|at| at <= now);
-        self.turn.touch_all(self.devices.values().filter(due).map(|device| device.number));
+        self.turn.touch_all(self.devices.values().filter(due).map(|device| device.number()));
     }
 }

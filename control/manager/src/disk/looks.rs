@@ -31,7 +31,7 @@ impl Looks {
     /// When the next is due.
     pub(crate) fn due_at(&self, devices: &Devices) -> Option<Instant> {
         let is_served = |device: &Device| {
-            device.kind.disk().is_some() && device.queues.iter().any(Queue::is_attached)
+            device.disk().is_some() && device.queues().iter().any(Queue::is_attached)
         };
         devices.values().any(is_served).then_some(self.at)
     }
@@ -47,20 +47,19 @@ impl Looks {
             return;
         }
         self.at = now + INTERVAL;
-        let is_unkept = |device: &&Device| {
-            device.kind.disk().is_some_and(|disk| disk.bond.unkept_why().is_some())
-        };
-        let unkept = devices.values().filter(is_unkept).map(|device| device.number);
+        let is_unkept =
+            |device: &&Device| device.disk().is_some_and(|disk| disk.bond.unkept_why().is_some());
+        let unkept = devices.values().filter(is_unkept).map(|device| device.number());
         for number in unkept.collect::<Vec<u32>>() {
             devices.keep_begun(number, bonds, plan);
         }
         for device in devices.values_mut() {
-            let Some(disk) = device.kind.disk_mut() else { continue };
+            let Some(disk) = device.disk_mut() else { continue };
             let Some(news) = disk.failures.look(disk.disk.faults(), now) else { continue };
-            if !device.log.allows(now) {
+            if !device.may_log(now) {
                 continue;
             }
-            let (id, words) = (&device.facts.id, words(news));
+            let (id, words) = (&device.facts().id, words(news));
             match news {
                 News::Begun(_) => warn!(disk = id, "{words}"),
                 News::Over(_) => info!(disk = id, "{words}"),

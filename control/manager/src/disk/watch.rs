@@ -234,7 +234,7 @@ impl Watch {
         self.threads.grow(self.under_way.len() + 1);
         let mut looks: BTreeMap<Medium, Vec<Look>> = BTreeMap::new();
         for (number, device) in devices.iter() {
-            let Some(parts) = device.kind.disk().filter(|parts| parts.is_here()) else { continue };
+            let Some(parts) = device.disk().filter(|parts| parts.is_here()) else { continue };
             let Some(medium) = openers.medium_of(&parts.plan) else { continue };
             let look = Look(*number, Arc::downgrade(&parts.disk), ImageNames::of(&parts.plan));
             looks.entry(medium).or_default().push(look);
@@ -250,7 +250,7 @@ fn note_astray(
     astray: Option<Astray>,
     turn: &mut Turn,
 ) {
-    let parts = found!(turn.defects, device.kind.disk_mut(), "disk that was looked at");
+    let parts = found!(turn.defects, device.disk_mut(), "disk that was looked at");
     // It was resized, let go or opened anew meanwhile.
     if looked_at.as_ptr() != Arc::as_ptr(&parts.disk) {
         return;
@@ -262,7 +262,7 @@ fn note_astray(
     }
     let said = parts.astray_text();
     if device.may_log(turn.now()) {
-        let id = &device.facts.id;
+        let id = &device.facts().id;
         match said {
             Some(text) => warn!(disk = id, "{text}"),
             None if matches!(before, Some(Astray::Cut { .. })) => warn!(

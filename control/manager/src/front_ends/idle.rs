@@ -39,11 +39,11 @@ impl Looks {
         let new = devices.values_mut().filter(|device| device.has_new_front_end());
         for device in new {
             let Some(stage) = device.look_at_front_ends(now) else { continue };
-            let (id, words) = (device.facts.id.clone(), stage.words(&device.facts.id));
+            let (id, words) = (device.facts().id.clone(), stage.words(&device.facts().id));
             match stage {
                 // A guest in its firmware is usual.
-                Stage::NoMemory if device.log.allows(now) => info!(device = id, "{words}"),
-                _ if device.log.allows(now) => warn!(device = id, "{words}"),
+                Stage::NoMemory if device.may_log(now) => info!(device = id, "{words}"),
+                _ if device.may_log(now) => warn!(device = id, "{words}"),
                 _ => {}
             }
         }

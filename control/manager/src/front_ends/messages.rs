@@ -28,11 +28,11 @@ impl FrontEnds<'_> {
     pub(crate) fn serve(&mut self, number: u32, id: u32, gone: bool) {
         for _ in 0..MESSAGES_PER_TURN {
             let Some(device) = self.devices.get_mut(number) else { return late("device") };
-            if device.closer.is_full() {
+            if device.closer().is_full() {
                 return self.close(number, id, SLOW_TO_CLOSE);
             }
             // Before, or by its last message.
-            let Some(connection) = device.connections.get_mut(&id) else {
+            let Some(connection) = device.connection_mut(id) else {
                 return late("front-end");
             };
             if let Err(error) = connection.frames.flush() {
@@ -79,8 +79,7 @@ impl FrontEnds<'_> {
 
     /// Waits for more of a connection: not while it is held, and for room when replies wait.
     pub(crate) fn watch(&mut self, number: u32, id: u32) {
-        let connection =
-            self.devices.get_mut(number).and_then(|device| device.connections.get_mut(&id));
+        let connection = self.devices.get_mut(number).and_then(|device| device.connection_mut(id));
         // By what was last done of it.
         let Some(connection) = connection else { return late("front-end") };
         let (read, write) = (connection.life.is_read(), connection.frames.is_backed_up());
@@ -112,7 +111,7 @@ impl FrontEnds<'_> {
         let attached = device.attached_in(id, scope);
         let starts = device.starts_first(id).is_some();
         let unserved = device.stops_unserved(id);
-        let connection = device.connections.get_mut(&id);
+        let connection = device.connection_mut(id);
         let connection = found!(self.turn.defects, connection, "front-end that waits");
         if !attached.is_empty() {
             connection.life.wait(Cause::Queues);
@@ -159,10 +158,10 @@ impl FrontEnds<'_> {
         let device = self.devices.get(number);
         let device =
             found!(self.turn.defects, device, "device with a ring that was to start first");
-        let Some(id) = device.runner.filter(|id| device.starts_first(*id).is_none()) else {
+        let Some(id) = device.runner().filter(|id| device.starts_first(*id).is_none()) else {
             return;
         };
-        let held = device.connections.get(&id).and_then(|connection| connection.life.held());
+        let held = device.connection(id).and_then(|connection| connection.life.held());
         if held.is_some_and(|held| held.stops().is_some()) {
             self.come_back(number, id);
         }
@@ -172,10 +171,10 @@ impl FrontEnds<'_> {
     pub(crate) fn release_all(&mut self) {
         let held = |device: &Device| {
             let held = device
-                .connections
+                .connections()
                 .iter()
                 .filter(|(_, connection)| connection.life.held().is_some());
-            held.map(|(id, _)| (device.number, *id)).collect::<Vec<_>>()
+            held.map(|(id, _)| (device.number(), *id)).collect::<Vec<_>>()
         };
         let held: Vec<(u32, u32)> = self.devices.values().flat_map(held).collect();
         held.into_iter().for_each(|(number, id)| self.come_back(number, id));
@@ -184,9 +183,9 @@ impl FrontEnds<'_> {
     fn apply_held(&mut self, number: u32, id: u32) {
         let device = self.devices.get_mut(number);
         let device = found!(self.turn.defects, device, "device whose front-end spoke");
-        let may_run = device.runner.is_none_or(|runner| runner == id);
+        let may_run = device.runner().is_none_or(|runner| runner == id);
         let connection =
-            found!(self.turn.defects, device.connections.get_mut(&id), "front-end that spoke");
+            found!(self.turn.defects, device.connection_mut(id), "front-end that spoke");
         let held = found!(self.turn.defects, connection.life.take(), "message to apply");
         let Held { message, fds, need_reply } = held;
         connection.front_end.may_run = may_run;
@@ -198,7 +197,7 @@ impl FrontEnds<'_> {
         connection.life.applied(connection.session.has_owner());
         let announced = connection.front_end.announced.take();
         if may_run && connection.session.has_memory() {
-            device.runner = Some(id);
+            device.run_by(id);
         }
         self.turn.touch(number);
         if let Some(mac) = announced {
@@ -224,13 +223,12 @@ impl FrontEnds<'_> {
     fn pass_call_on(&mut self, number: u32, id: u32, queue: u16) {
         let device = self.devices.get_mut(number);
         let device = found!(self.turn.defects, device, "device with a new call descriptor");
-        let ring = device.queues.get(usize::from(queue)).filter(|it| it.leaving_since().is_none());
+        let ring = device.queue(queue).filter(|it| it.leaving_since().is_none());
         let owner = ring.and_then(Queue::place).map(|place| place.owner);
         if owner != Some(Owner::Connection(id)) {
             return;
         }
-        let facts =
-            device.connections.get(&id).and_then(|connection| connection.session.ready(queue));
+        let facts = device.connection(id).and_then(|connection| connection.session.ready(queue));
         let call = facts.and_then(|facts| facts.call).map(Lent::try_clone).transpose();
         match call {
             Ok(call) => {
@@ -248,9 +246,9 @@ impl FrontEnds<'_> {
             found!(self.turn.defects, device, "device whose front-end is refused a message");
         let reason = reject.reason.to_string();
         if device.may_log(self.turn.now()) {
-            warn!(device = device.facts.id, "refused a message of its front-end: {reason}");
+            warn!(device = device.facts().id, "refused a message of its front-end: {reason}");
         }
-        device.problem = Some(format!("a message of its front-end was refused: {reason}"));
+        device.say_problem(format!("a message of its front-end was refused: {reason}"));
         let Some(bytes) = reject.nak else {
             return self.close(number, id, &reason);
         };
@@ -262,6 +260,6 @@ impl FrontEnds<'_> {
     }
 
     fn connection(&mut self, number: u32, id: u32) -> Option<&mut Connection> {
-        self.devices.get_mut(number)?.connections.get_mut(&id)
+        self.devices.get_mut(number)?.connection_mut(id)
     }
 }

@@ -152,7 +152,7 @@ impl Inquiries {
         let id = self.next;
         self.next = id.wrapping_add(1);
         // Whoever fills that with descriptors is not listened to.
-        let closer = &device.closer;
+        let closer = device.closer();
         let is_behind = closer.is_full() || closer.is_behind() && around.bounds.is_used_up();
         let begun = match is_behind {
             true => Err(NotSaid::Behind),
@@ -174,7 +174,7 @@ impl Inquiries {
     pub(crate) fn hear(&mut self, id: u32, around: &mut Around<'_>) {
         let Some(inquiry) = self.open.get_mut(&id) else { return late("dialogue") };
         let device = inquiry.devices.iter().find_map(|number| around.devices.get(*number));
-        let closer = device.map(|device| device.closer.clone());
+        let closer = device.map(|device| device.closer().clone());
         let closer = closer.unwrap_or_else(|| Closer::counted_in(around.bounds.unclosed()));
         match inquiry.hear(&closer) {
             Ok(None) => {}

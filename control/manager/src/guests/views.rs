@@ -26,7 +26,7 @@ impl Guests {
         };
         let view =
             |(vcpu, row): &(Vcpu, Row)| Some(self.vcpu_view(*vcpu, &table.read(*row)?, now_ns));
-        device.follow.vcpus().iter().filter_map(view).collect()
+        device.follow().vcpus().iter().filter_map(view).collect()
     }
 
     fn vcpu_view(&self, vcpu: Vcpu, state: &State, now_ns: u64) -> VcpuView {
@@ -65,7 +65,7 @@ impl Guests {
         let is_wanted = redirect != spec::Redirect::Off;
         let problem = match nic.plan().queues {
             0..=1 => Some(ONE_QUEUE.to_string()),
-            _ => device.follow.problem().or(self.why_not.as_deref()).map(str::to_string),
+            _ => device.follow().problem().or(self.why_not.as_deref()).map(str::to_string),
         };
         let view = RunStateView {
             redirect,
@@ -75,6 +75,6 @@ impl Guests {
             avoided_us: counters.avoided_ns / 1000,
             vcpus: now.map(|now| self.vcpu_views(device, now)).unwrap_or_default(),
         };
-        (is_wanted || !device.follow.vcpus().is_empty()).then_some(view)
+        (is_wanted || !device.follow().vcpus().is_empty()).then_some(view)
     }
 }

@@ -106,7 +106,7 @@ impl Manager {
         self.drive_drain();
         let Some(late) = self.drain.failed() else { return Ok(()) };
         let late = late.iter().filter_map(|number| self.rooms.devices.get(*number));
-        Err(not_home(late.map(|device| device.facts.id.clone()).collect()))
+        Err(not_home(late.map(|device| device.facts().id.clone()).collect()))
     }
 
     /// Serves all that is here.
@@ -170,7 +170,7 @@ impl Manager {
     fn send_out(&mut self, wave: Wave) -> bool {
         let withheld = self.drain.withheld().cloned().unwrap_or_default();
         let devices = self.rooms.devices.values();
-        let devices = devices.filter(|device| !withheld.contains(&device.number));
+        let devices = devices.filter(|device| !withheld.contains(&device.number()));
         match wave {
             // A remote disk's queue finds its link where it goes.
             Wave::Links => {
@@ -182,15 +182,15 @@ impl Manager {
                 network.send_uplinks_out(&mut around)
             }
             Wave::Rest => {
-                let devices: Vec<u32> = devices.map(|device| device.number).collect();
+                let devices: Vec<u32> = devices.map(|device| device.number()).collect();
                 devices.into_iter().for_each(|number| self.settle_device(number));
                 true
             }
             Wave::Senders | Wave::Receivers => {
                 let goes = if wave == Wave::Senders { sends } else { receives };
                 let queues = devices.flat_map(|device| {
-                    let all = (0..device.facts.rings).filter(move |index| goes(device, *index));
-                    all.map(|index| (device.number, index))
+                    let all = (0..device.facts().rings).filter(move |index| goes(device, *index));
+                    all.map(|index| (device.number(), index))
                 });
                 let queues: Vec<(u32, u16)> = queues.collect();
                 for (number, index) in &queues {
@@ -226,11 +226,11 @@ impl Manager {
 }
 
 fn sends(device: &Device, index: u16) -> bool {
-    device.kind.nic().is_some() && !index.is_multiple_of(2)
+    device.nic().is_some() && !index.is_multiple_of(2)
 }
 
 fn receives(device: &Device, index: u16) -> bool {
-    device.kind.nic().is_some() && index.is_multiple_of(2)
+    device.nic().is_some() && index.is_multiple_of(2)
 }
 
 impl Rooms {
@@ -269,7 +269,7 @@ impl Rooms {
     }
 
     fn has_late_ports_back(&self) -> bool {
-        let mut nics = self.devices.values().filter(|device| device.kind.nic().is_some());
+        let mut nics = self.devices.values().filter(|device| device.nic().is_some());
         nics.all(|nic| nic.leaving_since().is_none()) && !self.network.is_asked_back()
     }
 }
@@ -278,9 +278,8 @@ impl Rooms {
 /// others took all of the time; and no NIC, which is never drained beforehand: its receivers are asked for
 /// when all senders are back.
 fn late_disks<'a>(devices: impl IntoIterator<Item = &'a Device>) -> BTreeSet<u32> {
-    let is_late =
-        |device: &&Device| device.kind.disk().is_some() && device.leaving_since().is_some();
-    devices.into_iter().filter(is_late).map(|device| device.number).collect()
+    let is_late = |device: &&Device| device.disk().is_some() && device.leaving_since().is_some();
+    devices.into_iter().filter(is_late).map(|device| device.number()).collect()
 }
 
 /// Why an upgrade is refused, the last time these disks having been late.
@@ -328,7 +327,7 @@ mod tests {
         };
         let disks = (0..).zip(&plan.disks).map(of_disk);
         let mut devices: Vec<Device> = disks.chain(plan.nics.iter().map(of_nic)).collect();
-        for queue in devices.iter_mut().flat_map(|device| &mut device.queues[..2]) {
+        for queue in devices.iter_mut().flat_map(|device| &mut device.queues_mut()[..2]) {
             let owner = Owner::Connection(0);
             assert!(queue.attach(Place { core: 0, owner, by_hand: false }));
         }
@@ -336,7 +335,7 @@ mod tests {
     }
 
     fn ask(device: &mut Device, queue: usize) {
-        let _ = device.queues[queue].ask(false, now());
+        let _ = device.queues_mut()[queue].ask(false, now());
     }
 
     #[test]
@@ -347,9 +346,9 @@ mod tests {
         ask(&mut devices[3], 1);
         assert_eq!(late_disks(&devices), BTreeSet::new());
         // One queue of a disk is back, the other is not; of the next both are; the third was not asked.
-        let _ = devices[0].queues[0].come_back(0, None, false);
+        let _ = devices[0].queues_mut()[0].come_back(0, None, false);
         ask(&mut devices[0], 1);
-        for queue in &mut devices[1].queues {
+        for queue in devices[1].queues_mut() {
             let _ = queue.come_back(0, None, false);
         }
         assert_eq!(late_disks(&devices), BTreeSet::from([0]));

@@ -30,7 +30,7 @@ use crate::rights::given;
 use crate::rooms::Rooms;
 use crate::upgrade::error::{HeirError, SeatError, SettleError, TakeBackError, UpgradeError};
 use crate::upgrade::estate::DeviceEstate;
-use crate::upgrade::guard::Probation;
+use crate::upgrade::guard::{self, Probation};
 use crate::upgrade::launcher::Said;
 use crate::upgrade::links::{LinkEstate, SavedSeats, links_of};
 use crate::upgrade::pause::Moments;
@@ -168,7 +168,7 @@ impl Manager {
             self.rooms.turn.defects.note("queues that are out, before an upgrade");
         }
         // Of an upgrade that was given up.
-        let queues = self.rooms.devices.values_mut().flat_map(|device| &mut device.queues);
+        let queues = self.rooms.devices.values_mut().flat_map(|device| device.queues_mut());
         queues.for_each(Queue::forget_asked);
         upgrade.tell(&self.rooms, &self.listening, began)?;
         let ready = self.rooms.turn.tick();
@@ -199,10 +199,10 @@ impl Manager {
     /// A front-end that took back what it had lent would only keep the new process from mapping it.
     fn close_ill_connections(&mut self) {
         let ill = |device: &Device| {
-            let ill = device.connections.iter().filter(|(_, connection)| {
+            let ill = device.connections().iter().filter(|(_, connection)| {
                 connection.front_end.loss().is_some() || !connection.front_end.kept.is_whole()
             });
-            ill.map(|(id, _)| (device.number, *id)).collect::<Vec<_>>()
+            ill.map(|(id, _)| (device.number(), *id)).collect::<Vec<_>>()
         };
         let ill: Vec<(u32, u32)> = self.rooms.devices.values().flat_map(ill).collect();
         for (number, id) in ill {
@@ -252,8 +252,8 @@ impl Manager {
         let numbers: Vec<u32> = self.rooms.devices.keys().copied().collect();
         for number in &numbers {
             let Some(device) = self.rooms.devices.get_mut(*number) else { continue };
-            device.find_rings();
-            if device.fence(&mut self.rooms.openers) {
+            guard::find_rings(device);
+            if guard::fence(device, &mut self.rooms.openers) {
                 self.rooms.locks().take(*number);
             }
         }
@@ -372,7 +372,7 @@ impl Manager {
         }
         let connections = self.rooms.devices.iter();
         let all = connections
-            .flat_map(|(number, device)| device.connections.keys().map(|id| (*number, *id)));
+            .flat_map(|(number, device)| device.connections().keys().map(|id| (*number, *id)));
         for (number, id) in all.collect::<Vec<_>>() {
             self.front_ends().watch(number, id);
         }
@@ -386,7 +386,7 @@ impl Manager {
         });
         let (gone, sync_failed) = told.unwrap_or_default();
         for number in gone {
-            let runner = self.rooms.devices.get(number).and_then(|device| device.runner);
+            let runner = self.rooms.devices.get(number).and_then(|device| device.runner());
             if let Some(id) = runner {
                 self.front_ends().close(number, id, "it was gone when another process took over");
             }
@@ -395,8 +395,7 @@ impl Manager {
         self.rooms.shut.retry_all(self.rooms.turn.now());
         for id in &sync_failed {
             let Some(number) = self.rooms.devices.number_of(id) else { continue };
-            if let Some(disk) = self.rooms.devices.get(number).and_then(|device| device.kind.disk())
-            {
+            if let Some(disk) = self.rooms.devices.get(number).and_then(|device| device.disk()) {
                 disk.disk.assume_sync_failed();
             }
             self.rooms.note_unsynced(number);
@@ -407,8 +406,8 @@ impl Manager {
     fn hear_early(&mut self) {
         let early = |device: &Device| {
             let connections =
-                device.connections.iter().filter(|(_, connection)| connection.frames.has_early());
-            connections.map(|(id, _)| (device.number, *id)).collect::<Vec<_>>()
+                device.connections().iter().filter(|(_, connection)| connection.frames.has_early());
+            connections.map(|(id, _)| (device.number(), *id)).collect::<Vec<_>>()
         };
         let early: Vec<(u32, u32)> = self.rooms.devices.values().flat_map(early).collect();
         if !early.is_empty() {
@@ -423,9 +422,9 @@ impl Manager {
     /// A size that the file has anew since.
     fn resize_as_planned(&mut self) {
         let changed = |device: &Device| {
-            let disk = device.kind.disk()?;
+            let disk = device.disk()?;
             let wanted = disk.plan.source.size_bytes()?;
-            (wanted != disk.disk.size_bytes()).then_some((device.number, wanted))
+            (wanted != disk.disk.size_bytes()).then_some((device.number(), wanted))
         };
         let changed: Vec<(u32, u64)> = self.rooms.devices.values().filter_map(changed).collect();
         for (number, size) in changed {

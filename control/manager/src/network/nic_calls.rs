@@ -81,10 +81,10 @@ impl NicCalls<'_> {
     pub(crate) fn set_plan(&mut self, plan: NicPlan) {
         let devices = &mut self.around.devices;
         if let Some(device) = devices.number_of(&plan.id).and_then(|number| devices.get_mut(number))
-            && let Kind::Nic(nic) = &mut device.kind
+            && let Kind::Nic(nic) = device.kind_mut()
         {
             nic.set_plan(&plan);
-            device.facts = Facts::from(&plan);
+            device.set_facts(Facts::from(&plan));
         }
         self.shut.set_plan(&DevicePlan::Nic(plan.clone()));
         if let Some(mine) = self.plan.nics.iter_mut().find(|mine| mine.id == plan.id) {
@@ -101,8 +101,8 @@ impl NicCalls<'_> {
         }
         let Around { turn, devices, cores, .. } = &mut self.around;
         let device = found!(turn.defects, devices.get_mut(number), "NIC that is changed");
-        device.follow.look_again(turn.now());
-        let nic = found!(turn.defects, device.kind.nic(), "NIC to change");
+        device.follow_mut().look_again(turn.now());
+        let nic = found!(turn.defects, device.nic(), "NIC to change");
         nic.say_port(cores);
         if before.service == after.service {
             return;
@@ -147,7 +147,7 @@ impl NicCalls<'_> {
         let Around { turn, devices, .. } = &mut self.around;
         let device =
             found!(turn.defects, devices.get_mut(number), "device whose carrier is turned");
-        let nic = found!(turn.defects, device.kind.nic(), "NIC whose carrier is turned");
+        let nic = found!(turn.defects, device.nic(), "NIC whose carrier is turned");
         nic.live().set_up(carrier == Carrier::Up);
         turn.touch(number);
         device.plan_connect(turn.now());

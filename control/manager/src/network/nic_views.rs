@@ -54,7 +54,7 @@ impl NicViews<'_> {
     fn view_of(&self, id: &str, queues: bool) -> Option<NicView> {
         if let Some(device) = self.devices.number_of(id).and_then(|number| self.devices.get(number))
         {
-            return device.kind.nic().map(|parts| self.view(device, parts, queues));
+            return device.nic().map(|parts| self.view(device, parts, queues));
         }
         let shut = self.shut.named(id)?;
         shut.plan().nic().map(|plan| shut_nic(shut, plan))
@@ -70,10 +70,10 @@ impl NicViews<'_> {
         let is_bad = |queue: &Queue| queue.violation().is_some() || queue.problem().is_some();
         let is_cut = uplink.is_some_and(|uplink| !uplink.is_attached());
         let runs = !device.attached().is_empty();
-        let state = match device.connections.is_empty() {
-            _ if device.queues.iter().any(is_bad) || is_cut => NicState::Failed,
+        let state = match device.has_no_front_end() {
+            _ if device.queues().iter().any(is_bad) || is_cut => NicState::Failed,
             _ if runs => NicState::Running,
-            _ if device.problem.is_some() => NicState::Failed,
+            _ if device.problem().is_some() => NicState::Failed,
             false => NicState::Connected,
             true => NicState::Waiting,
         };
@@ -160,12 +160,12 @@ fn of_plan(plan: &NicPlan) -> NicView {
 /// What its transmit queues waited for limits.
 fn held(device: &Device) -> HeldView {
     let snapshots: Vec<QueueSnapshot> =
-        device.queues.iter().map(|queue| queue.counters().snapshot()).collect();
+        device.queues().iter().map(|queue| queue.counters().snapshot()).collect();
     views::held(&snapshots)
 }
 
 fn queue_views(device: &Device) -> Vec<NicQueueView> {
-    let known = device.queues.iter().enumerate().filter(|(_, queue)| queue.size() > 0);
+    let known = device.queues().iter().enumerate().filter(|(_, queue)| queue.size() > 0);
     let view = |(index, queue): (usize, &Queue)| {
         let snapshot = queue.counters().snapshot();
         NicQueueView {

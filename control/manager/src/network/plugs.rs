@@ -40,8 +40,8 @@ impl Network {
             around.turn.defects.note("device to plug in");
             return Ok(());
         };
-        let Some(nic) = device.kind.nic() else { return Ok(()) };
-        let (plan, rings) = (nic.plan().clone(), usize::from(device.facts.rings));
+        let Some(nic) = device.nic() else { return Ok(()) };
+        let (plan, rings) = (nic.plan().clone(), usize::from(device.facts().rings));
         let Home { core: home, by_hand } = match before {
             Some(before) => {
                 around.cores.wake(before.core);
@@ -95,7 +95,7 @@ impl Network {
         if let Err(error) = self.plug_in(number, None, around)
             && let Some(device) = around.devices.get_mut(number)
         {
-            device.problem = Some(error.to_string());
+            device.say_problem(error.to_string());
         }
     }
 
@@ -106,8 +106,8 @@ impl Network {
             around.turn.defects.note("device to unplug");
             return true;
         };
-        let rings = usize::from(device.facts.rings);
-        let Some(nic) = device.kind.nic_mut() else { return true };
+        let rings = usize::from(device.facts().rings);
+        let Some(nic) = device.nic_mut() else { return true };
         // Whatever its sidecores come to, it is not there any more.
         if let Some(id) = nic.call_off_travel() {
             around.turn.call_off(id, NotMoved::Removed);

@@ -49,7 +49,7 @@ impl Hosts {
 
     /// Gives a NIC what was opened for its wire.
     pub(crate) fn wire(&mut self, device: &mut Device) {
-        if let Some(nic) = device.kind.nic_mut()
+        if let Some(nic) = device.nic_mut()
             && let Some(host) = nic.plan().host()
         {
             let opened = self.take(host);
@@ -106,11 +106,11 @@ impl SwitchCalls<'_> {
     /// Has the NICs of a bridge go to the switch that has its switch's name now, when their queues are back.
     fn have_nics_follow(&mut self, left: sidecore::BridgeId) {
         for device in self.around.devices.values_mut().filter(|device| !device.is_going()) {
-            let Some(nic) = device.kind.nic_mut() else { continue };
+            let Some(nic) = device.nic_mut() else { continue };
             if nic.at().is_some_and(|at| at.way.place.bridge == left) {
                 nic.follow_switch();
                 device.restart();
-                self.around.turn.touch(device.number);
+                self.around.turn.touch(device.number());
             }
         }
     }

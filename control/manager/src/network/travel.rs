@@ -87,7 +87,7 @@ impl Travel<'_> {
         check_sidecore(to, self.around.cores.count())?;
         let devices = &self.around.devices;
         let device = devices.number_of(id).and_then(|number| devices.get(number));
-        let nic = device.and_then(|device| Some((device, device.kind.nic()?)));
+        let nic = device.and_then(|device| Some((device, device.nic()?)));
         let Some((device, nic)) = nic.filter(|(_, nic)| nic.at().is_some()) else {
             let error = format!("nic {id:?} is not at its switch now");
             return Err(refused(error, "`sidecore nic show` says why"));
@@ -97,7 +97,7 @@ impl Travel<'_> {
             let error = format!("nic {id:?} is being moved, stopped or started");
             return Err(ApiError::new(ErrorKind::Busy, error, "try again in a moment"));
         }
-        Ok(device.number)
+        Ok(device.number())
     }
 
     /// Has a NIC that [may](Self::may_go) go to sidecore `to`. `None`: it is there.
@@ -115,7 +115,7 @@ impl Travel<'_> {
         let Around { turn, devices, .. } = &mut self.around;
         let device = found!(turn.defects, devices.get_mut(number), "NIC that moves");
         let queues = device.attached().len();
-        let nic = found!(turn.defects, device.kind.nic_mut(), "NIC to move");
+        let nic = found!(turn.defects, device.nic_mut(), "NIC to move");
         if nic.stays_at(to, by_hand) {
             return None;
         }
@@ -143,8 +143,8 @@ impl Travel<'_> {
     pub(crate) fn relieve(&mut self, number: u32, to: usize) {
         let Around { turn, devices, .. } = &mut self.around;
         let device = found!(turn.defects, devices.get_mut(number), "NIC to move for its load");
-        let id = device.facts.id.clone();
-        let nic = found!(turn.defects, device.kind.nic_mut(), "NIC to move for its load");
+        let id = device.facts().id.clone();
+        let nic = found!(turn.defects, device.nic_mut(), "NIC to move for its load");
         nic.note_moved(nanos_of(turn.now()));
         let from = nic.home();
         let may = self.may_go(&id, to).is_ok_and(|found| found == number);
@@ -162,18 +162,18 @@ impl Travel<'_> {
         };
         let device = found!(turn.defects, devices.get_mut(number), "NIC that has moved");
         if !stayed {
-            let rings = usize::from(device.facts.rings);
+            let rings = usize::from(device.facts().rings);
             cores.give_load(from, rings);
             cores.take_load(to, rings);
             debug!(device = number, from, to, "moved");
-            device.queues.iter_mut().for_each(|queue| queue.rehome(to));
+            device.queues_mut().iter_mut().for_each(|queue| queue.rehome(to));
         }
         for (index, command) in held {
             device.tell(index, command, turn, cores);
         }
         // Not of a guest that is on its way out: it may already run elsewhere.
         if let Some(mac) = announced.filter(|_| device.surely_runs())
-            && let Some(nic) = device.kind.nic_mut()
+            && let Some(nic) = device.nic_mut()
         {
             nic.say_announcement(mac, cores);
         }
@@ -194,7 +194,7 @@ impl Travel<'_> {
         (to, by_hand): (usize, bool),
         tries_left: u8,
     ) -> bool {
-        let id = self.around.devices.get(number).map(|device| device.facts.id.clone());
+        let id = self.around.devices.get(number).map(|device| device.facts().id.clone());
         if id.is_none_or(|id| self.may_go(&id, to).is_err()) {
             return false;
         }

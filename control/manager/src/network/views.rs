@@ -52,9 +52,9 @@ impl Network {
             Holder::Uplink(number) => self.uplink(number).map(uplink_view),
             Holder::Nic(number) => {
                 let device = devices.get(number)?;
-                let nic = device.kind.nic()?;
+                let nic = device.nic()?;
                 Some(PortView {
-                    name: device.facts.id.clone(),
+                    name: device.facts().id.clone(),
                     kind: PortKind::Nic,
                     link: nic.carrier(),
                     problem: None,
@@ -77,7 +77,7 @@ impl Network {
         let switch = self.switches.iter().find(|switch| switch.bridge() == bridge)?;
         let name = |port| {
             Some(match switch.holder(port)? {
-                Holder::Nic(number) => devices.get(number)?.facts.id.clone(),
+                Holder::Nic(number) => devices.get(number)?.facts().id.clone(),
                 Holder::Uplink(number) => self.uplink(number)?.plan().name().to_string(),
             })
         };

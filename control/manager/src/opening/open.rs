@@ -18,7 +18,6 @@ use super::shut::Shut;
 use crate::devices::device::Device;
 use crate::devices::device_plan::{DevicePlan, Facts};
 use crate::devices::kind::Kind;
-use crate::devices::lent::Closer;
 use crate::disk::DiskParts;
 use crate::disk::images;
 use crate::network::nic::NicParts;
@@ -89,12 +88,11 @@ impl DevicePlan {
                 Device::new(number, Facts::from(parts.plan()), Kind::Nic(parts))
             }
         };
-        if rooms.plan.link_of(&device.facts.id).is_some() {
+        if rooms.plan.link_of(&device.facts().id).is_some() {
             device.export();
         }
         listener.into_iter().for_each(|listener| device.listen_at(listener));
-        device.promise = Some(promise);
-        device.closer = Closer::counted_in(rooms.bounds.unclosed());
+        device.promise(promise, &rooms.bounds);
         if let Err(why) = open_socket(&mut device, socket, rooms.estate.is_some()) {
             device.close_image(&mut rooms.openers, None);
             return Err(why);
@@ -123,14 +121,14 @@ pub(crate) fn check_socket(
 
 /// Has a device that was opened listen, if it is to have a socket of its own that it has not.
 fn open_socket(device: &mut Device, socket: Socket, is_heir: bool) -> Result<(), NotOpen> {
-    let listens = device.facts.mode == SocketMode::Listen && !device.kind.is_off();
+    let listens = device.facts().mode == SocketMode::Listen && !device.is_off();
     let listens = listens && !device.is_exported() && socket == Socket::Own;
-    let path = Path::new(&device.facts.socket);
+    let path = Path::new(&device.facts().socket);
     let of_socket = |error: &dyn fmt::Display| {
         NotOpen::Wrong(format!("its socket {}: {error}", path.display()))
     };
     // Also of an heir's, which is to be found wrong before it serves.
-    let rights = Rights::of(&device.facts.rights).map_err(|e| of_socket(&e))?;
+    let rights = Rights::of(&device.facts().rights).map_err(|e| of_socket(&e))?;
     if socket == Socket::OfAnother {
         let given = rights.check_place(path).and_then(|()| rights.check_may_give(path));
         given.map_err(|e| of_socket(&e))?;
@@ -184,14 +182,14 @@ fn open_disk(number: u32, plan: DiskPlan, rooms: &mut Rooms) -> Result<Device, N
 /// # Errors
 /// The control loop takes no more sockets, or the NIC has no port; the device is closed.
 pub(crate) fn serve(mut device: Device, rooms: &mut Rooms, mode: Mode) -> Result<u32, NotOpen> {
-    let number = device.number;
+    let number = device.number();
     if let Some(listener) = device.listener()
         && let Err(error) = rooms.poll.add(listener, Token::Listener(number))
     {
         discard(device, rooms);
         return Err(NotOpen::Wrong(format!("its socket: {error}")));
     }
-    if let Some(failure) = device.kind.disk().and_then(|disk| disk.disk.sync_failure_fd())
+    if let Some(failure) = device.disk().and_then(|disk| disk.disk.sync_failure_fd())
         && let Err(error) = rooms.poll.add(failure, Token::Unsynced(number))
     {
         discard(device, rooms);
@@ -200,7 +198,7 @@ pub(crate) fn serve(mut device: Device, rooms: &mut Rooms, mode: Mode) -> Result
     rooms.watch.wake();
     rooms.groups.meter(&mut device, &rooms.plan);
     device.plan_connect(rooms.turn.now());
-    let plan = device.kind.plan();
+    let plan = device.plan();
     rooms.devices.insert(number, device);
     let count = rooms.cores.count();
     let before = rooms.estate.as_mut().and_then(|estate| estate.home_of(&plan, count));

@@ -48,8 +48,8 @@ pub(super) fn going(changes: &[Change], devices: &Devices) -> Vec<Going> {
     let going = |change: &Change| {
         let (Change::Remove { id } | Change::RemoveNic { id }) = change else { return None };
         let device = devices.number_of(id).and_then(|number| devices.get(number))?;
-        let (plan, socket) = (device.kind.plan(), device.facts.socket.clone());
-        let file = device.kind.disk().and_then(|parts| parts.file);
+        let (plan, socket) = (device.plan(), device.facts().socket.clone());
+        let file = device.disk().and_then(|parts| parts.file);
         Some(Going { plan, socket, file })
     };
     changes.iter().filter_map(going).collect()
@@ -95,8 +95,8 @@ fn check_each(
 fn holders(devices: &Devices) -> Holders {
     let mut holders = Holders::new();
     for device in devices.values().filter(|device| !device.is_going()) {
-        let file = device.kind.disk().and_then(|parts| parts.file);
-        file.into_iter().for_each(|file| holders.entry(file).or_default().push(device.number));
+        let file = device.disk().and_then(|parts| parts.file);
+        file.into_iter().for_each(|file| holders.entry(file).or_default().push(device.number()));
     }
     holders
 }
@@ -110,8 +110,8 @@ fn check_disk(
     let Some((path, file)) = disk.source.path().zip(lies.file()) else { return Ok(()) };
     let stays = |number: &&u32| {
         let Some(device) = devices.get(**number) else { return false };
-        let both_read = disk.readonly && device.kind.disk().is_some_and(|it| it.plan.readonly);
-        !both_read && !goes(&device.facts.id)
+        let both_read = disk.readonly && device.disk().is_some_and(|it| it.plan.readonly);
+        !both_read && !goes(&device.facts().id)
     };
     match holders.get(&file).into_iter().flatten().find(stays) {
         Some(_) => Err(NotOpen::Ours(devices.name_holder(format!("{path} is in use"), file))),

@@ -120,7 +120,7 @@ fn serve(
 ) -> Vec<Late> {
     for mut device in prepared.opened {
         prepared.hosts.wire(&mut device);
-        let plan = device.kind.plan();
+        let plan = device.plan();
         // One that could not be opened before is open now.
         if rooms.shut.remove(plan.id()).is_some() {
             done.changes.push(format!("opened {}", plan.title()));

@@ -65,7 +65,7 @@ impl Prepared {
         prepared.promised.clear();
         if let Err(mut refused) = all {
             prepared.opened.iter_mut().for_each(Device::close_socket);
-            let disks = prepared.opened.iter().filter_map(|device| device.kind.disk());
+            let disks = prepared.opened.iter().filter_map(|device| device.disk());
             let new = disks.filter(|disk| made.contains(&disk.plan.id));
             let new: Vec<&str> = new.filter_map(|disk| disk.plan.source.path()).collect();
             if !new.is_empty() {
@@ -190,15 +190,14 @@ impl Prepared {
     /// Gives devices that were opened the sockets that others listen on which go.
     pub(super) fn take_sockets(&mut self, devices: &mut Devices, poll: &Poll) {
         for device in &mut self.opened {
-            let facts = &device.facts;
-            let listens =
-                facts.mode == Mode::Listen && !device.kind.is_off() && !device.is_exported();
+            let facts = device.facts();
+            let listens = facts.mode == Mode::Listen && !device.is_off() && !device.is_exported();
             if !listens || device.listener().is_some() {
                 continue;
             }
-            let has_it = |old: &&mut Device| old.facts.socket == facts.socket && !old.is_going();
+            let has_it = |old: &&mut Device| old.facts().socket == facts.socket && !old.is_going();
             let Some(old) = devices.values_mut().find(has_it) else { continue };
-            let has_others = old.facts.rights != facts.rights;
+            let has_others = old.facts().rights != facts.rights;
             let Some(listener) = old.take_listener() else { continue };
             poll.remove(&listener);
             let given = if has_others { given::hand_on(&listener, facts) } else { Ok(()) };

@@ -110,7 +110,7 @@ impl Remote {
     /// A disk was opened: if clients may have it, its link is told.
     pub(crate) fn export_disk(&mut self, device: u32, around: &mut Around<'_>) {
         let its = around.devices.get(device);
-        let id = &found!(around.turn.defects, its, "device that was opened").facts.id;
+        let id = &found!(around.turn.defects, its, "device that was opened").facts().id;
         let key = around.plan.link_of(id).and_then(|link| self.key_of(&link.id));
         if let Some(mut host) = key.and_then(|key| self.host(key, around)) {
             host.export_disk(device);
@@ -293,7 +293,7 @@ impl Remote {
 
     /// Asks for a NIC when its guest's first ring is to start, and gives it back when the last one has stopped.
     pub(crate) fn follow_nic(&mut self, device: u32, around: &mut Around<'_>) {
-        let nic = around.devices.get(device).and_then(|device| device.kind.nic());
+        let nic = around.devices.get(device).and_then(|device| device.nic());
         let port = nic.and_then(NicParts::uplink);
         // A port that goes by no link; or is an IOhost's, which asks for nothing.
         let is_its = |link: &&OneLink| port.is_some_and(|port| link.has_port(port));

@@ -189,7 +189,7 @@ impl Client<'_, '_> {
     /// Each disk of it.
     fn each_disk(&mut self, act: impl Fn(&mut RemoteParts)) {
         for device in self.around.devices.values_mut() {
-            let parts = device.kind.disk_mut().and_then(|disk| disk.remote.as_mut());
+            let parts = device.disk_mut().and_then(|disk| disk.remote.as_mut());
             parts.filter(|parts| parts.link() == self.line.key()).into_iter().for_each(&act);
         }
     }

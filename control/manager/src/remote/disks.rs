@@ -61,7 +61,7 @@ impl Client<'_, '_> {
     pub(super) fn follow(&mut self, device: u32) {
         let devices = &self.around.devices;
         let its = found!(self.around.turn.defects, devices.get(device), "device that is settled");
-        let Some(parts) = its.kind.disk().and_then(|disk| disk.remote.as_ref()) else { return };
+        let Some(parts) = its.disk().and_then(|disk| disk.remote.as_ref()) else { return };
         let is_idle = its.attached().is_empty() && !its.is_started(None);
         match parts.is_asked_for() {
             false if its.wants_to_start() => self.take(device),
@@ -73,9 +73,9 @@ impl Client<'_, '_> {
     fn take(&mut self, device: u32) {
         let (turn, devices) = (&mut *self.around.turn, &mut *self.around.devices);
         let its = found!(turn.defects, devices.get_mut(device), "device that is settled");
-        let runner = its.runner.and_then(|runner| its.connections.get(&runner));
-        let is_running = runner.is_some_and(|one| one.is_running(its.facts.rings));
-        let parts = found!(turn.defects, its.kind.disk_mut(), "disk that is asked for");
+        let runner = its.runner().and_then(|runner| its.connection(runner));
+        let is_running = runner.is_some_and(|one| one.is_running(its.facts().rings));
+        let parts = found!(turn.defects, its.disk_mut(), "disk that is asked for");
         let whose = RemoteParts::whose(&parts.plan);
         let whose = found!(turn.defects, whose, "IOhost of a disk that is asked for");
         let image = if is_running { parts.bond.told_number() } else { 0 };
@@ -93,7 +93,7 @@ impl Client<'_, '_> {
         let Some(news) = self.using.news_of(remote.name()) else { return };
         let number = match self.using.number(Asked::Disk(device, id.clone(), whose)) {
             Ok(number) => number,
-            Err(why) => return its.problem = Some(why.to_string()),
+            Err(why) => return its.say_problem(why.to_string()),
         };
         remote.ask(number, turn.now());
         parts.disk = remote.disk(&News { size, ..news }, readonly);
@@ -118,8 +118,8 @@ impl Client<'_, '_> {
         let its = self.around.devices.get_mut(device);
         let its = found!(self.around.turn.defects, its, "disk of a link");
         // What its IOhost said of it is over.
-        its.problem = None;
-        if let Some(parts) = its.kind.disk_mut() {
+        its.forget_problem();
+        if let Some(parts) = its.disk_mut() {
             parts.bond.forget_refusal();
         }
         // Its link says when nothing of it is executed any more, and when its number is free.
@@ -178,7 +178,7 @@ impl Client<'_, '_> {
     /// Its IOhost has a disk that it had removed.
     fn is_there_again(&mut self, name: &str) {
         for (number, device) in self.around.devices.iter_mut() {
-            let parts = device.kind.disk_mut().and_then(|disk| disk.remote.as_mut());
+            let parts = device.disk_mut().and_then(|disk| disk.remote.as_mut());
             let is_it =
                 |parts: &&mut RemoteParts| parts.link() == self.line.key() && parts.name() == name;
             let Some(parts) = parts.filter(is_it) else { continue };
@@ -220,22 +220,21 @@ impl Client<'_, '_> {
             return late("disk of a link");
         };
         let turn = &mut *self.around.turn;
-        let parts = device.kind.disk_mut().and_then(|disk| disk.remote.as_mut());
+        let parts = device.disk_mut().and_then(|disk| disk.remote.as_mut());
         let parts = found!(turn.defects, parts, "link of a disk that it has a number for");
         // It has another number since, or none.
         if parts.number() != Some(number) {
             return;
         }
-        let problem = act(parts).map(str::to_string);
-        if device.problem != problem {
-            match &problem {
-                Some(problem) if device.log.allows(turn.now()) => {
-                    warn!(disk = device.facts.id, "{problem}")
+        let problem = act(parts);
+        if device.note_problem(problem) {
+            match problem {
+                Some(problem) if device.may_log(turn.now()) => {
+                    warn!(disk = device.facts().id, "{problem}")
                 }
-                None => info!(disk = device.facts.id, "its IOhost serves it"),
+                None => info!(disk = device.facts().id, "its IOhost serves it"),
                 Some(_) => {}
             }
-            device.problem = problem;
         }
     }
 

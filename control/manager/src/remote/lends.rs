@@ -26,7 +26,6 @@ use super::features::Features;
 use super::host::Host;
 use crate::defects::{found, late};
 use crate::devices::device::Device;
-use crate::devices::metered::Flow;
 use crate::devices::queue::{Owner, Place};
 use crate::devices::start::policy_of;
 use crate::disk::DiskParts;
@@ -52,7 +51,7 @@ impl Host<'_, '_> {
     pub(super) fn export_disk(&mut self, number: u32) {
         let devices = &self.around.devices;
         let device = found!(self.around.turn.defects, devices.get(number), "device that is open");
-        let id = device.facts.id.clone();
+        let id = device.facts().id.clone();
         let its = |client: &&LinkClientPlan| client.disks.contains(&id);
         let clients: Vec<&LinkClientPlan> = self.line.plan().clients().iter().filter(its).collect();
         if !self.line.is_open() || clients.is_empty() {
@@ -222,7 +221,7 @@ impl Host<'_, '_> {
         let device = export.device().and_then(|device| self.around.devices.get_mut(device));
         let device = device.ok_or(ExportError::NotOpen)?;
         let Some(served) = make_queue(device, held)? else { return Ok(()) };
-        let state = device.queues.first_mut().ok_or(missing("queue of a disk"))?;
+        let state = device.queue_mut(0).ok_or(missing("queue of a disk"))?;
         if !state.attach(Place { core, owner: Owner::Link, by_hand: false }) {
             return Err(missing("idle queue of a disk"));
         }
@@ -252,7 +251,7 @@ impl Host<'_, '_> {
 fn make_queue(device: &mut Device, held: &Held) -> Result<Option<Box<Served>>, ExportError> {
     let queue = held.memory.queue(held.base).map_err(ExportError::Queue)?;
     let memory = Arc::clone(held.memory.map());
-    let parts = device.kind.disk();
+    let parts = device.disk();
     let parts = parts.ok_or(ExportError::Missing("disk that clients may have"))?;
     let negotiated = features::VERSION_1
         | features::BLK_FLUSH
@@ -262,17 +261,16 @@ fn make_queue(device: &mut Device, held: &Held) -> Result<Option<Box<Served>>, E
         blk: Blk::new(&parts.shape, Arc::clone(&parts.live), negotiated),
         backend: parts.disk.backend(),
     };
-    let (share, policy) = (device.facts.service.share, policy_of(device.facts.service.policy));
-    let (target_ns, moderate_ns) = (device.facts.service.target_ns(), 0);
-    let flow = Flow::of(&device.kind, 0);
+    let (share, policy) = (device.facts().service.share, policy_of(device.facts().service.policy));
+    let (target_ns, moderate_ns) = (device.facts().service.target_ns(), 0);
     let key = device.key(0);
-    let state = device.queues.first_mut().ok_or(ExportError::Missing("queue of a disk"))?;
+    let state = device.queue_mut(0).ok_or(ExportError::Missing("queue of a disk"))?;
     if state.is_attached() {
         return Ok(None);
     }
-    let gate = device.metered.gate(flow, state.is_exported(queue.size()));
+    let (kept, counters) = (state.is_exported(queue.size()), Arc::clone(state.counters()));
+    let gate = device.gate(0, kept);
     let (kick, call) = (None, None);
-    let counters = Arc::clone(state.counters());
     Ok(Some(Served::new(ServedSpec {
         key,
         queue,

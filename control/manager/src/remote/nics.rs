@@ -58,7 +58,7 @@ impl Client<'_, '_> {
             Some(Wish::Release(disk)) => {
                 if let Some(device) = self.around.nic_of(port) {
                     // What its IOhost said of it is over.
-                    device.problem = None;
+                    device.forget_problem();
                 }
                 self.tell(ToClient::Release(disk));
             }
@@ -123,16 +123,15 @@ impl Client<'_, '_> {
         self.ports.end_asking(port);
         let now = self.around.turn.now();
         let Some(device) = self.around.nic_of(port) else { return late("NIC of a port") };
-        if device.problem.as_deref() == problem {
+        if !device.note_problem(problem) {
             return;
         }
         match problem {
-            Some(problem) if device.log.allows(now) => {
-                warn!(nic = device.facts.id, "{problem}")
+            Some(problem) if device.may_log(now) => {
+                warn!(nic = device.facts().id, "{problem}")
             }
             Some(_) => {}
-            None => info!(nic = device.facts.id, "its IOhost serves it"),
+            None => info!(nic = device.facts().id, "its IOhost serves it"),
         }
-        device.problem = problem.map(str::to_string);
     }
 }

@@ -84,11 +84,11 @@ impl OneLink {
         let plan = self.line.plan();
         let is_of = |device: &&Device| match plan.role() {
             LinkRole::Client => {
-                let source = device.kind.disk().map(|disk| &disk.plan.source);
+                let source = device.disk().map(|disk| &disk.plan.source);
                 matches!(source, Some(config::Source::Remote { link: id, .. }) if *id == plan.id)
             }
             LinkRole::Iohost => {
-                let id = &device.facts.id;
+                let id = &device.facts().id;
                 plan.clients().iter().any(|client| client.disks.contains(id))
             }
         };
@@ -97,14 +97,14 @@ impl OneLink {
             .filter(is_of)
             .map(|device| {
                 let mut view = LinkDiskView {
-                    id: device.facts.id.clone(),
+                    id: device.facts().id.clone(),
                     in_use: !device.attached().is_empty(),
-                    client: self.client_of(&device.facts.id),
+                    client: self.client_of(&device.facts().id),
                     requests: 0,
                     errors: 0,
                     in_flight: 0,
                 };
-                for queue in &device.queues {
+                for queue in device.queues() {
                     let seen = queue.counters().snapshot();
                     view.requests += seen.requests;
                     view.errors += seen.errors;

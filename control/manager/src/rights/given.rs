@@ -28,7 +28,7 @@ type How = fn(&Rights, &Path) -> Result<(), RightsError>;
 pub(crate) fn put(device: &mut Device) -> Result<(), UngivenError> {
     let put = put_as(device, Rights::put);
     if put.is_ok() {
-        device.ungiven = None;
+        device.note_ungiven(None);
     }
     put
 }
@@ -44,11 +44,11 @@ pub(crate) fn put_or_show(device: &mut Device) -> Result<(), UngivenError> {
 
 fn show(device: &mut Device, put: Result<(), UngivenError>) -> Result<(), UngivenError> {
     let Err(error) = put else { return Ok(()) };
-    device.ungiven = Some(format!(
+    device.note_ungiven(Some(format!(
         "{error}; it is opened by those who could before, until that is put right and reloaded"
-    ));
-    warn!(device = device.facts.id, "is opened by those who could before: {error}");
-    Err(UngivenError::Named { name: device.kind.plan().name(), source: Box::new(error) })
+    )));
+    warn!(device = device.facts().id, "is opened by those who could before: {error}");
+    Err(UngivenError::Named { name: device.plan().name(), source: Box::new(error) })
 }
 
 fn put_as(device: &Device, how: How) -> Result<(), UngivenError> {
@@ -56,8 +56,8 @@ fn put_as(device: &Device, how: How) -> Result<(), UngivenError> {
         // It has them when it listens.
         return Ok(());
     }
-    let socket = &device.facts.socket;
-    let put = Rights::of(&device.facts.rights).and_then(|it| how(&it, Path::new(socket)));
+    let socket = &device.facts().socket;
+    let put = Rights::of(&device.facts().rights).and_then(|it| how(&it, Path::new(socket)));
     put.map_err(|source| UngivenError::Device { socket: socket.clone(), source })
 }
 
@@ -139,8 +139,8 @@ pub(crate) fn apply(
         failed.extend(put.err().map(|error| error.to_string()));
     }
     let is_due = |device: &&mut Device| {
-        let is_it = |change: &Change| matches!(change, Change::SetRights { id, .. } if *id == device.facts.id);
-        let is_due = device.ungiven.is_some() || changes.iter().any(is_it);
+        let is_it = |change: &Change| matches!(change, Change::SetRights { id, .. } if *id == device.facts().id);
+        let is_due = device.ungiven().is_some() || changes.iter().any(is_it);
         is_due && !device.is_going()
     };
     let put = devices.values_mut().filter(is_due).filter_map(|device| put_or_show(device).err());

@@ -68,8 +68,8 @@ pub(crate) fn look(
 
 /// The sidecores that something of a device is on its way to.
 fn goals(device: &Device) -> impl Iterator<Item = usize> {
-    let travel = device.kind.nic().and_then(NicParts::going_to);
-    device.queues.iter().filter_map(Queue::moving_to).chain(travel)
+    let travel = device.nic().and_then(NicParts::going_to);
+    device.queues().iter().filter_map(Queue::moving_to).chain(travel)
 }
 
 /// What of it may go elsewhere as a whole: each queue of a disk; a NIC, with or without a guest.
@@ -79,10 +79,10 @@ fn weigh(
     at: Nanos,
     node: Option<u32>,
 ) -> Vec<(Name, QueueLoad)> {
-    let (number, mut rests) = (device.number, device.is_held_back());
+    let (number, mut rests) = (device.number(), device.is_held_back());
     let (mut weighed, mut sum) = (Vec::new(), 0);
     let is_fixed = device.is_fixed();
-    for (index, queue) in (0..).zip(&mut device.queues) {
+    for (index, queue) in (0..).zip(device.queues_mut()) {
         let Some(Place { core, by_hand, .. }) = queue.place() else { continue };
         let its = found.get(core).copied().unwrap_or_default();
         let (work_ns, is_underway) = (queue.counters().work_ns(), queue.is_underway());
@@ -98,7 +98,7 @@ fn weigh(
         let queue = QueueLoad { core, load, can_move, node, moved };
         weighed.push(((number, Some(index)), queue));
     }
-    let Kind::Nic(nic) = &mut device.kind else { return weighed };
+    let Kind::Nic(nic) = device.kind_mut() else { return weighed };
     let travels = nic.travels();
     if rests || travels {
         nic.note_moved(at);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     fn parts(device: &mut Device) -> &mut NicParts {
-        match &mut device.kind {
+        match device.kind_mut() {
             Kind::Nic(nic) => nic,
             Kind::Disk(_) => unreachable!("it is a NIC"),
         }
@@ -163,7 +163,7 @@ mod tests {
             vec![((7, None), QueueLoad { core: 1, load, can_move, node: None, moved })]
         };
         assert_eq!(weigh(&mut device, &[], at, None), of(0, true, None), "without a guest");
-        for queue in &mut device.queues[..3] {
+        for queue in &mut device.queues_mut()[..3] {
             let owner = Owner::Connection(0);
             assert!(queue.attach(crate::devices::queue::Place { core: 1, owner, by_hand: false }));
             queue.weighed_mut().load = 200;
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(weigh(&mut device, &[], at, None), of(150, true, Some(at)));
         assert_eq!(parts(&mut device).call_off_travel(), Some(MoveId(1)));
         assert_eq!(weigh(&mut device, &[], Nanos(9), None), of(75, true, Some(at)));
-        let _ = device.queues[2].ask(false, crate::clock::now());
+        let _ = device.queues_mut()[2].ask(false, crate::clock::now());
         assert_eq!(weigh(&mut device, &[], Nanos(9), None), of(36, true, Some(Nanos(9))));
     }
 
@@ -185,12 +185,12 @@ mod tests {
         let can_move = |device: &mut Device| weigh(device, &[], Nanos(5), None)[0].1.can_move;
         assert!(parts(&mut device).plug(Way::at(place), 1, true));
         assert!(!can_move(&mut device));
-        device.kind.reset();
+        device.kind_mut().reset();
         assert!(can_move(&mut device));
         parts(&mut device).unplug();
         let wire = Place { is_wire: true, ..place };
         assert!(parts(&mut device).plug(Way::at(wire), 1, false));
-        device.kind.reset();
+        device.kind_mut().reset();
         assert!(!can_move(&mut device));
     }
 }

@@ -80,7 +80,7 @@ fn let_go(plan: &DiskPlan, queue: Option<u16>, devices: &mut Devices) -> Result<
         return Err(refused(error, "`sidecore show` lists them"));
     }
     let device = devices.number_of(id).and_then(|number| devices.get_mut(number));
-    let queues = device.map(|device| &mut device.queues).into_iter().flatten();
+    let queues = device.map(|device| device.queues_mut()).into_iter().flatten();
     for (_, state) in (0..).zip(queues).filter(|(index, _)| queue.is_none_or(|q| q == *index)) {
         state.let_go();
     }
@@ -110,14 +110,14 @@ fn movable(id: &str, queue: Option<u16>, devices: &Devices) -> Result<(u32, Vec<
         None => attached,
     };
     let busy = |queue: &&u16| {
-        let queue = device.queues.get(usize::from(**queue));
+        let queue = device.queue(**queue);
         queue.is_some_and(Queue::is_underway)
     };
     if let Some(queue) = queues.iter().find(busy) {
         let error = format!("queue {queue} of disk {id:?} is being moved or stopped");
         return Err(ApiError::new(ErrorKind::Busy, error, "try again in a moment"));
     }
-    Ok((device.number, queues))
+    Ok((device.number(), queues))
 }
 
 fn refused(error: String, hint: &str) -> ApiError {

@@ -41,7 +41,7 @@ impl Adopting<'_> {
     /// A device that a guest runs and that is not here.
     pub(crate) fn refuse_if_taken_from_guest(&mut self) -> Result<(), HeirError> {
         let estate = &mut *self.estate;
-        let plans = self.devices.values().map(|device| device.kind.plan());
+        let plans = self.devices.values().map(|device| device.plan());
         let here = plans.filter(|plan| estate.device_of(plan).is_some());
         let here: BTreeSet<String> = here.map(|plan| plan.id().to_string()).collect();
         let is_run =
@@ -61,7 +61,7 @@ impl Adopting<'_> {
         self.turn.tick();
         // What they have was granted before.
         self.bounds.be_lenient(true);
-        let devices = self.devices.values().map(|device| (device.number, device.kind.plan()));
+        let devices = self.devices.values().map(|device| (device.number(), device.plan()));
         for (number, plan) in devices.collect::<Vec<_>>() {
             let told = self.estate.device_of(&plan);
             // It begins anew.
@@ -71,7 +71,7 @@ impl Adopting<'_> {
                 continue;
             };
             let wrong = |source| HeirError::Device { name: plan.name(), source };
-            device.go_on_as(&told.words, self.turn.now()).map_err(wrong)?;
+            go_on_as(device, &told.words, self.turn.now()).map_err(wrong)?;
             for connection in std::mem::take(&mut told.connections) {
                 self.adopt_connection(number, connection).map_err(wrong)?;
             }
@@ -93,17 +93,17 @@ impl Adopting<'_> {
         let mut connection = device.new_connection(socket, self.bounds, self.turn.now());
         connection.beginning = Beginning::over();
         connection.front_end.may_run = runs;
-        let is_first = device.connections.values().all(|connection| connection.extra.is_some());
+        let is_first = device.connections().values().all(|connection| connection.extra.is_some());
         connection.extra =
-            if is_first { None } else { self.bounds.claim_connection(device.facts.rings) };
+            if is_first { None } else { self.bounds.claim_connection(device.facts().rings) };
         let lend = |(bytes, fds): Parcel| {
-            let fds = fds.into_iter().map(|fd| Lent::new(fd, &device.closer));
+            let fds = fds.into_iter().map(|fd| Lent::new(fd, device.closer()));
             (bytes, fds.collect::<Vec<Lent>>())
         };
         connection.front_end.is_replayed = true;
         let replayed = replay(&mut connection, told.into_iter().map(lend));
         connection.front_end.is_replayed = false;
-        if (device.facts.allow_unsealed_memory || connection.front_end.has_sealed.get())
+        if (device.facts().allow_unsealed_memory || connection.front_end.has_sealed.get())
             && replayed.is_err()
         {
             // It may be cutting its memory off; that must not keep the others from being taken over.
@@ -126,20 +126,15 @@ impl Adopting<'_> {
             std::mem::forget(connection);
             return Err(AdoptError::Watch(error));
         }
-        if runs {
-            device.runner = Some(id);
-        }
-        // Whoever it connected to is here.
-        device.call_nobody();
-        device.connections.insert(id, connection);
+        device.adopt(id, connection, runs);
         Ok(())
     }
 
     /// Puts every ring where it stood, and what ports have counted.
     pub(crate) fn place_rings(&mut self) {
         for device in self.devices.values() {
-            let Some(nic) = device.kind.nic() else { continue };
-            if let Some(told) = self.estate.device_of(&device.kind.plan()) {
+            let Some(nic) = device.nic() else { continue };
+            if let Some(told) = self.estate.device_of(&device.plan()) {
                 nic.counters().go_on_from(&told.counters);
             }
         }
@@ -148,67 +143,65 @@ impl Adopting<'_> {
             let Some(device) = number.and_then(|number| self.devices.get_mut(number)) else {
                 continue;
             };
-            if self.estate.device_of(&device.kind.plan()).is_none() {
+            if self.estate.device_of(&device.plan()).is_none() {
                 // Devices that are made otherwise here begin anew.
                 continue;
             }
             if ring.base.is_none() {
-                self.estate.gone.insert(device.number);
+                self.estate.gone.insert(device.number());
             }
             if let Some(asked_ns) = ring.asked_ns {
-                self.estate.moments.asked.push((device.number, ring.queue, asked_ns));
+                self.estate.moments.asked.push((device.number(), ring.queue, asked_ns));
             }
-            device.place_ring(ring);
+            place_ring(device, ring);
         }
     }
 }
 
-impl Device {
-    /// Takes what is known of the device besides its rings and descriptors.
-    fn go_on_as(&mut self, words: &DeviceWords, now: Instant) -> Result<(), AdoptError> {
-        let closed_for = Duration::from_millis(words.closed_for_ms.min(60_000));
-        if !closed_for.is_zero() {
-            let until = now + closed_for;
-            self.shut_out(until);
-        }
-        match (&mut self.kind, &words.disk, &words.nic) {
-            (Kind::Disk(parts), Some(disk), None) => {
-                parts.live.set_writeback(disk.writeback);
-                Ok(())
-            }
-            (Kind::Nic(parts), None, Some(nic)) => {
-                parts.live().set_up(nic.is_up);
-                parts.live().set_mac(nic.mac);
-                match parts.live().set_mtu(parts.shape(), nic.mtu.into()) {
-                    true => Ok(()),
-                    false => Err(AdoptError::Mtu(nic.mtu)),
-                }
-            }
-            _ => Err(AdoptError::Kind),
-        }
+/// Takes what is known of the device besides its rings and descriptors.
+fn go_on_as(device: &mut Device, words: &DeviceWords, now: Instant) -> Result<(), AdoptError> {
+    let closed_for = Duration::from_millis(words.closed_for_ms.min(60_000));
+    if !closed_for.is_zero() {
+        let until = now + closed_for;
+        device.shut_out(until);
     }
+    match (device.kind_mut(), &words.disk, &words.nic) {
+        (Kind::Disk(parts), Some(disk), None) => {
+            parts.live.set_writeback(disk.writeback);
+            Ok(())
+        }
+        (Kind::Nic(parts), None, Some(nic)) => {
+            parts.live().set_up(nic.is_up);
+            parts.live().set_mac(nic.mac);
+            match parts.live().set_mtu(parts.shape(), nic.mtu.into()) {
+                true => Ok(()),
+                false => Err(AdoptError::Mtu(nic.mtu)),
+            }
+        }
+        _ => Err(AdoptError::Kind),
+    }
+}
 
-    fn place_ring(&mut self, ring: RingWords) {
-        let RingWords { queue: index, base, failed, violation, problem, .. } = ring;
-        let RingWords { left, was_attached, place, counters, .. } = ring;
-        let Some(queue) = self.queues.get_mut(usize::from(index)) else {
-            return warn!(device = self.facts.id, queue = index, "there is no such queue");
-        };
-        queue.counters().go_on_from(&counters);
-        let again = place.map(|place| (place.sidecore, place.by_hand));
-        queue.go_on_as(Known { was_attached, again, left, violation, problem });
-        // It has no front-end that runs it, or had none when this was told.
-        let Some(connection) = self.runner.and_then(|id| self.connections.get_mut(&id)) else {
-            return;
-        };
-        let Some(base) = base else { return };
-        // Where its front-end said that it stands, it may not have been served yet.
-        if connection.session.base(index) != Some(base) {
-            connection.session.stopped_at(index, base);
-        }
-        if failed {
-            connection.session.failed(index);
-        }
+fn place_ring(device: &mut Device, ring: RingWords) {
+    let RingWords { queue: index, base, failed, violation, problem, .. } = ring;
+    let RingWords { left, was_attached, place, counters, .. } = ring;
+    let Some(queue) = device.queue_mut(index) else {
+        return warn!(device = device.facts().id, queue = index, "there is no such queue");
+    };
+    queue.counters().go_on_from(&counters);
+    let again = place.map(|place| (place.sidecore, place.by_hand));
+    queue.go_on_as(Known { was_attached, again, left, violation, problem });
+    // It has no front-end that runs it, or had none when this was told.
+    let Some(connection) = device.runner().and_then(|id| device.connection_mut(id)) else {
+        return;
+    };
+    let Some(base) = base else { return };
+    // Where its front-end said that it stands, it may not have been served yet.
+    if connection.session.base(index) != Some(base) {
+        connection.session.stopped_at(index, base);
+    }
+    if failed {
+        connection.session.failed(index);
     }
 }
 

@@ -105,8 +105,8 @@ impl Bequest<'_> {
     pub(super) fn send_estate(&self, channel: &Channel) -> io::Result<()> {
         for device in self.devices.values().filter(|device| !device.is_going()) {
             self.send_device(channel, device)?;
-            for (id, connection) in &device.connections {
-                send_connection(channel, connection, device.runner == Some(*id))?;
+            for (id, connection) in device.connections() {
+                send_connection(channel, connection, device.runner() == Some(*id))?;
             }
         }
         send_known(self.remote, channel)?;
@@ -116,19 +116,19 @@ impl Bequest<'_> {
     fn send_device(&self, channel: &Channel, device: &Device) -> io::Result<()> {
         let mut handles: Vec<(Handle, BorrowedFd<'_>)> = Vec::new();
         handles.extend(device.listener().into_iter().map(|fd| (Handle::Listener, fd.as_fd())));
-        let disk = device.kind.disk();
+        let disk = device.disk();
         handles.extend(disk.into_iter().flat_map(|disk| handles_of(&disk.disk)));
         let (handles, fds): (Vec<Handle>, Vec<BorrowedFd<'_>>) = handles.into_iter().unzip();
         let words = DeviceWords {
-            id: device.facts.id.clone(),
-            made_of: made_of(&device.kind.plan()),
-            socket: device.facts.socket.clone(),
+            id: device.facts().id.clone(),
+            made_of: made_of(&device.plan()),
+            socket: device.facts().socket.clone(),
             handles,
             closed_for_ms: device
                 .shut_until(self.now)
                 .map_or(0, |until| until.saturating_duration_since(self.now).as_millis() as u64),
             disk: disk.map(disk_words),
-            nic: nic_words(&device.kind),
+            nic: nic_words(device.kind()),
         };
         channel.send(&FromPredecessor::Device(words), &fds, SEND_TIME_MAX)
     }
@@ -147,8 +147,8 @@ impl Bequest<'_> {
             channel.send(&FromPredecessor::Rings { rings: some }, &[], SEND_TIME_MAX)?;
         }
         for device in self.devices.values() {
-            let Some(nic) = device.kind.nic() else { continue };
-            let (device, counters) = (device.facts.id.clone(), nic.counters().snapshot().named());
+            let Some(nic) = device.nic() else { continue };
+            let (device, counters) = (device.facts().id.clone(), nic.counters().snapshot().named());
             let packet = FromPredecessor::Port { device, counters };
             channel.send(&packet, &[], SEND_TIME_MAX)?;
         }
@@ -167,9 +167,9 @@ impl Bequest<'_> {
                 channel.send(&packet, &[fd], SEND_TIME_MAX)?;
             }
         }
-        let disks = self.devices.values().filter_map(|device| Some((device, device.kind.disk()?)));
+        let disks = self.devices.values().filter_map(|device| Some((device, device.disk()?)));
         let failed = disks.filter(|(_, disk)| disk.disk.sync_failed());
-        let sync_failed = failed.map(|(device, _)| device.facts.id.clone()).collect();
+        let sync_failed = failed.map(|(device, _)| device.facts().id.clone()).collect();
         let flip = FromPredecessor::Flip { sync_failed, drained_ns: machine_ns(drained) };
         channel.send(&flip, &[], SEND_TIME_MAX)
     }
@@ -274,12 +274,12 @@ fn borrowed<'a>(fds: &[&'a Lent]) -> Vec<BorrowedFd<'a>> {
 }
 
 fn ring_words(device: &Device) -> Vec<RingWords> {
-    let runner = device.runner.and_then(|id| device.connections.get(&id));
+    let runner = device.runner().and_then(|id| device.connection(id));
     let words = |(index, queue): (usize, &Queue)| {
         let index = index as u16;
         let Known { was_attached, again, left, violation, problem } = queue.known();
         RingWords {
-            device: device.facts.id.clone(),
+            device: device.facts().id.clone(),
             queue: index,
             base: runner.and_then(|connection| connection.session.base(index)),
             failed: runner.is_some_and(|connection| connection.session.has_failed(index)),
@@ -292,7 +292,7 @@ fn ring_words(device: &Device) -> Vec<RingWords> {
             counters: queue.counters().snapshot().named(),
         }
     };
-    device.queues.iter().enumerate().map(words).collect()
+    device.queues().iter().enumerate().map(words).collect()
 }
 
 #[cfg(test)]

@@ -110,45 +110,42 @@ pub(crate) fn lost(why: &SettleError, more: &TakeBackError) -> ApiError {
     )
 }
 
-impl Device {
-    /// What the dead process had in flight lands before anything else: its requests hold the description that is
-    /// open here too, so that is closed, and the disk opened again when its locks are free (0005, "The fence").
-    /// Whether it is, and its locks are to be taken.
-    pub(crate) fn fence(&mut self, openers: &mut Openers) -> bool {
-        // A NIC has no image.
-        let Some(parts) = self.kind.disk_mut() else { return false };
-        let is_served = parts.plan.source.path().is_some() && !parts.plan.readonly;
-        if !is_served || !parts.is_here() {
-            return false;
-        }
-        let (plan, away) = (parts.plan.clone(), parts.disk.away());
-        let held = std::mem::replace(&mut parts.disk, away);
-        parts.stand = Some(Stand::Away(None));
-        parts.was_empty = false;
-        // A last close waits for as long as the file system does.
-        openers.let_go(&plan, held, None);
-        true
+/// What the dead process had in flight lands before anything else: its requests hold the description that is
+/// open here too, so that is closed, and the disk opened again when its locks are free (0005, "The fence").
+/// Whether it is, and its locks are to be taken.
+pub(crate) fn fence(device: &mut Device, openers: &mut Openers) -> bool {
+    // A NIC has no image.
+    let Some(parts) = device.disk_mut() else { return false };
+    let is_served = parts.plan.source.path().is_some() && !parts.plan.readonly;
+    if !is_served || !parts.is_here() {
+        return false;
     }
+    let (plan, away) = (parts.plan.clone(), parts.disk.away());
+    let held = std::mem::replace(&mut parts.disk, away);
+    parts.stand = Some(Stand::Away(None));
+    parts.was_empty = false;
+    // A last close waits for as long as the file system does.
+    openers.let_go(&plan, held, None);
+    true
+}
 
-    /// Each ring goes on as after a crash.
-    pub(crate) fn find_rings(&mut self) {
-        let runner = self.runner.and_then(|id| Some((id, self.connections.get_mut(&id)?)));
-        let Some((id, connection)) = runner else { return };
-        let format = format_of(connection.session.features());
-        let changes = connection.session.changes();
-        for (index, queue) in (0u16..).zip(&mut self.queues) {
-            let Some(facts) = connection.session.set_up(index).filter(|_| queue.was_attached())
-            else {
-                continue;
-            };
-            queue.forget_left();
-            if connection.front_end.inflight.is_some() {
-                continue;
-            }
-            match (format, start::used_index(&facts, &connection.front_end)) {
-                (Format::Split, Some(used)) => connection.session.stopped_at(index, used.into()),
-                _ => queue.lose_place((id, changes), PLACE_LOST),
-            }
+/// Each ring goes on as after a crash.
+pub(crate) fn find_rings(device: &mut Device) {
+    let (runner, queues) = device.running_mut();
+    let Some((id, connection)) = runner else { return };
+    let format = format_of(connection.session.features());
+    let changes = connection.session.changes();
+    for (index, queue) in (0u16..).zip(queues) {
+        let Some(facts) = connection.session.set_up(index).filter(|_| queue.was_attached()) else {
+            continue;
+        };
+        queue.forget_left();
+        if connection.front_end.inflight.is_some() {
+            continue;
+        }
+        match (format, start::used_index(&facts, &connection.front_end)) {
+            (Format::Split, Some(used)) => connection.session.stopped_at(index, used.into()),
+            _ => queue.lose_place((id, changes), PLACE_LOST),
         }
     }
 }

@@ -67,7 +67,7 @@ impl Moments {
     /// How long queues stood still that sidecores have now, all of them; nothing when there are none.
     pub(crate) fn measured(&self, devices: &Devices) -> Option<PauseWords> {
         let served_ns = |device: u32, queue: u16| {
-            let queue = devices.get(device)?.queues.get(usize::from(queue))?;
+            let queue = devices.get(device)?.queue(queue)?;
             let at = Nanos(queue.place().map(|_| queue.counters().snapshot().attached_ns)?);
             Some(machine_ns(sidecore::instant_of(at)))
         };

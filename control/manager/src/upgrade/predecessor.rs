@@ -400,14 +400,13 @@ impl Process {
 pub(crate) fn what_must_end(rooms: &Rooms) -> Option<&'static str> {
     let Rooms { devices, network, remote, .. } = rooms;
     let is_moving = |device: &Device| {
-        device.queues.iter().any(|queue| queue.moving_to().is_some())
-            || device.kind.nic().is_some_and(|nic| nic.travels() || nic.goes_to_new_switch())
+        device.queues().iter().any(|queue| queue.moving_to().is_some())
+            || device.nic().is_some_and(|nic| nic.travels() || nic.goes_to_new_switch())
     };
     if network.is_losing_a_switch() || devices.values().any(|device| device.is_held_back()) {
         return Some("a device or switch that is being removed, resized or started anew");
     }
-    let is_parting =
-        |device: &Device| device.kind.disk().is_some_and(|d| d.parting_since().is_some());
+    let is_parting = |device: &Device| device.disk().is_some_and(|d| d.parting_since().is_some());
     if devices.values().any(is_parting) {
         return Some("an image that is being let go");
     }

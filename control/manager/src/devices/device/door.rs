@@ -98,11 +98,6 @@ impl Device {
         }
     }
 
-    /// Its front-end has come, from another process: none is called.
-    pub(crate) fn call_nobody(&mut self) {
-        self.door.stay();
-    }
-
     /// Takes no front-end until then.
     pub(crate) fn shut_out(&mut self, until: Instant) {
         self.door.shut_out(nanos_of(until));

@@ -89,19 +89,18 @@ impl Images<'_> {
     /// a reload opens them anew, which takes nothing from a guest.
     pub(crate) fn opened_anew(&mut self, wanted: &Plan) -> Vec<Change> {
         let waits = |device: &&Device| {
-            let disk = device.kind.disk().filter(|_| !device.is_going());
+            let disk = device.disk().filter(|_| !device.is_going());
             disk.is_some_and(|disk| disk.bond.refused().is_some())
         };
         let anew = self.devices.values().filter(|device| waits(device) || self.is_left(device));
-        self.reopenings(anew.map(|device| device.number).collect(), wanted)
+        self.reopenings(anew.map(|device| device.number()).collect(), wanted)
     }
 
     /// Whether nobody has a disk whose path names another image than is open.
     pub(crate) fn is_left(&self, device: &Device) -> bool {
-        let disk =
-            device.kind.disk().filter(|_| !device.is_going() && device.connections.is_empty());
+        let disk = device.disk().filter(|_| !device.is_going() && device.has_no_front_end());
         let is_astray = disk.is_some_and(|disk| disk.astray == Some(Astray::Replaced));
-        is_astray && !self.remote.is_clients(device.number)
+        is_astray && !self.remote.is_clients(device.number())
     }
 
     /// What opens those of `numbers` anew whose paths name another image.
@@ -109,7 +108,7 @@ impl Images<'_> {
         let mut changes = Vec::new();
         for number in numbers {
             let device = self.devices.get(number);
-            let id = found!(self.turn.defects, device, "disk to open anew").facts.id.clone();
+            let id = found!(self.turn.defects, device, "disk to open anew").facts().id.clone();
             let Some(plan) = wanted.disk(&id).cloned() else { continue };
             // What cannot be looked at is told when it is opened.
             if let Named::Another = self.named(number) {
