@@ -1,6 +1,6 @@
 //! What a start would refuse that is not in the file itself: for `serve --check`.
 //!
-//! Nothing stays open here, and nothing is made or locked. Called by the program; `begin` and `shut` do the same when they start.
+//! Nothing stays open here, and nothing is made or locked. Called by the program; `begin` and `opening` do the same when they start.
 
 use std::error::Error;
 use std::path::Path;

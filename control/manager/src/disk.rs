@@ -1,6 +1,6 @@
 //! What only a disk has: its plan, what it is made of, and whether it still holds its data.
 //!
-//! Not here: its socket, front-ends and queues (`device`). Called by `shut`, which opens it, and by
+//! Not here: its socket, front-ends and queues (`device`). Called by `opening`, which opens it, and by
 //! whoever asks a device what it is.
 
 pub(crate) mod bonds;

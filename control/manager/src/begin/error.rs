@@ -1,6 +1,6 @@
 //! Errors of a start, each with what to do about it.
 //!
-//! Not here: what a start finds wrong with one device, which is shown instead (`shut`). Made by `begin`, printed by
+//! Not here: what a start finds wrong with one device, which is shown instead (`opening`). Made by `begin`, printed by
 //! the program.
 
 use std::fmt;

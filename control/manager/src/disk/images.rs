@@ -1,6 +1,6 @@
 //! Images by their names: what a back-end opens, found as `names` has it.
 //!
-//! Not here: when one is opened (`shut`, `follow`), and what is done with it (`backend`).
+//! Not here: when one is opened (`opening`, `locks`), and what is done with it (`backend`).
 
 use std::os::fd::OwnedFd;
 use std::path::Path;

@@ -5,7 +5,7 @@
 //! come (docs/decisions/0010). While the locks are elsewhere nothing of the image is open here. Letting
 //! go is a sync on a thread of its own, then the last close; until it is over, the message that stopped
 //! the last ring is not answered. Not here: the locks themselves (`backend`), and disks that are locked
-//! for as long as they are in the plan (`shut`). Called by `manager`, before it starts rings and when they are
+//! for as long as they are in the plan (`opening`). Called by `manager`, before it starts rings and when they are
 //! back; by `connections`, before it answers that a ring has stopped; by `calls`.
 
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 //! Control waits for a moment, so that whoever asks is told at once as a rule. What is not open by then is
 //! asked for again when its thread has woken control, or when the device is tried again. A file system that
 //! is dead keeps a few threads, and only those of its own images wait for one. Not here: how an image is
-//! found (`images`) and what is made of it (`disk`). Called by `shut`, `follow` and operators' calls.
+//! found (`images`) and what is made of it (`disk`). Called by `open`, `disk::locks` and operators' calls.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
