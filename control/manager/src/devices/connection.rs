@@ -2,6 +2,12 @@
 //!
 //! Not here: messages, and what becomes of them (`front_ends`).
 
+use std::time::Instant;
+
+use control::connection::{Life, Overdue};
+use sidecore::{instant_of, nanos_of};
+use vhost_user::{Message, Session};
+
 use crate::bounds::Claim;
 use crate::devices::beginning::Beginning;
 use crate::devices::frame_socket::FrameSocket;
@@ -9,10 +15,6 @@ use crate::devices::front_end::FrontEnd;
 use crate::devices::lent::Lent;
 use crate::devices::start::{self};
 use crate::sockets;
-use control::connection::{Life, Overdue};
-use sidecore::{instant_of, nanos_of};
-use std::time::Instant;
-use vhost_user::{Message, Session};
 
 /// Front-ends of one device at a time: one that runs it, others that only ask.
 pub(crate) const CONNECTIONS_MAX: usize = 4;

@@ -8,6 +8,21 @@ mod door;
 mod guest;
 mod rings;
 
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use config::spec::Mode;
+use control::connection::Life;
+pub(crate) use control::device::Due;
+use control::device::{Door, Existence};
+use guest_memory::Seal;
+use schedule::Gate;
+use sidecore::{instant_of, nanos_of};
+use tracing::warn;
+use vhost_user::Session;
+
 use crate::bounds::{Bounds, Claim};
 use crate::defects::found;
 use crate::devices::beginning::Beginning;
@@ -26,19 +41,6 @@ use crate::network::nic::NicParts;
 use crate::opening::openers::Openers;
 use crate::sidecores::whereabouts::Whereabouts;
 use crate::turn::Turn;
-use config::spec::Mode;
-use control::connection::Life;
-pub(crate) use control::device::Due;
-use control::device::{Door, Existence};
-use guest_memory::Seal;
-use schedule::Gate;
-use sidecore::{instant_of, nanos_of};
-use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::time::Instant;
-use tracing::warn;
-use vhost_user::Session;
 
 pub(crate) struct Device {
     number: u32,

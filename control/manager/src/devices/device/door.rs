@@ -2,17 +2,19 @@
 //!
 //! Not here: what is due when, and where that leads (`control::device`).
 
-use super::Device;
-use crate::poll::{Poll, Token};
-use crate::rights::Rights;
-use crate::sockets;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
 use config::spec::Mode;
 use control::device::Door;
 pub(crate) use control::device::Due;
 use sidecore::{instant_of, nanos_of};
-use std::os::fd::OwnedFd;
-use std::path::Path;
-use std::time::{Duration, Instant};
+
+use super::Device;
+use crate::poll::{Poll, Token};
+use crate::rights::Rights;
+use crate::sockets;
 
 /// Between two attempts to connect to a front-end, or to make a socket.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);

@@ -2,6 +2,14 @@
 //!
 //! Not here: one queue's life (`queue`), and its ring (`start`).
 
+use std::time::{Duration, Instant};
+
+use control::connection::Cause;
+use control::moves::NotMoved;
+use sidecore::{Command, QueueKey, instant_of};
+use tracing::warn;
+use vhost_user::Scope;
+
 use super::Device;
 use crate::defects::{Defects, found};
 use crate::devices::connection::Connection;
@@ -9,16 +17,15 @@ use crate::devices::kind::Kind;
 use crate::devices::metered::Flow;
 use crate::devices::queue::{Asked, Left, Owner, Queue};
 use crate::devices::start::{self, RingError};
+use crate::disk::bonds::Bond;
 use crate::disk::bonds::vmm::Vmm;
 use crate::disk::{Admission, DiskParts};
 use crate::sidecores::Cores;
 use crate::turn::Turn;
-use control::connection::Cause;
-use control::moves::NotMoved;
-use sidecore::{Command, QueueKey, instant_of};
-use std::time::{Duration, Instant};
-use tracing::warn;
-use vhost_user::Scope;
+
+/// What is said of a disk whose front-end keeps no record.
+const NO_RECORD: &str = "its front-end keeps no in-flight record: what is under way when the daemon dies may be \
+                         lost, or done twice";
 
 impl Device {
     /// Whether some ring of a front-end, enabled or not, was served before, and not as this device: its driver
@@ -200,12 +207,7 @@ impl Device {
             return Ok(None);
         }
         let (features, logging) = (connection.session.features(), connection.session.is_logging());
-        let admission = self.kind.disk().map(|disk| {
-            let vmm = || Vmm::of(connection.frames.socket());
-            disk.admits(number, self.was_running(connection), |bond| {
-                connection.is_running(self.facts.rings) && bond.has_served_to(vmm)
-            })
-        });
+        let admission = self.admission(number, connection);
         let is_refused = matches!(admission, Some(Admission::Lost(_) | Admission::Other(_)));
         let mut made = match &admission {
             Some(Admission::Lost(why) | Admission::Other(why)) => Err(why.clone().into()),
@@ -215,11 +217,7 @@ impl Device {
         let is_first = !self.queues.iter().any(Queue::is_attached);
         let keeps_none = is_first && made.is_ok() && connection.front_end.inflight.is_none();
         if keeps_none && self.kind.disk().is_some() && self.log.allows(now) {
-            warn!(
-                device = self.facts.id,
-                "its front-end keeps no in-flight record: what is under way when the daemon dies may be \
-                 lost, or done twice"
-            );
+            warn!(device = self.facts.id, "{NO_RECORD}");
         }
         if let Some(queue) = self.queues.get_mut(usize::from(index)) {
             let format = start::format_of(features);
@@ -242,6 +240,15 @@ impl Device {
         }
         self.bind(number, admission, made.is_ok());
         made.map(|served| Some((number, served)))
+    }
+
+    /// Whether rings of front-end `id` may be served, as far as the image goes.
+    fn admission(&self, id: u32, connection: &Connection) -> Option<Admission> {
+        let vmm = || Vmm::of(connection.frames.socket());
+        let comes_back =
+            |bond: &Bond| connection.is_running(self.facts.rings) && bond.has_served_to(vmm);
+        let was_running = self.was_running(connection);
+        self.kind.disk().map(|disk| disk.admits(id, was_running, comes_back))
     }
 
     /// Notes what became of a ring of front-end `connection`, as far as the image goes.
