@@ -1,8 +1,8 @@
 //! Front-ends that connect and never get as far as requests: what each lacks, and what to write.
 //!
 //! A front-end that says nothing, that brings no memory, that enables no ring, or whose rings stay empty while
-//! its guest kicks, looks well from the VMM: nothing fails, and the guest waits. State and time only, but for
-//! the sweep once a second that control makes while there is such a one.
+//! its guest kicks, looks well from the VMM: nothing fails, and the guest waits. State and time only; who looks
+//! is in `front_ends::idle`.
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! What is said of errors that guests are given and can do nothing about: no space, or a medium that fails.
 //!
-//! A line in the log when a disk gives its guest the first, and one when there was none for a minute. Not here:
+//! A line in the log when a disk gives its guest the first, and one when there was none for a minute. Not here: who looks (`looks`),
 //! requests that wait instead (`stalls`), and what a guest does wrong itself, which its counters show.
 
 use std::time::{Duration, Instant};

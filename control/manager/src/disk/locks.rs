@@ -6,7 +6,7 @@
 //! go is a sync on a thread of its own, then the last close; until it is over, the message that stopped
 //! the last ring is not answered. Not here: the locks themselves (`backend`), and disks that are locked
 //! for as long as they are in the plan (`opening`). Called by `manager`, before it starts rings and when they are
-//! back; by `connections`, before it answers that a ring has stopped; by `calls`.
+//! back. Where locks are, and how they are let go: `stand`.
 
 use std::sync::Arc;
 
