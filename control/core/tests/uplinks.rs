@@ -249,11 +249,10 @@ impl World {
                 self.losses += 1;
                 self.outbox.push_back(Event::Back(queue, port, true));
             }
-            Some(Command::Attach(queue, port)) => {
-                if self.has.insert(queue, port).is_some() {
-                    return Err(format!("it is given queue {queue} twice"));
-                }
+            Some(Command::Attach(queue, _)) if self.has.contains_key(&queue) => {
+                return Err(format!("it is given queue {queue} twice"));
             }
+            Some(Command::Attach(queue, port)) => drop(self.has.insert(queue, port)),
             Some(Command::Detach(queue)) => {
                 // One that is back already is not known there any more.
                 let port = self.has.remove(&queue);
