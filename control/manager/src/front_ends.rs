@@ -142,7 +142,7 @@ impl FrontEnds<'_> {
             return;
         }
         // The part of one connection that its device was promised.
-        let first = device.connections().values().all(|connection| connection.extra.is_some());
+        let first = !device.connections().values().any(Connection::has_promised_place);
         let mut extra =
             if first { None } else { self.bounds.claim_connection(device.facts().rings) };
         if device.connections().len() >= CONNECTIONS_MAX || (!first && extra.is_none()) {
@@ -150,7 +150,7 @@ impl FrontEnds<'_> {
             let silent =
                 device.connections().iter().filter(|(_, connection)| connection.gives_way(now));
             let Some(silent) =
-                silent.min_by_key(|(_, connection)| connection.life.heard_at()).map(|(id, _)| *id)
+                silent.min_by_key(|(_, connection)| connection.heard_at()).map(|(id, _)| *id)
             else {
                 device.closer().close(socket);
                 if device.may_log(self.turn.now()) {
@@ -166,14 +166,14 @@ impl FrontEnds<'_> {
             };
             // What it had is this one's.
             let freed =
-                device.connection_mut(silent).and_then(|connection| connection.extra.take());
+                device.connection_mut(silent).and_then(|connection| connection.give_place());
             extra = extra.or(freed);
             self.close(number, silent, "another connection takes its place");
         }
         let device = self.devices.get_mut(number);
         let device = found!(self.turn.defects, device, "device that was connected to");
         let mut connection = device.new_connection(socket, self.bounds, now);
-        connection.extra = extra;
+        connection.take_place(extra);
         if let Err(error) = self.poll.add(connection.frames.socket(), Token::Connection(number, id))
         {
             if device.may_log(self.turn.now()) {
@@ -279,7 +279,7 @@ impl FrontEnds<'_> {
         let requests = device.unanswered_requests();
         let time_s = device.facts().drain_timeout_s;
         let connection = device.connection(id);
-        let what = match connection.and_then(|it| it.life.waits()).map(|(_, cause)| cause) {
+        let what = match connection.and_then(|it| it.waits()).map(|(_, cause)| cause) {
             Some(Cause::Start) => "a ring to start that is to stop".to_string(),
             Some(Cause::Parting) => "the disk to make stable what was written".to_string(),
             Some(Cause::Queues) | None => views::unanswered(requests),

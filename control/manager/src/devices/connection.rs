@@ -4,16 +4,17 @@
 
 use std::time::Instant;
 
-use control::connection::{Life, Overdue};
+use control::connection::{Cause, Life, Overdue};
+use schedule::Nanos;
 use sidecore::{instant_of, nanos_of};
-use vhost_user::{Message, Session};
+use vhost_user::{Message, Refused, Reject, Reply, Session};
 
 use crate::bounds::Claim;
-use crate::devices::beginning::Beginning;
+use crate::devices::beginning::{Beginning, Counted, Seen, Stage};
 use crate::devices::frame_socket::FrameSocket;
-use crate::devices::front_end::FrontEnd;
+use crate::devices::front_end::{FrontEnd, FrontEndError};
 use crate::devices::lent::Lent;
-use crate::devices::start::{self};
+use crate::devices::start;
 use crate::sockets;
 
 /// Front-ends of one device at a time: one that runs it, others that only ask.
@@ -38,21 +39,130 @@ impl Held {
     }
 }
 
+/// What came of a message.
+pub(crate) struct Applied {
+    /// The ring that has another call descriptor.
+    pub(crate) call: Option<u16>,
+    /// An address that its guest has brought here.
+    pub(crate) announced: Option<[u8; 6]>,
+    pub(crate) reply: Result<Option<Reply<Lent>>, Reject<Refused<FrontEndError>>>,
+}
+
 /// One front-end.
 pub(crate) struct Connection {
     pub(crate) frames: FrameSocket,
     pub(crate) session: Session<Lent>,
     pub(crate) front_end: FrontEnd,
-    pub(crate) life: Life<Held>,
+    life: Life<Held>,
     /// What it has of the daemon beside its device's promise: it is not the first.
-    pub(crate) extra: Option<Claim>,
+    extra: Option<Claim>,
     /// The same for a message with many descriptors.
-    pub(crate) extra_of_message: Option<Claim>,
+    extra_of_message: Option<Claim>,
     /// What it lacks before its first request.
-    pub(crate) beginning: Beginning,
+    beginning: Beginning,
 }
 
 impl Connection {
+    /// One that has just connected, when its device had counted so much.
+    pub(super) fn begin(
+        (frames, session, front_end): (FrameSocket, Session<Lent>, FrontEnd),
+        before: Counted,
+        now: Instant,
+    ) -> Connection {
+        let (life, beginning) = (Life::begin(nanos_of(now)), Beginning::new(before));
+        let (extra, extra_of_message) = (None, None);
+        Connection { frames, session, front_end, life, extra, extra_of_message, beginning }
+    }
+
+    /// It was served before, by another process, and what it had said there was said again: it knows how.
+    pub(crate) fn go_on(&mut self) {
+        self.beginning = Beginning::over();
+        self.life.applied(self.session.has_owner());
+    }
+
+    /// Whether it has not come to its first request.
+    pub(super) fn is_new(&self) -> bool {
+        !self.beginning.is_over()
+    }
+
+    /// What it lacks before that, since it was told.
+    pub(super) fn lacks(&self) -> Option<Stage> {
+        self.beginning.told()
+    }
+
+    /// What is to be told of it now: see [`Beginning::look`].
+    pub(super) fn look(&mut self, seen: Seen, now: Instant) -> Option<Stage> {
+        self.beginning.look(seen, now)
+    }
+
+    /// Whether it has the place that its device was promised for one.
+    pub(crate) fn has_promised_place(&self) -> bool {
+        self.extra.is_none()
+    }
+
+    /// It has that of the daemon beside its device's promise, or that promise.
+    pub(crate) fn take_place(&mut self, extra: Option<Claim>) {
+        self.extra = extra;
+    }
+
+    /// What it has beside that promise is another's.
+    pub(crate) fn give_place(&mut self) -> Option<Claim> {
+        self.extra.take()
+    }
+
+    /// What its next message takes beside that.
+    pub(crate) fn claim_for_message(&mut self, extra: Option<Claim>) {
+        self.extra_of_message = extra;
+    }
+
+    /// Whether more of it is read.
+    pub(crate) fn is_read(&self) -> bool {
+        self.life.is_read()
+    }
+
+    /// A message of it has come. False: another one is not done yet.
+    #[must_use]
+    pub(crate) fn hear(&mut self, message: Held, now: Instant) -> bool {
+        self.life.hear(message, nanos_of(now))
+    }
+
+    /// Its message that is not done yet.
+    pub(crate) fn held(&self) -> Option<&Held> {
+        self.life.held()
+    }
+
+    /// Since when that waits, and for what.
+    pub(crate) fn waits(&self) -> Option<(Instant, Cause)> {
+        self.life.waits().map(|(since, cause)| (instant_of(since), cause))
+    }
+
+    pub(crate) fn wait(&mut self, cause: Cause) {
+        self.life.wait(cause);
+    }
+
+    /// Applies the message that waits. `may_run`: it may bring memory. `None`: there is none.
+    pub(crate) fn apply(&mut self, may_run: bool) -> Option<Applied> {
+        let Held { message, fds, need_reply } = self.life.take()?;
+        self.front_end.may_run = may_run;
+        let call = match &message {
+            Message::SetVringCall(ring) => u16::try_from(ring.queue).ok(),
+            _ => None,
+        };
+        let reply = self.session.apply(message, fds, need_reply, &mut self.front_end);
+        self.life.applied(self.session.has_owner());
+        Some(Applied { call, announced: self.front_end.announced.take(), reply })
+    }
+
+    /// What was read ends within a message, or does not.
+    pub(crate) fn note_rest(&mut self, now: Instant) {
+        self.life.note_rest(self.frames.is_within(), nanos_of(now));
+    }
+
+    /// When it connected or spoke last.
+    pub(crate) fn heard_at(&self) -> Nanos {
+        self.life.heard_at()
+    }
+
     /// Whether some ring was served before, be it as this device.
     pub(crate) fn is_running(&self, rings: u16) -> bool {
         (0..rings).any(|index| self.was_used(index))

@@ -14,18 +14,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use config::spec::Mode;
-use control::connection::Life;
 pub(crate) use control::device::Due;
 use control::device::{Door, Existence};
 use guest_memory::Seal;
 use schedule::Gate;
-use sidecore::{instant_of, nanos_of};
+use sidecore::instant_of;
 use tracing::warn;
 use vhost_user::Session;
 
 use crate::bounds::{Bounds, Claim};
 use crate::defects::found;
-use crate::devices::beginning::Beginning;
 use crate::devices::connection::Connection;
 use crate::devices::device_plan::{DevicePlan, Facts};
 use crate::devices::frame_socket::FrameSocket;
@@ -321,15 +319,12 @@ impl Device {
     ) -> Connection {
         let seal = if self.facts.allow_unsealed_memory { Seal::Any } else { Seal::Required };
         let personality = self.kind.personality();
-        Connection {
-            frames: FrameSocket::new(socket, &self.closer),
-            session: Session::new(personality.facts(self.facts.rings)),
-            front_end: FrontEnd::new(personality, seal, bounds, &self.closer),
-            life: Life::begin(nanos_of(now)),
-            extra: None,
-            extra_of_message: None,
-            beginning: Beginning::new(self.counted()),
-        }
+        let parts = (
+            FrameSocket::new(socket, &self.closer),
+            Session::new(personality.facts(self.facts.rings)),
+            FrontEnd::new(personality, seal, bounds, &self.closer),
+        );
+        Connection::begin(parts, self.counted(), now)
     }
 
     /// When something is to be done without an event.

@@ -4,13 +4,12 @@
 //! (`vhost_user`), and what it waits for as a life (`control::connection`).
 
 use control::connection::Cause;
-use sidecore::nanos_of;
 use tracing::warn;
 use vhost_user::{Frame, Refused, Reject, Scope};
 
 use super::FrontEnds;
 use crate::defects::{found, late};
-use crate::devices::connection::{Connection, Held};
+use crate::devices::connection::{Applied, Connection, Held};
 use crate::devices::device::Device;
 use crate::devices::frame_socket::Incoming;
 use crate::devices::front_end::FrontEndError;
@@ -38,7 +37,7 @@ impl FrontEnds<'_> {
             if let Err(error) = connection.frames.flush() {
                 return self.close(number, id, &error.to_string());
             }
-            if !connection.life.is_read() {
+            if !connection.is_read() {
                 if gone {
                     self.close(number, id, "it closed the connection");
                 }
@@ -49,7 +48,7 @@ impl FrontEnds<'_> {
                 Ok(Incoming::Frame(frame)) => frame.fds.len(),
                 _ => connection.frames.descriptors(),
             };
-            connection.extra_of_message = None;
+            connection.claim_for_message(None);
             let kept = connection.front_end.kept.regions();
             if of_frame > 0
                 && self.devices.get(number).is_some_and(|d| d.is_short_while_closing(self.bounds))
@@ -62,8 +61,8 @@ impl FrontEnds<'_> {
                     return self.close(number, id, why);
                 };
                 let connection = self.connection(number, id);
-                found!(self.turn.defects, connection, "front-end that speaks").extra_of_message =
-                    Some(extra);
+                found!(self.turn.defects, connection, "front-end that speaks")
+                    .claim_for_message(Some(extra));
             }
             match came {
                 Ok(Incoming::Frame(frame)) => self.take_frame(number, id, frame),
@@ -82,10 +81,9 @@ impl FrontEnds<'_> {
         let connection = self.devices.get_mut(number).and_then(|device| device.connection_mut(id));
         // By what was last done of it.
         let Some(connection) = connection else { return late("front-end") };
-        let (read, write) = (connection.life.is_read(), connection.frames.is_backed_up());
+        let (read, write) = (connection.is_read(), connection.frames.is_backed_up());
         self.poll.want(connection.frames.socket(), Token::Connection(number, id), read, write);
-        let is_within = connection.frames.is_within();
-        connection.life.note_rest(is_within, nanos_of(self.turn.now()));
+        connection.note_rest(self.turn.now());
     }
 
     fn take_frame(&mut self, number: u32, id: u32, frame: Frame<Lent>) {
@@ -98,7 +96,7 @@ impl FrontEnds<'_> {
         };
         let scope = connection.session.scope(&message);
         let held = Held { message, fds: frame.fds, need_reply: frame.need_reply };
-        if !connection.life.hear(held, nanos_of(now)) {
+        if !connection.hear(held, now) {
             return self.turn.defects.note("front-end whose last message is done");
         }
         self.release(number, id, scope);
@@ -114,8 +112,8 @@ impl FrontEnds<'_> {
         let connection = device.connection_mut(id);
         let connection = found!(self.turn.defects, connection, "front-end that waits");
         if !attached.is_empty() {
-            connection.life.wait(Cause::Queues);
-            let is_finish = connection.life.held().is_some_and(|held| held.stops().is_some());
+            connection.wait(Cause::Queues);
+            let is_finish = connection.held().is_some_and(|held| held.stops().is_some());
             for queue in attached {
                 match is_finish {
                     true => device.finish(queue, self.turn, self.cores),
@@ -123,7 +121,7 @@ impl FrontEnds<'_> {
                 }
             }
         } else if starts {
-            connection.life.wait(Cause::Start);
+            connection.wait(Cause::Start);
             // `settle` starts it, and asks for it then.
             self.turn.touch(number);
         } else if let Some(index) = unserved {
@@ -133,7 +131,7 @@ impl FrontEnds<'_> {
             self.close(number, id, &why);
         } else if device.parts_first(id, self.mode, self.turn.now(), self.poll) {
             let connection = self.connection(number, id);
-            connection.into_iter().for_each(|it| it.life.wait(Cause::Parting));
+            connection.into_iter().for_each(|it| it.wait(Cause::Parting));
         } else {
             self.apply_held(number, id);
         }
@@ -146,7 +144,7 @@ impl FrontEnds<'_> {
             return;
         }
         let Some(connection) = self.connection(number, id) else { return late("front-end") };
-        if let Some(held) = connection.life.held() {
+        if let Some(held) = connection.held() {
             let scope = connection.session.scope(&held.message);
             self.release(number, id, scope);
             self.watch(number, id);
@@ -161,7 +159,7 @@ impl FrontEnds<'_> {
         let Some(id) = device.runner().filter(|id| device.starts_first(*id).is_none()) else {
             return;
         };
-        let held = device.connection(id).and_then(|connection| connection.life.held());
+        let held = device.connection(id).and_then(|connection| connection.held());
         if held.is_some_and(|held| held.stops().is_some()) {
             self.come_back(number, id);
         }
@@ -170,10 +168,8 @@ impl FrontEnds<'_> {
     /// Goes on with every message that was held while nothing was to change.
     pub(crate) fn release_all(&mut self) {
         let held = |device: &Device| {
-            let held = device
-                .connections()
-                .iter()
-                .filter(|(_, connection)| connection.life.held().is_some());
+            let held =
+                device.connections().iter().filter(|(_, connection)| connection.held().is_some());
             held.map(|(id, _)| (device.number(), *id)).collect::<Vec<_>>()
         };
         let held: Vec<(u32, u32)> = self.devices.values().flat_map(held).collect();
@@ -186,16 +182,9 @@ impl FrontEnds<'_> {
         let may_run = device.runner().is_none_or(|runner| runner == id);
         let connection =
             found!(self.turn.defects, device.connection_mut(id), "front-end that spoke");
-        let held = found!(self.turn.defects, connection.life.take(), "message to apply");
-        let Held { message, fds, need_reply } = held;
-        connection.front_end.may_run = may_run;
-        let call = match &message {
-            vhost_user::Message::SetVringCall(ring) => Some(ring.queue),
-            _ => None,
-        };
-        let applied = connection.session.apply(message, fds, need_reply, &mut connection.front_end);
-        connection.life.applied(connection.session.has_owner());
-        let announced = connection.front_end.announced.take();
+        let applied = connection.apply(may_run);
+        let applied = found!(self.turn.defects, applied, "message to apply");
+        let Applied { call, announced, reply } = applied;
         if may_run && connection.session.has_memory() {
             device.run_by(id);
         }
@@ -203,9 +192,9 @@ impl FrontEnds<'_> {
         if let Some(mac) = announced {
             announce(device, mac, self.turn, self.cores);
         }
-        match applied {
+        match reply {
             Ok(reply) => {
-                if let Some(queue) = call.and_then(|queue| u16::try_from(queue).ok()) {
+                if let Some(queue) = call {
                     self.pass_call_on(number, id, queue);
                 }
                 let connection = self.connection(number, id);

@@ -23,7 +23,7 @@ fn brings_used_rings(device: &Device) -> Option<bool> {
         return None;
     }
     let connection = device.runner().and_then(|id| device.connection(id));
-    let session = &connection.filter(|connection| connection.life.held().is_none())?.session;
+    let session = &connection.filter(|connection| connection.held().is_none())?.session;
     (0..device.facts().rings).find_map(|index| session.ready(index))?;
     let front_end = &connection?.front_end;
     let features = session.features();

@@ -14,7 +14,6 @@ use super::estate::{ConnectionEstate, DeviceEstate, Estate, Parcel};
 use super::wire::{DeviceWords, RingWords};
 use crate::bounds::Bounds;
 use crate::devices::Devices;
-use crate::devices::beginning::Beginning;
 use crate::devices::connection::Connection;
 use crate::devices::device::Device;
 use crate::devices::front_end::FrontEndError;
@@ -91,11 +90,13 @@ impl Adopting<'_> {
         };
         let ConnectionEstate { runs, socket, told, unread, unsent, untold } = estate;
         let mut connection = device.new_connection(socket, self.bounds, self.turn.now());
-        connection.beginning = Beginning::over();
         connection.front_end.may_run = runs;
-        let is_first = device.connections().values().all(|connection| connection.extra.is_some());
-        connection.extra =
-            if is_first { None } else { self.bounds.claim_connection(device.facts().rings) };
+        let is_first = !device.connections().values().any(Connection::has_promised_place);
+        connection.take_place(if is_first {
+            None
+        } else {
+            self.bounds.claim_connection(device.facts().rings)
+        });
         let lend = |(bytes, fds): Parcel| {
             let fds = fds.into_iter().map(|fd| Lent::new(fd, device.closer()));
             (bytes, fds.collect::<Vec<Lent>>())
@@ -115,6 +116,7 @@ impl Adopting<'_> {
             std::mem::forget(connection);
             return Err(why);
         }
+        connection.go_on();
         let (unread, unsent) = (unread.into_iter().map(lend), unsent.into_iter().map(lend));
         connection.frames.go_on(unread, unsent.collect());
         if let Some(channel) = &mut connection.front_end.channel {

@@ -247,7 +247,7 @@ fn send_connection(channel: &Channel, connection: &Connection, runs: bool) -> io
     for (message, fds) in connection.session.retell(lent) {
         send(FromPredecessor::Told { message: message.emit(false) }, &borrowed(&fds))?;
     }
-    if let Some(Held { message, fds, need_reply }) = connection.life.held() {
+    if let Some(Held { message, fds, need_reply }) = connection.held() {
         let fds: Vec<&Lent> = fds.iter().collect();
         send(FromPredecessor::Unread { bytes: message.emit(*need_reply) }, &borrowed(&fds))?;
     }

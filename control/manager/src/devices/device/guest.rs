@@ -35,7 +35,7 @@ impl Device {
     /// its last ring, and whoever reads the answer may start it elsewhere.
     pub(crate) fn parts_first(&mut self, id: u32, mode: Mode, now: Instant, poll: &Poll) -> bool {
         let connection = self.connections.get(&id).filter(|_| self.runner == Some(id));
-        let held = connection.and_then(|connection| connection.life.held());
+        let held = connection.and_then(|connection| connection.held());
         let Some(Message::GetVringBase(state)) = held.map(|held| &held.message) else {
             return false;
         };
@@ -86,8 +86,7 @@ impl Device {
     /// Whether a ring could start but for the locks of its disk.
     pub(crate) fn wants_to_start(&self) -> bool {
         let Some(id) = self.runner else { return false };
-        let connection =
-            self.connections.get(&id).filter(|connection| connection.life.held().is_none());
+        let connection = self.connections.get(&id).filter(|connection| connection.held().is_none());
         let mut rings = 0..self.facts.rings;
         connection
             .is_some_and(|connection| rings.any(|index| connection.session.ready(index).is_some()))
@@ -108,7 +107,7 @@ impl Device {
 
     /// What its front-end lacks, in words.
     pub(crate) fn idle_peer(&self) -> Option<String> {
-        let told = self.connections.values().find_map(|connection| connection.beginning.told());
+        let told = self.connections.values().find_map(|connection| connection.lacks());
         told.map(|stage| stage.words(&self.facts.id))
     }
 
@@ -132,10 +131,7 @@ impl Device {
         let rings = self.facts.rings;
         let mut told = None;
         for (id, connection) in &mut self.connections {
-            if connection.beginning.is_over()
-                || runner.is_some_and(|runner| runner != *id)
-                || is_held
-            {
+            if !connection.is_new() || runner.is_some_and(|runner| runner != *id) || is_held {
                 continue;
             }
             let seen = Seen {
@@ -145,14 +141,14 @@ impl Device {
                 was_used: connection.is_running(rings),
                 counted,
             };
-            told = connection.beginning.look(seen, now).or(told);
+            told = connection.look(seen, now).or(told);
         }
         told
     }
 
     /// Whether one of its front-ends has not come to a request.
     pub(crate) fn has_new_front_end(&self) -> bool {
-        self.connections.values().any(|connection| !connection.beginning.is_over())
+        self.connections.values().any(|connection| connection.is_new())
     }
 
     /// A queue of it has begun to wait, or has ceased to, or is back.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use control::connection::Cause;
 use control::moves::NotMoved;
-use sidecore::{Command, QueueKey, instant_of};
+use sidecore::{Command, QueueKey};
 use tracing::warn;
 use vhost_user::Scope;
 
@@ -40,9 +40,8 @@ impl Device {
     /// do not come back, because their disk does not answer.
     pub(crate) fn gives_up_at(&self, id: u32) -> Option<Instant> {
         let connection = self.connections.get(&id)?;
-        let held = connection.life.held()?;
-        let (came, cause) = connection.life.waits()?;
-        let came = instant_of(came);
+        let held = connection.held()?;
+        let (came, cause) = connection.waits()?;
         let scope = connection.session.scope(&held.message);
         let leaving = |index: &u16| self.queues.get(usize::from(*index))?.leaving_since();
         let since = match cause {
@@ -59,7 +58,7 @@ impl Device {
     /// was not served yet, and an earlier process has left a record that knows better.
     pub(crate) fn stops_unserved(&self, id: u32) -> Option<u16> {
         let connection = self.connections.get(&id).filter(|_| self.runner == Some(id))?;
-        let index = connection.life.held()?.stops()?;
+        let index = connection.held()?.stops()?;
         let queue = self.queues.get(usize::from(index)).filter(|queue| !queue.is_attached());
         let facts = queue.and(connection.session.ready(index))?;
         let features = connection.session.features();
@@ -191,8 +190,7 @@ impl Device {
             counters: queue.counters(),
             left: queue.left(),
         };
-        let may_start =
-            connection.life.held().is_none() || self.starts_first(number) == Some(index);
+        let may_start = connection.held().is_none() || self.starts_first(number) == Some(index);
         let Some(facts) = connection.session.ready(index).filter(|_| may_start) else {
             return Ok(None);
         };
