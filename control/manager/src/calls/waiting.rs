@@ -23,7 +23,7 @@ pub(crate) struct Waiting(Calls<DiskSpec, Answer, Option<Reply>>);
 /// What is to be done about a call that waits no longer.
 pub(crate) enum Next {
     /// A disk is added: it is known what became of its image, or that was waited for long enough.
-    Add(DiskSpec, Reply),
+    Add(Box<DiskSpec>, Reply),
     /// A device does not let its queues go in time.
     Overdue(u32, Option<Reply>),
 }
@@ -92,7 +92,7 @@ impl Waiting {
         let opened = opened.map(|(spec, reply)| (Wait::Opening(spec), reply));
         let (wait, reply) = opened.or_else(|| self.0.due(nanos_of(now)))?;
         match (wait, reply) {
-            (Wait::Opening(spec), Some(reply)) => Some(Next::Add(spec, reply)),
+            (Wait::Opening(spec), Some(reply)) => Some(Next::Add(Box::new(spec), reply)),
             (Wait::Sizing(device) | Wait::Removing(device), reply) => {
                 Some(Next::Overdue(device, reply))
             }

@@ -158,8 +158,8 @@ impl Manager {
 
     fn fetch(&mut self, wave: Wave) {
         match wave {
-            Wave::Senders => self.rooms.ask_all_for(|device, index| sends(device, index)),
-            Wave::Receivers => self.rooms.ask_all_for(|device, index| receives(device, index)),
+            Wave::Senders => self.rooms.ask_all_for(sends),
+            Wave::Receivers => self.rooms.ask_all_for(receives),
             Wave::Ways => self.rooms.network.give_up_uplinks(&mut self.rooms.cores),
             Wave::Rest => self.rooms.ask_all_for(|_, _| true),
             Wave::Links => self.rooms.remote.ask_for_links(&mut self.rooms.cores),

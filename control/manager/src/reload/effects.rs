@@ -119,7 +119,7 @@ impl Seen<'_> {
     fn what_differs(&self, id: &str, wanted: &Plan) -> String {
         let disk = |plan: &Plan| plan.disk(id).cloned().map(DevicePlan::Disk);
         let nic = |plan: &Plan| plan.nic(id).cloned().map(DevicePlan::Nic);
-        let Some(before) = disk(&self.plan).or_else(|| nic(&self.plan)) else {
+        let Some(before) = disk(self.plan).or_else(|| nic(self.plan)) else {
             return String::new();
         };
         let Some(after) = disk(wanted).or_else(|| nic(wanted)) else { return String::new() };
@@ -134,7 +134,7 @@ impl Seen<'_> {
         });
         // An heir takes it in place, so that it is not what the device is made of.
         let folder = |plan: &Plan| plan.disk(id).is_some_and(|disk| disk.spec.allow_user_folder);
-        let folder = [&self.plan, wanted].map(folder);
+        let folder = [self.plan, wanted].map(folder);
         let differs = differs.chain(
             (folder[0] != folder[1])
                 .then(|| format!("allow_user_folder \"{}\" becomes \"{}\"", folder[0], folder[1])),
