@@ -39,7 +39,8 @@ use crate::state::StateFile;
 use crate::turn::Turn;
 use crate::upgrade::estate::Estate;
 use crate::upgrade::guard;
-use crate::upgrade::{Heir, Succession};
+use crate::upgrade::heir::Heir;
+use crate::upgrade::succession::Succession;
 
 mod error;
 mod open;

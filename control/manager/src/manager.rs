@@ -28,8 +28,8 @@ use crate::remote::Remote;
 use crate::remote::around::Around;
 use crate::rooms::{Rooms, Timer};
 use crate::sidecores::balance::Relief;
-use crate::upgrade::Succession;
 use crate::upgrade::predecessor::HandedOver;
+use crate::upgrade::succession::Succession;
 
 mod asked;
 mod sidecores;

@@ -6,7 +6,7 @@ use config::Plan;
 use config::api::ApiError;
 use vcpu_tracker::{Tracker, Unavailable};
 
-use crate::upgrade::Heir;
+use crate::upgrade::heir::Heir;
 use crate::upgrade::launcher::Launcher;
 
 /// Reads the configuration file again, beside the plan in force.

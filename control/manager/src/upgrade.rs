@@ -10,6 +10,7 @@
 //! | `estate` | the same as it came, checked |
 //! | `heir` | a start with an estate: what is said, and when |
 //! | `adopt` | what is made of an estate |
+//! | `succession` | which side of it this process is on |
 //! | `guard` | the first second after it, and the way back |
 //! | `links` | what links are given up, and begin with |
 //! | `pause` | how long queues stood still |
@@ -26,81 +27,14 @@ pub mod launcher;
 pub(crate) mod links;
 pub(crate) mod pause;
 pub(crate) mod predecessor;
+pub(crate) mod succession;
 pub(crate) mod wire;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::Timespec;
 
-pub(crate) use bequest::made_of;
-use guard::Probation;
 pub use heir::Heir;
-use predecessor::Upgrade;
-
-/// Which side of an upgrade this process is on.
-#[derive(Default)]
-pub(crate) enum Succession {
-    #[default]
-    None,
-    /// It has just taken over, and its predecessor watches it.
-    Watched(Probation),
-    /// Another process is to take over.
-    Upgrading(Upgrade),
-}
-
-impl Succession {
-    /// When it is to be looked at without an event.
-    pub(crate) fn due_at(&self, now: Instant) -> Option<Instant> {
-        match self {
-            Succession::None => None,
-            Succession::Watched(probation) => Some(probation.due_at()),
-            Succession::Upgrading(upgrade) => Some(upgrade.due_at(now)),
-        }
-    }
-
-    pub(crate) fn probation(&self) -> Option<&Probation> {
-        match self {
-            Succession::Watched(probation) => Some(probation),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn upgrade(&self) -> Option<&Upgrade> {
-        match self {
-            Succession::Upgrading(upgrade) => Some(upgrade),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn upgrade_mut(&mut self) -> Option<&mut Upgrade> {
-        match self {
-            Succession::Upgrading(upgrade) => Some(upgrade),
-            _ => None,
-        }
-    }
-
-    /// It is over, or there is none.
-    pub(crate) fn take_probation(&mut self) -> Option<Probation> {
-        match std::mem::take(self) {
-            Succession::Watched(probation) => Some(probation),
-            other => {
-                *self = other;
-                None
-            }
-        }
-    }
-
-    /// The same of an upgrade.
-    pub(crate) fn take_upgrade(&mut self) -> Option<Upgrade> {
-        match std::mem::take(self) {
-            Succession::Upgrading(upgrade) => Some(upgrade),
-            other => {
-                *self = other;
-                None
-            }
-        }
-    }
-}
 
 pub(crate) fn timespec(time: Duration) -> Timespec {
     Timespec {

@@ -31,12 +31,13 @@ use crate::rooms::Rooms;
 use crate::upgrade::error::{HeirError, SeatError, SettleError, TakeBackError, UpgradeError};
 use crate::upgrade::estate::DeviceEstate;
 use crate::upgrade::guard::{self, Probation};
+use crate::upgrade::heir::Heir;
 use crate::upgrade::launcher::Said;
 use crate::upgrade::links::{LinkEstate, SavedSeats, links_of};
 use crate::upgrade::pause::Moments;
 use crate::upgrade::predecessor::{HandedOver, Next, Upgrade, refused, what_must_end};
+use crate::upgrade::succession::Succession;
 use crate::upgrade::wire::{FromHeir, WITH_GUARD};
-use crate::upgrade::{Heir, Succession};
 
 /// The predecessor's side.
 impl Manager {

@@ -14,7 +14,7 @@ use control::reload::{Does, loses};
 use crate::devices::device_plan::DevicePlan;
 use crate::in_use::InUse;
 use crate::sizes::Beyond;
-use crate::upgrade::made_of;
+use crate::upgrade::bequest::made_of;
 
 /// Devices that one refusal names.
 const NAMED_MAX: usize = 8;

@@ -7,12 +7,12 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use backend::{Disk, Grain, Handles};
 use vhost_user::Message;
 
-use super::channel::Channel;
+use super::channel::{Channel, SEND_TIME_MAX};
 use super::links::{SavedSeats, send_known};
 use super::wire::{
     DeviceWords, DiskWords, FromPredecessor, Handle, LinkWords, NicWords, PACKET_BYTES_MAX,
@@ -30,9 +30,6 @@ use crate::devices::queue::{Known, Queue};
 use crate::disk::DiskParts;
 use crate::network::Network;
 use crate::remote::Remote;
-
-/// How long the heir may leave one packet unread.
-pub(super) const SEND_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// The block size of a disk of which the file has none.
 const AS_THE_IMAGE: &str = "as the image has it";

@@ -9,6 +9,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_send_buffer_size, set_socket_timeout};
 use rustix::net::{
@@ -18,6 +19,7 @@ use rustix::net::{
 };
 use serde::Serialize;
 
+use super::timespec;
 use super::wire::{PACKET_BYTES_MAX, PACKET_FDS_MAX};
 use crate::clock::now;
 
@@ -25,7 +27,10 @@ use crate::clock::now;
 const SEND_BUFFER_BYTES: usize = 4 * PACKET_BYTES_MAX;
 
 /// A wait is made of such steps, each with a look at its end: while the machine stands still, one passes.
-pub(super) const STEP: Duration = Duration::from_millis(500);
+const STEP: Duration = Duration::from_millis(500);
+
+/// How long the other side may leave one packet unread.
+pub(super) const SEND_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// One end.
 #[derive(Debug)]
@@ -155,6 +160,26 @@ impl Channel {
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.end.as_fd()
+    }
+}
+
+/// Whether that becomes readable within `limit`.
+pub(super) fn is_readable(fd: &OwnedFd, limit: Duration) -> bool {
+    let mut left = limit;
+    loop {
+        // While the machine stands still one step passes, and then there is another look.
+        let step = left.min(STEP);
+        let mut fds = [PollFd::new(fd, PollFlags::IN)];
+        let began = now();
+        let counted = match poll(&mut fds, Some(&timespec(step))) {
+            Ok(1..) => return true,
+            Err(Errno::INTR) => now().saturating_duration_since(began).min(step),
+            Ok(0) | Err(_) => step,
+        };
+        left -= counted;
+        if left.is_zero() {
+            return false;
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use rustix::process::{Signal, pidfd_send_signal};
 use tracing::error;
 use virtqueue::Format;
 
-use super::channel::Channel;
+use super::channel::{Channel, is_readable};
 use super::error::{SettleError, TakeBackError};
 use super::heir::Heir;
 use super::wire::FromHeir;
@@ -84,7 +84,7 @@ pub(super) fn watch(channel: &Channel, process: &OwnedFd) -> Result<(), SettleEr
     };
     // It may be gone; and one that is not must not serve beside this process.
     let _ = pidfd_send_signal(process, Signal::KILL);
-    if !super::predecessor::is_readable(process, END_TIME_MAX) {
+    if !is_readable(process, END_TIME_MAX) {
         error!("the process that took over does not end: this one gives way to it");
         std::process::abort();
     }

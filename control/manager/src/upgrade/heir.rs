@@ -15,7 +15,7 @@ use control::upgrade::Taking;
 use rustix::fs::{Mode, OFlags};
 
 use super::bequest::{is_made_of, made_of};
-use super::channel::Channel;
+use super::channel::{Channel, SEND_TIME_MAX};
 use super::error::HeirError;
 use super::estate::{DeviceEstate, Estate, Progress};
 use super::wire::{FORMATS, FromHeir};
@@ -27,7 +27,6 @@ use crate::sockets;
 
 /// Between two words of a predecessor; the longest is its wait for slow disks.
 const HEAR_TIME_MAX: Duration = Duration::from_secs(30);
-const SEND_TIME_MAX: Duration = Duration::from_secs(2);
 const FOREVER: Duration = Duration::from_secs(1 << 30);
 
 /// This process's end of the channel to its predecessor.

@@ -9,8 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use sidecore::Link;
 
-use super::bequest::SEND_TIME_MAX;
-use super::channel::Channel;
+use super::channel::{Channel, SEND_TIME_MAX};
 use super::error::SeatError;
 use super::estate::SeatEstate;
 use super::wire::{FromPredecessor, KNOWN_MAX};

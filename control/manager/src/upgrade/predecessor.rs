@@ -13,12 +13,11 @@ use config::api::{Answer, ApiError, ErrorKind, UpgradeView};
 use control::mode::Mode;
 use control::upgrade::{Back, Giving};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use sidecore::{instant_of, nanos_of};
 use tracing::{error, info, warn};
 
-use super::channel::{Channel, STEP};
+use super::channel::{Channel, SEND_TIME_MAX, is_readable};
 use super::error::{SettleError, UpgradeError};
 use super::guard;
 use super::launcher::{LAUNCHERS, Launcher};
@@ -27,7 +26,6 @@ use super::pause::PauseWords;
 use super::timespec;
 use super::wire::{self, FromHeir, FromPredecessor};
 use crate::api::{Listening, Reply};
-use crate::clock::now;
 use crate::devices::device::Device;
 use crate::poll::{Poll, Token};
 use crate::rooms::Rooms;
@@ -48,7 +46,6 @@ const READY_TIME_MAX: Duration = Duration::from_secs(3);
 const TAKEN_TIME_MAX: Duration = Duration::from_secs(1);
 /// How long a process that was killed may take to end.
 const END_TIME_MAX: Duration = Duration::from_secs(10);
-const SEND_TIME_MAX: Duration = Duration::from_secs(2);
 /// From the word that it is all the heir's to its word that it serves.
 const SERVING_TIME_MAX: Duration = Duration::from_secs(2);
 
@@ -458,25 +455,6 @@ fn hear_serving(channel: &Channel) -> Option<PauseWords> {
         Err(why) => {
             warn!("how long queues stood still is not known: {why}");
             None
-        }
-    }
-}
-
-pub(super) fn is_readable(fd: &OwnedFd, limit: Duration) -> bool {
-    let mut left = limit;
-    loop {
-        // While the machine stands still one step passes, and then there is another look.
-        let step = left.min(STEP);
-        let mut fds = [PollFd::new(fd, PollFlags::IN)];
-        let began = now();
-        let counted = match poll(&mut fds, Some(&timespec(step))) {
-            Ok(1..) => return true,
-            Err(Errno::INTR) => now().saturating_duration_since(began).min(step),
-            Ok(0) | Err(_) => step,
-        };
-        left -= counted;
-        if left.is_zero() {
-            return false;
         }
     }
 }
