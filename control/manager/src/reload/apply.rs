@@ -40,6 +40,7 @@ pub(super) struct Applied {
     pub(super) until: Nanos,
 }
 
+/// Reads the file, judges it, and opens what is new. Nothing is changed if that fails.
 pub(super) fn prepare(
     force: bool,
     rooms: &mut Rooms,
@@ -54,6 +55,7 @@ pub(super) fn prepare(
     Ok((wanted, judged, prepared))
 }
 
+/// Does what is different, in its order.
 pub(super) fn apply(
     (wanted, judged, mut prepared): (Wanted, Judged, Prepared),
     listening: &mut Listening,
