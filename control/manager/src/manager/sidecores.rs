@@ -104,8 +104,11 @@ impl Manager {
             self.rooms.turn.defects.note("freeze before a drain");
         }
         self.drive_drain();
-        let Some(late) = self.drain.failed() else { return Ok(()) };
-        let late = late.iter().filter_map(|number| self.rooms.devices.get(*number));
+        if self.drain.is_home() {
+            return Ok(());
+        }
+        let late = self.drain.failed().into_iter().flatten();
+        let late = late.filter_map(|number| self.rooms.devices.get(*number));
         Err(not_home(late.map(|device| device.facts().id.clone()).collect()))
     }
 
