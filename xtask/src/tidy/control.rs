@@ -1,4 +1,5 @@
-//! Control's inner order: who reads the clock, and counts that may only fall (decision 0025).
+//! Control's inner order: who reads the clock, circles of imports, types that are spread over files, and counts that
+//! may only fall (decision 0025).
 //!
 //! Not here: the graph of crates (`layers`), and what must name no operating system (`pure`).
 
@@ -20,11 +21,13 @@ const CLOCK_READERS: [&str; 9] = [
     "control/manager/src/turn.rs",
     "control/manager/src/upgrade/channel.rs",
 ];
+/// Most files that import each other in a circle.
+const CIRCLE_MAX: usize = 3;
+/// Most files with an `impl` of one type.
+const IMPL_FILES_MAX: usize = 4;
 /// What is counted, and how much there may be of it. Whoever gets it lower writes the new number here.
-const CEILINGS: [(&str, Count, usize); 4] = [
-    ("files of control/manager in one circle of imports", largest_circle, 65),
-    ("files of control/manager with an `impl Manager`", manager_files, 57),
-    ("look-ups in control/manager that end in `else { return }`", silent_returns, 45),
+const CEILINGS: [(&str, Count, usize); 2] = [
+    ("look-ups in control/manager that end in `else { return }`", silent_returns, 38),
     ("`Result<_, String>` in control", texts_as_errors, 0),
 ];
 
@@ -38,6 +41,8 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
         return Vec::new();
     }
     let mut findings: Vec<Finding> = control.iter().filter_map(|source| clock(source)).collect();
+    findings.extend(circles(&control));
+    findings.extend(spread_types(&control));
     for (what, count, ceiling) in CEILINGS {
         findings.extend(above(what, count(&control), ceiling));
     }
@@ -86,32 +91,90 @@ fn texts_as_errors(sources: &[&Source]) -> usize {
         .len()
 }
 
-fn manager_files(sources: &[&Source]) -> usize {
-    let files = matching(sources, MANAGER, |code| code.starts_with("impl Manager"));
-    files.into_iter().collect::<BTreeSet<_>>().len()
+/// The folder of a crate's sources, of a file in it.
+fn crate_of(path: &str) -> Option<&str> {
+    path.find("/src/").map(|at| &path[..at + "/src/".len()])
 }
 
-/// How many files each import all others, by way of others or not.
-fn largest_circle(sources: &[&Source]) -> usize {
-    let ours = sources.iter().filter(|source| source.path.starts_with(MANAGER));
+/// Types with an `impl`, of their own or of a trait, in too many files of a crate.
+fn spread_types(sources: &[&Source]) -> Vec<Finding> {
+    let mut files: BTreeMap<(&str, String), BTreeSet<&str>> = BTreeMap::new();
+    for source in sources {
+        let Some(folder) = crate_of(&source.path) else { continue };
+        for name in source.shipped().filter_map(|(_, code)| implemented(code)) {
+            files.entry((folder, name)).or_default().insert(&source.path);
+        }
+    }
+    let spread = files.into_iter().filter(|(_, files)| files.len() > IMPL_FILES_MAX);
+    let finding = |((_, name), files): ((&str, String), BTreeSet<&str>)| Finding {
+        path: files.first().copied().unwrap_or_default().to_owned(),
+        line: 1,
+        rule: "spread",
+        message: format!(
+            "{} files have an `impl` of `{name}`, at most {IMPL_FILES_MAX}: it is several types",
+            files.len()
+        ),
+    };
+    spread.map(finding).collect()
+}
+
+/// The type whose own `impl` begins in this line; of those of a trait, what they are for says little.
+fn implemented(code: &str) -> Option<String> {
+    let rest = code.strip_prefix("impl")?;
+    let rest = match rest.strip_prefix('<') {
+        Some(rest) => rest.split_once("> ")?.1,
+        None => rest.strip_prefix(' ')?,
+    };
+    if rest.contains(" for ") {
+        return None;
+    }
+    let name: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+    (!name.is_empty()).then_some(name)
+}
+
+/// Files of a crate that each import all others, by way of others or not, where they are too many.
+fn circles(sources: &[&Source]) -> Vec<Finding> {
+    let folders: BTreeSet<&str> =
+        sources.iter().filter_map(|source| crate_of(&source.path)).collect();
+    let found = folders.into_iter().filter_map(|folder| {
+        let circle = largest_circle(sources, folder);
+        let message = format!(
+            "{} files import each other in a circle, at most {CIRCLE_MAX}: {}",
+            circle.len(),
+            circle.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+        );
+        let is_large = circle.len() > CIRCLE_MAX;
+        is_large.then(|| Finding {
+            path: format!("{folder}lib.rs"),
+            line: 1,
+            rule: "circle",
+            message,
+        })
+    });
+    found.collect()
+}
+
+fn largest_circle(sources: &[&Source], folder: &str) -> BTreeSet<String> {
+    let ours = sources.iter().filter(|source| source.path.starts_with(folder));
     let modules: BTreeMap<String, &Source> =
-        ours.map(|source| (module_of(&source.path), *source)).collect();
+        ours.map(|source| (module_of(&source.path, folder), *source)).collect();
     let imports: BTreeMap<&str, BTreeSet<&str>> = modules
         .iter()
         .map(|(name, source)| (name.as_str(), imports_of(name, source, &modules)))
         .collect();
     let reached: BTreeMap<&str, BTreeSet<&str>> =
         imports.keys().map(|name| (*name, reach(name, &imports))).collect();
-    let circle = |name: &&str| {
-        let to = &reached[*name];
-        to.iter().filter(|other| reached[**other].contains(*name)).count()
+    let circle = |name: &&str| -> BTreeSet<String> {
+        let to = reached[*name].iter();
+        let both = to.filter(|other| reached[**other].contains(*name));
+        both.map(|other| (*other).to_owned()).collect()
     };
-    reached.keys().map(circle).max().unwrap_or(0)
+    reached.keys().map(circle).max_by_key(BTreeSet::len).unwrap_or_default()
 }
 
 /// `remote::seats` of `control/manager/src/remote/seats.rs`; nothing of the root.
-fn module_of(path: &str) -> String {
-    let inner = path.trim_start_matches(MANAGER).trim_end_matches(".rs");
+fn module_of(path: &str, folder: &str) -> String {
+    let inner = path.trim_start_matches(folder).trim_end_matches(".rs");
     if inner == "lib" { String::new() } else { inner.replace('/', "::") }
 }
 
@@ -192,8 +255,11 @@ mod tests {
             source("c.rs", "mod d;\nmod e;\n"),
         ];
         let all: Vec<&Source> = files.iter().collect();
-        assert_eq!(largest_circle(&all), 4);
-        assert_eq!(largest_circle(&all[1..]), 0);
+        let circle = largest_circle(&all, MANAGER);
+        assert_eq!(circle.into_iter().collect::<Vec<_>>(), ["a", "b", "c::d", "c::e"]);
+        assert_eq!(circles(&all).len(), 1);
+        assert!(largest_circle(&all[1..], MANAGER).is_empty());
+        assert!(circles(&all[1..]).is_empty());
     }
 
     #[test]
@@ -208,9 +274,19 @@ mod tests {
         let text = "impl Manager {\nlet Some(a) = b else { return };\nfn f() -> Result<u8, String> {}\n}\n\
                     #[cfg(test)]\nmod tests {\nlet Some(a) = b else { return };\n}\n";
         let file = source("a.rs", text);
-        assert_eq!(
-            (silent_returns(&[&file]), texts_as_errors(&[&file]), manager_files(&[&file])),
-            (1, 1, 1)
-        );
+        assert_eq!((silent_returns(&[&file]), texts_as_errors(&[&file])), (1, 1));
+    }
+
+    #[test]
+    fn a_type_is_in_four_files_at_most() {
+        let texts =
+            ["impl A {\n}\n", "impl<'a> A<'a> {\n}\n", "impl<T: B> A {\n}\n", "impl A {\n}\n"];
+        let mut files: Vec<Source> =
+            texts.iter().enumerate().map(|(at, text)| source(&format!("{at}.rs"), text)).collect();
+        files.push(source("4.rs", "impl Drop for A {\n}\nimpl B {\n}\n"));
+        let all = |files: &[Source]| spread_types(&files.iter().collect::<Vec<_>>()).len();
+        assert_eq!(all(&files), 0);
+        files.push(source("5.rs", "impl A {\n}\n"));
+        assert_eq!(all(&files), 1);
     }
 }
