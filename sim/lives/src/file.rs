@@ -81,11 +81,6 @@ impl File {
                 disk.size = disk.size.map(|size| Size(size.0 + 4096));
                 Some(disk.id.clone())
             }
-            4 => {
-                let disk = self.spec.disk.get_mut(at)?;
-                disk.limit_iops = random.of(&[None, Some(1000), Some(100_000)]);
-                None
-            }
             _ => {
                 let disk = self.spec.disk.get_mut(at)?;
                 disk.share = random.between(1, 1000) as u32;

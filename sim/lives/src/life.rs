@@ -1,5 +1,7 @@
 //! A life: who does what next, what goes wrong, and the last judgement.
 
+mod judgement;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,9 +10,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use config::api::{Answer, ApiError, Call, ErrorKind};
-use config::spec::DiskSpec;
-use config::{Origin, saved};
+use config::api::{Answer, ApiError, Call, DiskView, ErrorKind};
 use manager::Options;
 use manager::simulated::{Simulated, Stage};
 use random::Random;
@@ -96,6 +96,8 @@ struct Life {
     is_broken: bool,
     /// Why the file was not read.
     refused: Option<ApiError>,
+    /// Disks as operators were last shown them.
+    shown: Vec<DiskView>,
     /// Requests of guests that are gone.
     ended: u64,
     idle: u32,
@@ -134,6 +136,7 @@ impl Life {
             is_calm,
             is_broken: false,
             refused: None,
+            shown: Vec::new(),
             ended: 0,
             idle: 0,
             stage,
@@ -156,7 +159,10 @@ impl Life {
         }
         self.calm_down()?;
         self.until("guests are served, and operators are answered", Life::is_content)?;
+        self.operator.ask(&self.daemon, Call::ListDisks, self.now().0);
+        self.until("disks are shown", |life| life.operator.waiting() == 0)?;
         self.judge_plan()?;
+        self.judge_shown()?;
         self.remove_all()
     }
 
@@ -224,6 +230,9 @@ impl Life {
         if let (Call::Reload { .. }, Err(refused)) = (call, answer) {
             self.refused = Some(refused.clone());
         }
+        if let (Call::ListDisks, Ok(Answer::Disks(list))) = (call, answer) {
+            self.shown.clone_from(&list.disks);
+        }
         let mut hasher = DefaultHasher::new();
         let place = self.folder.path().display().to_string();
         if let Err(error) = answer {
@@ -264,14 +273,14 @@ impl Life {
         let Some(vmm) = self.any_vmm() else { return Ok(false) };
         let id = vmm.id.clone();
         let step = vmm.step(now).map_err(|why| format!("disk {id}: {why}"))?;
-        let (number, was) = (u64::from(vmm.number), vmm.stage);
+        let number = u64::from(vmm.number);
         if step == Step::CutOff {
             let is_excused = vmm.is_excused || self.dirty.contains(&id) || self.is_going(&id);
             self.note("cut off", [number, is_excused.into(), 0]);
             if !is_excused {
                 return Err(format!("disk {id}: its front-end was cut off without a reason"));
             }
-            self.after_cut_off(&id, was)?;
+            self.after_cut_off(&id)?;
         }
         Ok(step != Step::Nothing)
     }
@@ -282,11 +291,10 @@ impl Life {
         plan.disk(id).is_none() || self.operator.is_asked_to_go(id)
     }
 
-    fn after_cut_off(&mut self, id: &str, was: vmm::Stage) -> Result<(), String> {
+    fn after_cut_off(&mut self, id: &str) -> Result<(), String> {
         let until_ns = self.now().0 + self.random.below(20) * MS;
         let is_gone = self.is_going(id);
         let Some(vmm) = self.vmms.get_mut(id) else { return Ok(()) };
-        let _ = was;
         vmm.hang_up(until_ns);
         vmm.is_excused = false;
         if is_gone && file::is_in_memory(id) {
@@ -471,71 +479,6 @@ impl Life {
         let lacks: Vec<String> = self.vmms.values().filter_map(lacks).collect();
         Err(format!("it never comes that {what}: {lacks:?}, {} calls", self.operator.waiting()))
     }
-
-    /// What is planned is what the file says and what operators were told.
-    fn judge_plan(&self) -> Result<(), String> {
-        let plan = self.daemon.plan();
-        let wanted = self.file.borrow().load(Some(plan)).map_err(|e| e.error)?;
-        let of = |plan: &config::Plan, is_api: bool| -> Vec<_> {
-            let of = |disk: &&config::DiskPlan| (disk.origin == Origin::Api) == is_api;
-            plan.disks.iter().filter(of).map(|disk| disk.spec.clone()).collect()
-        };
-        if of(plan, false) != of(&wanted, false) {
-            let (has, should) = (told(&of(plan, false)), told(&of(&wanted, false)));
-            return Err(format!("after a reload there is {has}, and the file says {should}"));
-        }
-        let mut api = of(plan, true);
-        api.sort_by(|one, other| one.id.cmp(&other.id));
-        let made: Vec<_> = self.operator.made.values().cloned().collect();
-        if api != made {
-            let (api, made) = (told(&api), told(&made));
-            return Err(format!("operators were told of {made}, and there is {api}"));
-        }
-        let kept = std::fs::read_to_string(self.folder.path().join("state/disks.json"));
-        let kept = kept.map(|text| saved::read(&text).map(|kept| kept.disks.len()));
-        match kept {
-            Ok(Ok(kept)) if kept == made.len() => Ok(()),
-            Err(_) if made.is_empty() => Ok(()),
-            kept => Err(format!("{kept:?} disks are kept, and there are {}", made.len())),
-        }
-    }
-
-    /// What is left when nothing is planned any more.
-    fn remove_all(&mut self) -> Result<(), String> {
-        self.note("removed", [0; 3]);
-        let ids: Vec<String> = self.operator.made.keys().cloned().collect();
-        for id in ids {
-            self.operator.ask(&self.daemon, Call::RemoveDisk { id, force: true }, self.now().0);
-        }
-        let of_file = std::mem::take(&mut self.file.borrow_mut().spec.disk);
-        self.dirty.extend(of_file.into_iter().map(|disk| disk.id));
-        self.reload_for_good()?;
-        self.until("all is removed", |life| {
-            life.operator.waiting() == 0 && life.daemon.devices() == 0
-        })?;
-        let loads = self.daemon.loads();
-        let bounds = self.daemon.bounds();
-        let promised =
-            [&bounds.descriptors, &bounds.mappings, &bounds.memory_bytes].map(|it| it.promised);
-        if loads.iter().any(|load| *load > 0) || bounds.devices > 0 || promised != [0; 3] {
-            return Err(format!("nothing is open, and there is left: {loads:?}, {bounds:?}"));
-        }
-        if let Some(vmm) = self.vmms.values().find(|vmm| vmm.stage == vmm::Stage::There) {
-            self.note("left", [vmm.number.into(), 0, 0]);
-        }
-        self.stop()
-    }
-
-    fn stop(&mut self) -> Result<(), String> {
-        self.daemon.stop();
-        for _ in 0..STEPS_AFTER_MAX {
-            if self.daemon.turn(&mut |count| (0..count).collect()) {
-                return Ok(());
-            }
-            self.pass();
-        }
-        Err("it does not stop".into())
-    }
 }
 
 fn options(load: Box<dyn Fn(&config::Plan) -> Result<config::Plan, ApiError>>) -> Options {
@@ -575,15 +518,6 @@ fn chosen(count: usize, random: &mut Random) -> Vec<usize> {
     let most = if random.one_in(4) { random.below(count as u64 + 1) } else { count as u64 };
     all.truncate(most as usize);
     all
-}
-
-/// Disks in short.
-fn told(disks: &[DiskSpec]) -> String {
-    let told = |disk: &DiskSpec| {
-        let DiskSpec { id, size, share, limit_iops, serial, .. } = disk;
-        format!("{id} {} {share} {limit_iops:?} {serial:?}", size.map_or(0, |size| size.0))
-    };
-    disks.iter().map(told).collect::<Vec<_>>().join("; ")
 }
 
 fn kind_of(call: &Call) -> u64 {

@@ -92,12 +92,8 @@ impl Operator {
             }
             3..5 => Call::RemoveDisk { id: one(random)?, force: !random.one_in(4) },
             5..7 => {
-                let limit_iops = random.of(&[None, Some(0), Some(500), Some(100_000)]);
-                let share = random.one_in(2).then(|| random.between(1, 1000) as u32);
-                let change = DiskChange { share, limit_iops, ..DiskChange::default() };
-                if change == DiskChange::default() {
-                    return None;
-                }
+                let share = Some(random.between(1, 1000) as u32);
+                let change = DiskChange { share, ..DiskChange::default() };
                 Call::ChangeDisk { id: one(random)?, change }
             }
             7..9 => {
@@ -159,9 +155,6 @@ impl Operator {
             Call::ChangeDisk { id, change } => {
                 if let Some(spec) = self.made.get_mut(id) {
                     spec.share = change.share.unwrap_or(spec.share);
-                    spec.limit_iops = change
-                        .limit_iops
-                        .map_or(spec.limit_iops, |limit| Some(limit).filter(|limit| *limit > 0));
                 }
             }
             Call::ResizeDisk { id, resize, .. } => {
