@@ -3,14 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use config::api::{ApiError, ErrorKind};
-use config::spec::{BackendKind, DaemonSpec, DiskSpec, SidecoresSpec};
-use config::{Plan, Size, Spec};
+use config::spec::{BackendKind, DaemonSpec, DiskSpec, NicSpec, SidecoresSpec};
+use config::{Plan, Size, Spec, SwitchSpec};
 use cpus::HostCpus;
 use random::Random;
 
 /// Sectors of each disk at first.
 pub(crate) const SECTORS: u64 = 160;
-/// Disks of the file at most.
+/// The one switch.
+const SWITCH: &str = "s0";
+/// Disks of the file at most, and NICs.
 const DISKS_MAX: usize = 4;
 
 /// The file, and the folder of everything.
@@ -37,6 +39,7 @@ impl File {
                 min: Some(random.between(1, cpus.into()) as u16),
                 ..SidecoresSpec::default()
             },
+            switch: vec![SwitchSpec::new(SWITCH)],
             ..Spec::default()
         };
         let mut file = File { spec, folder: folder.to_path_buf(), made: 0 };
@@ -61,7 +64,13 @@ impl File {
     /// An operator edits it: whose guest may be disturbed when it is read again.
     pub(crate) fn edit(&mut self, random: &mut Random) -> Option<String> {
         let at = random.below(self.spec.disk.len().max(1) as u64) as usize;
-        match random.below(8) {
+        match random.below(12) {
+            8 if self.spec.nic.len() < DISKS_MAX => {
+                self.made += 1;
+                self.spec.nic.push(nic(&format!("n{}", self.made), random));
+                None
+            }
+            9..12 => self.edit_nic(random),
             0 if self.spec.disk.len() < DISKS_MAX => {
                 self.add(random);
                 None
@@ -89,11 +98,36 @@ impl File {
         }
     }
 
+    fn edit_nic(&mut self, random: &mut Random) -> Option<String> {
+        let at = random.below(self.spec.nic.len().max(1) as u64) as usize;
+        let nic = self.spec.nic.get_mut(at)?;
+        match random.below(3) {
+            0 => return Some(self.spec.nic.remove(at).id),
+            1 => nic.mtu = random.between(1400, 1500) as u16,
+            _ => {
+                nic.share = random.between(1, 1000) as u32;
+                return None;
+            }
+        }
+        Some(nic.id.clone())
+    }
+
     fn add(&mut self, random: &mut Random) {
         self.made += 1;
         let id = format!("f{}", self.made);
         self.spec.disk.push(disk(&id, &self.folder, random));
     }
+}
+
+/// A port of the one switch.
+pub(crate) fn nic(id: &str, random: &mut Random) -> NicSpec {
+    let share = random.between(1, 1000) as u32;
+    NicSpec { switch: Some(SWITCH.into()), share, ..NicSpec::new(id) }
+}
+
+/// Whether a NIC has that name.
+pub(crate) fn is_nic(id: &str) -> bool {
+    id.starts_with(['n', 'm'])
 }
 
 /// A disk of any kind that is honest about what was written.
@@ -112,7 +146,7 @@ pub(crate) fn disk(id: &str, folder: &Path, random: &mut Random) -> DiskSpec {
 
 /// What a disk is made of, whenever one of that name is made: whether all that is written is gone with it.
 pub(crate) fn is_in_memory(id: &str) -> bool {
-    number(id) % 3 == 1
+    is_nic(id) || number(id) % 3 == 1
 }
 
 fn queues(id: &str) -> u16 {

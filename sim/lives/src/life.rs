@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use config::api::{Answer, ApiError, Call, DiskView, ErrorKind};
+use config::spec::Carrier;
 use manager::Options;
 use manager::simulated::{Simulated, Stage};
 use random::Random;
@@ -19,7 +20,7 @@ use world::Trace;
 
 use crate::core::Core;
 use crate::file::{self, File};
-use crate::operator::{Answered, Operator};
+use crate::operator::{Answered, Operator, linked};
 use crate::vmm::{self, Step, Vmm};
 
 /// Steps in which things go wrong.
@@ -230,6 +231,9 @@ impl Life {
         if let (Call::Reload { .. }, Err(refused)) = (call, answer) {
             self.refused = Some(refused.clone());
         }
+        if let Some(vmm) = linked(call).and_then(|id| self.vmms.get_mut(id)) {
+            vmm.is_excused = true;
+        }
         if let (Call::ListDisks, Ok(Answer::Disks(list))) = (call, answer) {
             self.shown.clone_from(&list.disks);
         }
@@ -288,7 +292,7 @@ impl Life {
     /// Whether an operator has asked to have it removed, or it is gone.
     fn is_going(&self, id: &str) -> bool {
         let plan = self.daemon.plan();
-        plan.disk(id).is_none() || self.operator.is_asked_to_go(id)
+        plan.disk(id).is_none() && plan.nic(id).is_none() || self.operator.is_asked_to_go(id)
     }
 
     fn after_cut_off(&mut self, id: &str) -> Result<(), String> {
@@ -306,17 +310,18 @@ impl Life {
 
     /// Each disk has a guest.
     fn seat_guests(&mut self) -> Result<(), String> {
-        let disks = &self.daemon.plan().disks;
-        let without: Vec<_> =
-            disks.iter().filter(|disk| !self.vmms.contains_key(&disk.id)).cloned().collect();
-        for disk in without {
-            let number = disk.id.bytes().fold(0, |all, byte| all * 31 % 9973 + u32::from(byte));
-            let path = self.folder.path().join("run").join(format!("{}.sock", disk.id));
-            let shape = (file::SECTORS, disk.spec.queues);
-            let mut vmm = Vmm::new(number, &disk.id, path, shape, &mut self.random, &self.trace)?;
+        let plan = self.daemon.plan();
+        let disks = plan.disks.iter().map(|disk| (disk.id.clone(), disk.spec.queues));
+        let all = disks.chain(plan.nics.iter().map(|nic| (nic.id.clone(), 1)));
+        let without: Vec<_> = all.filter(|(id, _)| !self.vmms.contains_key(id)).collect();
+        for (id, queues) in without {
+            let number = id.bytes().fold(0, |all, byte| all * 31 % 9973 + u32::from(byte));
+            let path = self.folder.path().join("run").join(format!("{id}.sock"));
+            let shape = (file::SECTORS, queues);
+            let mut vmm = Vmm::new(number, &id, path, shape, &mut self.random, &self.trace)?;
             self.note("guest", [number.into(), vmm.tenant.queues().into(), 0]);
             vmm.tenant.set_quiet(self.is_calm.get());
-            self.vmms.insert(disk.id.clone(), vmm);
+            self.vmms.insert(id, vmm);
         }
         Ok(())
     }
@@ -391,8 +396,9 @@ impl Life {
     }
 
     fn wish(&mut self) {
-        let known: Vec<String> =
-            self.daemon.plan().disks.iter().map(|disk| disk.id.clone()).collect();
+        let plan = self.daemon.plan();
+        let disks = plan.disks.iter().map(|disk| disk.id.clone());
+        let known: Vec<String> = disks.chain(plan.nics.iter().map(|nic| nic.id.clone())).collect();
         let (folder, cores) = (self.folder.path().to_path_buf(), self.cores.len());
         let Some(call) = self.operator.wish(&known, &folder, cores, &mut self.random) else {
             return;
@@ -428,6 +434,11 @@ impl Life {
         }
         self.until("operators are answered", |life| life.operator.waiting() == 0)?;
         self.reload_for_good()?;
+        let nics: Vec<String> = self.daemon.plan().nics.iter().map(|nic| nic.id.clone()).collect();
+        for id in nics {
+            let carrier = Carrier::Up;
+            self.operator.ask(&self.daemon, Call::SetCarrier { id, carrier }, self.now().0);
+        }
         self.until("front-ends have said all", |life| life.is_each(Vmm::has_said_all))?;
         // A disk may be smaller than it was for its guest, which waits for somebody to say that it is to go on so.
         let disks: Vec<String> =
@@ -461,8 +472,10 @@ impl Life {
 
     /// Whether it is so of the VMM of each disk.
     fn is_each(&self, is_so: impl Fn(&Vmm) -> bool) -> bool {
-        let disks = &self.daemon.plan().disks;
-        disks.iter().all(|disk| self.vmms.get(&disk.id).is_some_and(&is_so))
+        let plan = self.daemon.plan();
+        let disks = plan.disks.iter().map(|disk| &disk.id);
+        let mut all = disks.chain(plan.nics.iter().map(|nic| &nic.id));
+        all.all(|id| self.vmms.get(id).is_some_and(&is_so))
     }
 
     fn until(&mut self, what: &str, is_so: impl Fn(&Life) -> bool) -> Result<(), String> {

@@ -6,7 +6,9 @@ use std::path::Path;
 use config::Size;
 use config::Target;
 use config::api::{Answer, ApiError, Call};
-use config::spec::{DiskChange, DiskMove, DiskResize, DiskSpec};
+use config::spec::{
+    Carrier, DiskChange, DiskMove, DiskResize, DiskSpec, NicChange, NicMove, NicSpec,
+};
 use manager::simulated::{Asked, Heard, Simulated};
 use random::Random;
 
@@ -40,6 +42,8 @@ pub(crate) struct Operator {
     pending: Vec<Pending>,
     /// Disks made through the API, as they are by all that was answered.
     pub(crate) made: BTreeMap<String, DiskSpec>,
+    /// And NICs.
+    pub(crate) made_nics: BTreeMap<String, NicSpec>,
     count: u32,
 }
 
@@ -51,7 +55,10 @@ impl Operator {
 
     /// Whether one of them is to remove that disk.
     pub(crate) fn is_asked_to_go(&self, id: &str) -> bool {
-        let is_it = |call: &Call| matches!(call, Call::RemoveDisk { id: it, .. } if it == id);
+        let is_it = |call: &Call| {
+            let taken = [removed(call), linked(call)];
+            taken.into_iter().flatten().any(|it| it == id)
+        };
         self.pending.iter().any(|pending| is_it(&pending.call))
     }
 
@@ -79,6 +86,9 @@ impl Operator {
         let one = |random: &mut Random| {
             (!free.is_empty()).then(|| free[random.below(free.len() as u64) as usize].clone())
         };
+        if random.one_in(4) {
+            return self.wish_of_nics(&busy, known, cores, random);
+        }
         Some(match random.below(20) {
             0..3 if self.made.len() < DISKS_MAX => {
                 self.count += 1;
@@ -117,6 +127,45 @@ impl Operator {
         })
     }
 
+    fn wish_of_nics(
+        &self,
+        busy: &BTreeSet<&str>,
+        known: &[String],
+        cores: usize,
+        random: &mut Random,
+    ) -> Option<Call> {
+        let is_free = |id: &&String| file::is_nic(id) && !busy.contains(id.as_str());
+        let free: Vec<&String> = self.made_nics.keys().chain(known).filter(is_free).collect();
+        let at = random.below(free.len().max(1) as u64) as usize;
+        let one = free.get(at).map(|id| (*id).clone());
+        Some(match random.below(12) {
+            0..3 if self.made_nics.len() < DISKS_MAX => {
+                let id = format!("m{}", random.below(6));
+                if busy.contains(id.as_str()) {
+                    return None;
+                }
+                Call::AddNic(file::nic(&id, random))
+            }
+            3..5 => Call::RemoveNic { id: one?, force: !random.one_in(4) },
+            5..7 => {
+                let carrier = random.of(&[Carrier::Up, Carrier::Down]);
+                Call::SetCarrier { id: one?, carrier }
+            }
+            7..10 => {
+                let to = match random.below(cores as u64 + 1) {
+                    core if core < cores as u64 => Target::Sidecore(core as u16),
+                    _ => Target::Auto,
+                };
+                Call::MoveNic { id: one?, wish: NicMove { to } }
+            }
+            10 => {
+                let share = Some(random.between(1, 1000) as u32);
+                Call::ChangeNic { id: one?, change: NicChange { share, ..NicChange::default() } }
+            }
+            _ => Call::ShowSwitch { id: "s0".into() },
+        })
+    }
+
     /// What was answered since.
     ///
     /// # Errors
@@ -152,6 +201,13 @@ impl Operator {
         match call {
             Call::AddDisk(spec) => drop(self.made.insert(spec.id.clone(), spec.clone())),
             Call::RemoveDisk { id, .. } => drop(self.made.remove(id)),
+            Call::AddNic(spec) => drop(self.made_nics.insert(spec.id.clone(), spec.clone())),
+            Call::RemoveNic { id, .. } => drop(self.made_nics.remove(id)),
+            Call::ChangeNic { id, change } => {
+                if let Some(spec) = self.made_nics.get_mut(id) {
+                    spec.share = change.share.unwrap_or(spec.share);
+                }
+            }
             Call::ChangeDisk { id, change } => {
                 if let Some(spec) = self.made.get_mut(id) {
                     spec.share = change.share.unwrap_or(spec.share);
@@ -167,11 +223,32 @@ impl Operator {
     }
 }
 
-/// The disk that a call changes.
+/// The device that a call removes.
+fn removed(call: &Call) -> Option<&str> {
+    match call {
+        Call::RemoveDisk { id, .. } | Call::RemoveNic { id, .. } => Some(id),
+        _ => None,
+    }
+}
+
+/// The NIC whose cable a call takes out or puts in.
+pub(crate) fn linked(call: &Call) -> Option<&str> {
+    match call {
+        Call::SetCarrier { id, .. } => Some(id),
+        _ => None,
+    }
+}
+
+/// The device that a call changes.
 fn changed_disk(call: &Call) -> Option<&str> {
     match call {
         Call::AddDisk(spec) => Some(&spec.id),
-        Call::RemoveDisk { id, .. }
+        Call::AddNic(spec) => Some(&spec.id),
+        Call::RemoveNic { id, .. }
+        | Call::ChangeNic { id, .. }
+        | Call::SetCarrier { id, .. }
+        | Call::MoveNic { id, .. }
+        | Call::RemoveDisk { id, .. }
         | Call::ChangeDisk { id, .. }
         | Call::ResizeDisk { id, .. }
         | Call::MoveDisk { id, .. }

@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
+use crate::file;
 use random::Random;
 use rustix::io::Errno;
 use rustix::net::{
@@ -72,7 +73,10 @@ impl Vmm {
         random: &mut Random,
         trace: &Trace,
     ) -> Result<Vmm, String> {
-        let tenant = Tenant::new(number, (sectors, queues), random, trace)?;
+        let tenant = match file::is_nic(id) {
+            true => Tenant::with_nic(number, random, trace)?,
+            false => Tenant::new(number, (sectors, queues), random, trace)?,
+        };
         let stage = Stage::Away { until_ns: 0 };
         let (id, got) = (id.to_string(), Vec::new());
         let (socket, got_fd, is_excused) = (None, None, false);

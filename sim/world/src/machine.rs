@@ -212,7 +212,7 @@ pub(crate) fn disk_spec(number: u32, random: &mut Random) -> GuestSpec {
     GuestSpec { number: number.into(), vlan: None, queues, ring, features, write_through }
 }
 
-fn nic_spec(number: u32, random: &mut Random) -> GuestSpec {
+pub(crate) fn nic_spec(number: u32, random: &mut Random) -> GuestSpec {
     let disk = disk_spec(number, random);
     let mut features = bit::VERSION_1 | bit::NET_MAC;
     features |= disk.features & (bit::RING_PACKED | bit::EVENT_IDX | bit::INDIRECT_DESC);

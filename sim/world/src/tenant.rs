@@ -1,4 +1,4 @@
-//! An honest guest with a disk and its VMM, for a simulation of another daemon than the one here.
+//! An honest guest with a disk, or with a NIC that it leaves alone, and its VMM, for a simulation of another daemon than the one here.
 
 use std::os::fd::OwnedFd;
 
@@ -8,8 +8,8 @@ use random::Random;
 
 use crate::front_end::FrontEnd;
 pub use crate::front_end::Sent;
-use crate::guest::Guest;
-use crate::machine::disk_spec;
+use crate::guest::{Guest, GuestSpec};
+use crate::machine::{disk_spec, nic_spec};
 use crate::trace::Trace;
 
 /// A guest, its VMM, and what its disk may hold.
@@ -36,6 +36,23 @@ impl Tenant {
         if spec.queues == 1 {
             spec.features &= !bit::BLK_MQ;
         }
+        Tenant::of(spec, sectors, random, trace)
+    }
+
+    /// One with a NIC of one pair of queues, on which nothing comes or goes.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn with_nic(number: u32, random: &mut Random, trace: &Trace) -> Result<Tenant, String> {
+        Tenant::of(nic_spec(number, random), 1, random, trace)
+    }
+
+    fn of(
+        spec: GuestSpec,
+        sectors: u64,
+        random: &mut Random,
+        trace: &Trace,
+    ) -> Result<Tenant, String> {
         let guest = Guest::new(spec, sectors, Random::new(random.next(), 1), trace)?;
         let front_end = FrontEnd::new(&guest);
         Ok(Tenant { guest, front_end, ledger: Ledger::new(sectors, Order::default()) })
@@ -47,7 +64,10 @@ impl Tenant {
     /// # Errors
     /// What the device did wrong.
     pub fn act(&mut self, now_ns: u64) -> Result<bool, String> {
-        self.guest.act(now_ns, &mut self.ledger)
+        match self.guest.spec.vlan {
+            None => self.guest.act(now_ns, &mut self.ledger),
+            Some(_) => Ok(false),
+        }
     }
 
     /// Whether it asks for nothing new.

@@ -1,7 +1,7 @@
 //! The last judgement of a life: what is planned and kept is what was asked for, and when nothing is, nothing is left.
 
 use config::api::{Call, DiskView};
-use config::spec::DiskSpec;
+use config::spec::{DiskSpec, NicSpec};
 use config::{Origin, Plan, saved};
 
 use super::{Life, STEPS_AFTER_MAX};
@@ -27,12 +27,29 @@ impl Life {
             let (api, made) = (told(&api), told(&made));
             return Err(format!("operators were told of {made}, and there is {api}"));
         }
+        let of = |plan: &Plan, is_api: bool| -> Vec<_> {
+            let of = |nic: &&config::NicPlan| (nic.origin == Origin::Api) == is_api;
+            let spec = |nic: &config::NicPlan| (nic.id.clone(), nic.spec.share, nic.spec.mtu);
+            plan.nics.iter().filter(of).map(spec).collect()
+        };
+        let told = |nic: &NicSpec| (nic.id.clone(), nic.share, nic.mtu);
+        let made_nics: Vec<_> = self.operator.made_nics.values().map(told).collect();
+        let mut api = of(plan, true);
+        api.sort();
+        if of(plan, false) != of(&wanted, false) || api != made_nics {
+            let (has, should) = (of(plan, false), of(&wanted, false));
+            return Err(format!(
+                "there are NICs {has:?} and {api:?}, and should be {should:?} and {made_nics:?}"
+            ));
+        }
+        let count = made.len() + made_nics.len();
         let kept = std::fs::read_to_string(self.folder.path().join("state/disks.json"));
-        let kept = kept.map(|text| saved::read(&text).map(|kept| kept.disks.len()));
+        let kept =
+            kept.map(|text| saved::read(&text).map(|kept| kept.disks.len() + kept.nics.len()));
         match kept {
-            Ok(Ok(kept)) if kept == made.len() => Ok(()),
-            Err(_) if made.is_empty() => Ok(()),
-            kept => Err(format!("{kept:?} disks are kept, and there are {}", made.len())),
+            Ok(Ok(kept)) if kept == count => Ok(()),
+            Err(_) if count == 0 => Ok(()),
+            kept => Err(format!("{kept:?} devices are kept, and there are {count}")),
         }
     }
 
@@ -58,6 +75,14 @@ impl Life {
         for id in ids {
             self.operator.ask(&self.daemon, Call::RemoveDisk { id, force: true }, self.now().0);
         }
+        let ids: Vec<String> = self.operator.made_nics.keys().cloned().collect();
+        for id in ids {
+            self.operator.ask(&self.daemon, Call::RemoveNic { id, force: true }, self.now().0);
+        }
+        self.until("operators are answered", |life| life.operator.waiting() == 0)?;
+        let nics = std::mem::take(&mut self.file.borrow_mut().spec.nic);
+        self.dirty.extend(nics.into_iter().map(|nic| nic.id));
+        self.file.borrow_mut().spec.switch.clear();
         let of_file = std::mem::take(&mut self.file.borrow_mut().spec.disk);
         self.dirty.extend(of_file.into_iter().map(|disk| disk.id));
         self.reload_for_good()?;
