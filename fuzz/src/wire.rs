@@ -79,7 +79,7 @@ fn saved(bytes: &[u8]) {
         memory_max: MEMORY,
         client_memory_max: MEMORY,
         instance: 1,
-        seat: 0,
+        shard: 0,
     };
     let mut host: Host<Vec<u8>> = Host::new(spec);
     let news = News { revision: 1, size: SIZE, features: 0, is_removed: false };
@@ -124,7 +124,7 @@ fn host() -> Host<Vec<u8>> {
         memory_max: MEMORY,
         client_memory_max: MEMORY,
         instance: 1,
-        seat: 0,
+        shard: 0,
     });
     let news = News { revision: 1, size: SIZE, features: 0, is_removed: false };
     for device in 0..2 {

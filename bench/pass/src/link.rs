@@ -34,7 +34,7 @@ const SPEC: HostSpec = HostSpec {
     memory_max: 64 << 20,
     client_memory_max: 64 << 20,
     instance: 0x5eed,
-    seat: 0,
+    shard: 0,
 };
 const NEWS: News = News { revision: 1, size: DISK_BYTES, features: 0, is_removed: false };
 

@@ -15,9 +15,9 @@
 //! `far` is what the IOhosts' CPU alone says, as if clients had other machines, as in the paper: for a request that of
 //! own's busiest sidecore, in parts of that of the busiest one that is shared.
 //!
-//! A guest is a client of its own, as in the paper, so that a busy host has several seats; clients of one daemon would
-//! have one. Seats are given by the number of clients, so guests come in pairs, two of one host and two of the other:
-//! one at a time, all of the busy host could be at one seat. What is sealed are the link's frames. Called by `remote`.
+//! A guest is a client of its own, as in the paper, so that a busy host has several shards; clients of one daemon would
+//! have one. Shards are given by the number of clients, so guests come in pairs, two of one host and two of the other:
+//! one at a time, all of the busy host could be at one shard. What is sealed are the link's frames. Called by `remote`.
 
 mod guests;
 
@@ -46,7 +46,7 @@ const SIZES: [(u32, &str); 2] = [(1, "4k"), (16, "64k")];
 const SLOT_BYTES: u32 = 16 * BLOCK_BYTES as u32;
 const HOSTS: [&str; 2] = ["busy", "idle"];
 const BUSY: usize = 0;
-/// A sidecore sleeps when it has nothing, and none is parked: a seat on a parked one is given last.
+/// A sidecore sleeps when it has nothing, and none is parked: a shard on a parked one is given last.
 const SIDECORES: &str = "policy = \"notify\"\n";
 
 /// An IOhost.

@@ -20,7 +20,7 @@
 //! | [`reload`] | the file read again: what is waited for, and when that is answered |
 //! | [`retry`] | whether a device that could not be opened is tried again, and when |
 //! | [`uplink`] | who has the descriptors of a port that leads to the host, and what becomes of it |
-//! | [`shard`] | whether a sidecore has a seat of a link, and whether a client has a disk by it |
+//! | [`shard`] | whether a sidecore has a shard of a link, and whether a client has a disk by it |
 #![forbid(unsafe_code)]
 
 pub mod call;

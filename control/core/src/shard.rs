@@ -1,4 +1,4 @@
-//! A shard of a link: one of its seats, which a sidecore has, or which is on its way from one process to another.
+//! A shard of a link, which a sidecore has, or which is on its way from one process to another.
 //!
 //! While no sidecore has it, what is to be said to it is kept. Not here: which sidecore that is, and what a link is made
 //! of: `L` is one, `C` what it is told.
@@ -14,7 +14,7 @@ mod loan;
 
 pub use loan::Loan;
 
-/// A seat of a link.
+/// A shard of a link.
 #[derive(Debug)]
 pub struct Shard<L, C>(State<L, C>);
 

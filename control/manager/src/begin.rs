@@ -13,7 +13,7 @@ use tracing::{debug, error, info, warn};
 
 use crate::api::{self, Entrance, Server};
 use crate::bounds::Bounds;
-use crate::calls::waiting::Waiting;
+use crate::calls::waiting::WaitingCalls;
 use crate::clock::now;
 use crate::devices::Devices;
 use crate::disk::bonds::Bonds;
@@ -108,7 +108,7 @@ pub(crate) fn begin(
         groups: Groups::default(),
         shut: ShutDevices::default(),
         openers,
-        waiting: Waiting::default(),
+        waiting: WaitingCalls::default(),
         moves: Moves::default(),
         bounds,
         idle_peers: idle::Looks::from(now),

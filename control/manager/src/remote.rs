@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use backend::link::{LinkKey, LinkSeats};
+use backend::link::{LinkKey, LinkShards};
 use config::api::{Answer, LinkList};
 use config::plan::LinkPlan;
 use control::mode::Mode;
@@ -55,12 +55,12 @@ use around::Around;
 use client::Client;
 use error::{HandingError, InheritError, LinkError};
 use greeter::{Greeter, Word};
-use handing::{Inherited, InheritedSeat};
+use handing::{Inherited, InheritedShard};
 use host::Host;
 pub use keys::read as read_key;
 use ledger::Ledger;
 use link::{End, OneLink};
-use words::{KnownWords, SeatWords};
+use words::{KnownWords, ShardWords};
 
 /// All links, and the thread that shakes hands for them.
 pub(crate) struct Remote {
@@ -68,7 +68,7 @@ pub(crate) struct Remote {
     links: Vec<OneLink>,
     greeter: Option<Greeter>,
     ledger: Ledger,
-    /// What sidecores have said of seats, and is heard when an upgrade is over.
+    /// What sidecores have said of shards, and is heard when an upgrade is over.
     later: Vec<(usize, LinkKey, FromHost)>,
     /// What each link of a predecessor begins with.
     inherited: BTreeMap<LinkKey, Inherited>,
@@ -190,7 +190,7 @@ impl Remote {
         let mut parties = BTreeMap::new();
         for (at, plan) in plans.iter().enumerate() {
             let key = LinkKey(at as u16);
-            let cores = around.cores.places_fixed(OneLink::seats_of(plan));
+            let cores = around.cores.places_fixed(OneLink::shards_of(plan));
             cores.iter().for_each(|core| around.cores.take_load(*core, 1));
             let made = OneLink::new(key, plan, cores, around.turn.now());
             let wrong = |source| LinkError::Key { id: plan.id.clone(), source };
@@ -228,11 +228,11 @@ impl Remote {
         }
     }
 
-    fn link_is_open(&mut self, key: LinkKey, opened: LinkSeats, around: &mut Around<'_>) {
+    fn link_is_open(&mut self, key: LinkKey, opened: LinkShards, around: &mut Around<'_>) {
         let link = found!(around.turn.defects, self.link(key), "link of that number");
         link.open(opened, around.turn, around.cores);
-        let seats: Vec<usize> = link.line.cores().collect();
-        info!(link = link.line.id(), sidecores = ?seats, sockets = ?link.line.sockets(), "open");
+        let shards: Vec<usize> = link.line.cores().collect();
+        info!(link = link.line.id(), sidecores = ?shards, sockets = ?link.line.sockets(), "open");
         match self.side(key, around) {
             Some(Side::Client(mut client)) => client.ask_again(),
             Some(Side::Host(mut host)) => {
@@ -259,7 +259,7 @@ impl Remote {
         (key, said): (LinkKey, FromClient),
         around: &mut Around<'_>,
     ) {
-        if self.seat_of(core, key).is_none() {
+        if self.shard_of(core, key).is_none() {
             return late("seat of a link");
         }
         if let Some(mut client) = self.client(key, around) {
@@ -267,7 +267,7 @@ impl Remote {
         }
     }
 
-    /// What an IOhost's link says, at the seat of that sidecore.
+    /// What an IOhost's link says, at the shard of that sidecore.
     pub(crate) fn hear_host(
         &mut self,
         (core, key, said): (usize, LinkKey, FromHost),
@@ -281,14 +281,14 @@ impl Remote {
             return self.later.push((core, key, said));
         }
         // None: one that was refused, and was opened again with fewer.
-        let Some(seat) = self.seat_of(core, key) else { return late("seat of a link") };
+        let Some(shard) = self.shard_of(core, key) else { return late("seat of a link") };
         if let Some(mut host) = self.host(key, around) {
-            host.hear(seat, said);
+            host.hear(shard, said);
         }
     }
 
-    fn seat_of(&self, core: usize, key: LinkKey) -> Option<usize> {
-        self.links.get(usize::from(key.0))?.line.seat_of(core)
+    fn shard_of(&self, core: usize, key: LinkKey) -> Option<usize> {
+        self.links.get(usize::from(key.0))?.line.shard_of(core)
     }
 
     /// What a client wants would begin what another process is told has ended, or what that one would wait for the end of.
@@ -323,7 +323,7 @@ impl Remote {
                 }
                 Word::Read(key, greeting, greeted) => {
                     if let Some(mut host) = self.host(key, around) {
-                        host.seat_client(greeting, greeted);
+                        host.assign_client(greeting, greeted);
                     }
                 }
                 Word::Refused(key, from, why) => {
@@ -388,10 +388,10 @@ impl Remote {
 
     /// Asks sidecores for all links that they have.
     pub(crate) fn ask_for_links(&mut self, cores: &mut Cores) {
-        self.links.iter_mut().for_each(|link| link.line.ask_for_seats(cores));
+        self.links.iter_mut().for_each(|link| link.line.ask_for_shards(cores));
     }
 
-    /// A sidecore gave a seat of a link back.
+    /// A sidecore gave a shard of a link back.
     pub(crate) fn link_is_home(
         &mut self,
         (core, key, link): (usize, LinkKey, Link),
@@ -415,7 +415,7 @@ impl Remote {
         }
     }
 
-    /// Whether all seats that were asked for are here.
+    /// Whether all shards that were asked for are here.
     pub(crate) fn are_home(&self) -> bool {
         self.links.iter().all(|link| link.line.are_home())
     }
@@ -435,8 +435,8 @@ impl Remote {
         std::mem::take(&mut self.later)
     }
 
-    /// Takes what ended out of the rings of seats that are here.
-    pub(crate) fn rest_seats(&mut self) {
+    /// Takes what ended out of the rings of shards that are here.
+    pub(crate) fn rest_shards(&mut self) {
         for link in self.links.iter_mut().flat_map(|link| link.line.home_mut()) {
             if let Link::Host(link) = link {
                 link.come_to_rest();
@@ -444,7 +444,7 @@ impl Remote {
         }
     }
 
-    /// The clients of seats that are here begin other sessions, with whoever has the address then.
+    /// The clients of shards that are here begin other sessions, with whoever has the address then.
     pub(crate) fn say_farewell(&mut self) {
         for link in self.links.iter_mut().flat_map(|link| link.line.home_mut()) {
             if let Link::Host(link) = link {
@@ -453,26 +453,26 @@ impl Remote {
         }
     }
 
-    /// The seats that are here, with what their links are called.
+    /// The shards that are here, with what their links are called.
     pub(crate) fn home(&self) -> impl Iterator<Item = (LinkKey, &str, usize, &Link)> {
         let lines = self.links.iter().map(|link| &link.line);
-        lines.flat_map(|line| line.home().map(|(seat, link)| (line.key(), line.id(), seat, link)))
+        lines.flat_map(|line| line.home().map(|(shard, link)| (line.key(), line.id(), shard, link)))
     }
 
-    /// What is known of a seat, and the bytes behind that.
+    /// What is known of a shard, and the bytes behind that.
     ///
     /// # Errors
     /// It cannot go over now.
-    pub(crate) fn save_seat(
+    pub(crate) fn save_shard(
         &self,
-        (key, seat, made): (LinkKey, usize, &Link),
+        (key, shard, made): (LinkKey, usize, &Link),
         devices: &Devices,
-    ) -> Result<(SeatWords, Vec<u8>), HandingError> {
+    ) -> Result<(ShardWords, Vec<u8>), HandingError> {
         let link = self.links.get(usize::from(key.0)).ok_or(HandingError::NoLink)?;
-        link.save_seat(seat, made, devices)
+        link.save_shard(shard, made, devices)
     }
 
-    /// Makes of a link's seats what it begins with. A link that this process has not is left out.
+    /// Makes of a link's shards what it begins with. A link that this process has not is left out.
     ///
     /// # Errors
     /// What makes no sense.
@@ -480,7 +480,7 @@ impl Remote {
         &mut self,
         id: &str,
         sockets: Vec<OwnedFd>,
-        parts: Vec<InheritedSeat>,
+        parts: Vec<InheritedShard>,
     ) -> Result<(), InheritError> {
         let Some(key) = self.key_of(id) else { return Ok(()) };
         let Some(link) = self.link(key) else { return Ok(()) };

@@ -13,7 +13,7 @@ use control::timers::Timers;
 use sidecore::{MoveId, QueueKey, Stay};
 
 use crate::bounds::Bounds;
-use crate::calls::waiting::Waiting;
+use crate::calls::waiting::WaitingCalls;
 use crate::defects::{found, late};
 use crate::devices::Devices;
 use crate::devices::device::Device;
@@ -70,7 +70,7 @@ pub(crate) struct Rooms {
     /// Images of these that are being opened.
     pub(crate) openers: Openers,
     /// Operators' calls that wait for images and queues.
-    pub(crate) waiting: Waiting,
+    pub(crate) waiting: WaitingCalls,
     pub(crate) moves: Moves,
     /// What devices are promised of what this process may have.
     pub(crate) bounds: Bounds,

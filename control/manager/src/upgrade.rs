@@ -62,9 +62,9 @@ pub fn take_packets<'a>(packets: impl Iterator<Item = (&'a [u8], usize)>) -> usi
     );
     assert!(
         estate
-            .seats
+            .shards
             .iter()
-            .all(|seat| seat.words.saturating_add(seat.bytes) <= wire::SEAT_BYTES_MAX)
+            .all(|shard| shard.words.saturating_add(shard.bytes) <= wire::SHARD_BYTES_MAX)
     );
     assert!(estate.rings.len() <= (256 + wire::RINGS_MAX) * estate.devices.len());
     taken

@@ -15,7 +15,7 @@ mod nic;
 mod nics;
 pub(crate) mod pipe;
 mod remote;
-mod seats;
+mod shards;
 #[cfg(feature = "simulated")]
 mod simulated;
 mod socket;
@@ -27,7 +27,7 @@ pub use client::{ClientLink, LinkEvent};
 pub use counters::{LinkCounters, LinkSnapshot};
 pub use errors::{LinkOpenError, LinkWhy};
 pub use nic::{FRAMES_PER_PASS as NIC_FRAMES_PER_PASS, LinkNic, NicCounters, NicSnapshot, Way};
-pub use seats::LinkSeats;
+pub use shards::LinkShards;
 #[cfg(feature = "simulated")]
 pub use simulated::LinkWire;
 pub use socket::{ETHER_TYPE, FRAME_BYTES_MAX, LinkLosses, LinkSocket, LinkSource};

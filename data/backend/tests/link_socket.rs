@@ -6,7 +6,7 @@ mod network;
 use std::net::{SocketAddr, UdpSocket};
 
 use backend::link::{
-    Address, ETHER_TYPE, FRAME_BYTES_MAX, LinkLosses, LinkSeats, LinkSocket, LinkSource,
+    Address, ETHER_TYPE, FRAME_BYTES_MAX, LinkLosses, LinkShards, LinkSocket, LinkSource,
 };
 use backend::net::{Rest, Sent};
 use frame::Header;
@@ -346,9 +346,10 @@ fn frames_that_af_xdp_does_not_get_come_all_the_same() {
         assert_eq!(other.describe(), "xdp, native, copy");
         // An AF_XDP socket sends on the queue that it is bound to: that is the other end's queue, too.
         let source = LinkSource::Xdp { name: "v0".to_owned() };
-        let mut two = LinkSeats::open(&source, 2).unwrap_or_else(|error| panic!("{error}")).sockets;
-        for (seat, one) in two.iter_mut().enumerate() {
-            assert_eq!(one.describe(), "xdp, native, copy", "{seat}");
+        let mut two =
+            LinkShards::open(&source, 2).unwrap_or_else(|error| panic!("{error}")).sockets;
+        for (shard, one) in two.iter_mut().enumerate() {
+            assert_eq!(one.describe(), "xdp, native, copy", "{shard}");
             check(one, &mut other, second, first, &lengths(1498, 300));
         }
         assert_eq!(other.losses(), LinkLosses::default());

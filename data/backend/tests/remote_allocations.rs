@@ -72,7 +72,7 @@ impl Far {
             memory_max: 64 << 20,
             client_memory_max: 64 << 20,
             instance: 7,
-            seat: 0,
+            shard: 0,
         });
         let news = News { revision: 1, size: SIZE, features: 0, is_removed: false };
         host.export(ExportSpec { device: 1, clients: Vec::new(), news, generation: 0 });

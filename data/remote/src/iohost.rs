@@ -42,7 +42,7 @@ pub use handing::check_saved;
 pub use kinds::{ExportSpec, HostCounts, HostEvent, HostSpec, SlotMemory, Work};
 use opens::Opens;
 use sessions::{Peer, Place, Tenant};
-pub use sessions::{SEATS_MAX, seat_of};
+pub use sessions::{SHARDS_MAX, shard_of};
 
 /// Messages that stay free for what a session must be told.
 const MESSAGES_SPARE: usize = 16;

@@ -31,7 +31,7 @@ mod kept;
 mod life;
 mod line;
 mod lost;
-mod seats;
+mod shards;
 mod stands;
 
 const MS: u64 = 1_000_000;
@@ -122,7 +122,7 @@ const HOST: HostSpec = HostSpec {
     memory_max: 1 << 20,
     client_memory_max: 1 << 20,
     instance: 1,
-    seat: 0,
+    shard: 0,
 };
 
 fn export(device: u64, generation: u64) -> ExportSpec {

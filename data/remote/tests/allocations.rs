@@ -50,7 +50,7 @@ fn ends(is_secret: bool) -> Ends {
         memory_max: 8 << 20,
         client_memory_max: 8 << 20,
         instance: 1,
-        seat: 0,
+        shard: 0,
     };
     let mut host = Host::new(spec);
     let news = News { revision: 1, size: 1 << 20, features: 0, is_removed: false };

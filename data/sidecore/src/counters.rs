@@ -224,7 +224,7 @@ counters! {
         frames_unknown,
         /// Of those that came: nothing that is said to an IOhost.
         frames_dropped,
-        /// Of those that came: of a session of another seat of the link, or a hello where none is heard.
+        /// Of those that came: of a session of another shard of the link, or a hello where none is heard.
         frames_misplaced,
         /// That were lost on the way in, here: too long, or no room in the socket.
         lost_in,

@@ -119,7 +119,7 @@ pub enum Event {
     LinkRefused(LinkKey, Link),
     /// What a client's link has to say.
     FromClient(LinkKey, Box<FromClient>),
-    /// What a seat of an IOhost's link has to say.
+    /// What a shard of an IOhost's link has to say.
     FromHost(LinkKey, Box<FromHost>),
     /// What was on the roads to this sidecore when [`Command::Fence`] came is delivered, and what was said
     /// before it is done.

@@ -149,7 +149,7 @@ pub enum ToHost {
         /// Which one.
         export: u16,
     },
-    /// Another seat of the link has the device: who wants it here waits until [`ToHost::ComesFree`].
+    /// Another shard of the link has the device: who wants it here waits until [`ToHost::ComesFree`].
     Elsewhere {
         /// Which one.
         export: u16,
@@ -158,12 +158,12 @@ pub enum ToHost {
         /// Instead of [`ToHost::Opened`].
         is_answer: bool,
     },
-    /// No seat has the device any more.
+    /// No shard has the device any more.
     ComesFree {
         /// Which one.
         export: u16,
     },
-    /// A hello that came to the link's first seat is to be answered by this one. Answered by [`FromHost::Reserved`];
+    /// A hello that came to the link's first shard is to be answered by this one. Answered by [`FromHost::Reserved`];
     /// where there is no number, it is dropped.
     Reserve {
         /// The hello.
@@ -171,7 +171,7 @@ pub enum ToHost {
         /// Who sent it; zeroes where security is `none`.
         client: PublicKey,
     },
-    /// The link's end of a port is to go to another seat. Answered by [`FromHost::PulledOut`], if it is here.
+    /// The link's end of a port is to go to another shard. Answered by [`FromHost::PulledOut`], if it is here.
     PullOut {
         /// Which one.
         export: u16,
@@ -234,12 +234,12 @@ pub enum FromClient {
     Unattached(u16),
 }
 
-/// What a seat of an IOhost's link tells control.
+/// What a shard of an IOhost's link tells control.
 #[derive(Debug)]
 pub enum FromHost {
     /// A client's hello, to be answered or not.
     Hello(Greeting),
-    /// A hello that another seat has heard, with a number of this one's.
+    /// A hello that another shard has heard, with a number of this one's.
     Reserved {
         /// The number that it had before.
         before: u32,

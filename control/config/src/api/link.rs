@@ -27,11 +27,11 @@ pub struct LinkView {
     pub addresses: Vec<String>,
     /// Number of the sidecore that has it, or of the first of several; its disks' queues are there, too.
     pub sidecore: u16,
-    /// `iohost`: the sidecores that serve it, by seat. The first hears hellos.
+    /// `iohost`: the sidecores that serve it, by shard. The first hears hellos.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sidecores: Vec<u16>,
     /// How frames come and go, in words, once it is open: `udp`, `packet`, or such as `xdp, native, copy`; of several
-    /// seats that of each.
+    /// shards that of each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sockets: Vec<String>,
     /// What is wrong with it now; absent when nothing is.

@@ -1,6 +1,6 @@
 //! A disk that clients of a link may have: whether one has it, and how far it is with letting it go.
 //!
-//! Not here: which client, and at which seat. `H` is what a client has of it, `S` a sync that is under way.
+//! Not here: which client, and at which shard. `H` is what a client has of it, `S` a sync that is under way.
 //!
 //! | | give | take back | leave | part | sync | end |
 //! |---|---|---|---|---|---|---|

@@ -2,29 +2,29 @@
 
 use super::*;
 
-type Seat = Shard<&'static str, u8>;
+type Tested = Shard<&'static str, u8>;
 
-fn served() -> Seat {
-    let mut seat = Seat::default();
-    assert!(seat.open());
-    seat
+fn served() -> Tested {
+    let mut shard = Tested::default();
+    assert!(shard.open());
+    shard
 }
 
-fn asked() -> Seat {
-    let mut seat = served();
-    assert!(seat.ask());
-    seat
+fn asked() -> Tested {
+    let mut shard = served();
+    assert!(shard.ask());
+    shard
 }
 
-fn home() -> Seat {
-    let mut seat = asked();
-    assert_eq!(seat.come_home("rack"), Ok(()));
-    seat
+fn home() -> Tested {
+    let mut shard = asked();
+    assert_eq!(shard.come_home("rack"), Ok(()));
+    shard
 }
 
 /// Served, away, awaited, and what is here.
-fn shown(seat: &Seat) -> (bool, bool, bool, Option<&'static str>) {
-    (seat.is_served(), seat.is_away(), seat.is_awaited(), seat.home().copied())
+fn shown(shard: &Tested) -> (bool, bool, bool, Option<&'static str>) {
+    (shard.is_served(), shard.is_away(), shard.is_awaited(), shard.home().copied())
 }
 
 const SHUT: (bool, bool, bool, Option<&str>) = (false, false, false, None);
@@ -34,71 +34,71 @@ const HOME: (bool, bool, bool, Option<&str>) = (false, true, false, Some("rack")
 
 #[test]
 fn each_state_is_told_apart() {
-    let all = [Seat::default(), served(), asked(), home()];
+    let all = [Tested::default(), served(), asked(), home()];
     assert_eq!(all.each_ref().map(shown), [SHUT, SERVED, ASKED, HOME]);
 }
 
 #[test]
 fn a_sidecore_is_given_it_once_and_asked_for_it_once() {
-    for (mut seat, opens, asks) in [
-        (Seat::default(), true, false),
+    for (mut shard, opens, asks) in [
+        (Tested::default(), true, false),
         (served(), false, true),
         (asked(), false, false),
         (home(), false, false),
     ] {
-        let before = shown(&seat);
-        assert_eq!(seat.ask(), asks);
-        assert_eq!(shown(&seat), if asks { ASKED } else { before });
+        let before = shown(&shard);
+        assert_eq!(shard.ask(), asks);
+        assert_eq!(shown(&shard), if asks { ASKED } else { before });
         if !asks {
-            assert_eq!(seat.open(), opens);
-            assert_eq!(shown(&seat), if opens { SERVED } else { before });
+            assert_eq!(shard.open(), opens);
+            assert_eq!(shown(&shard), if opens { SERVED } else { before });
         }
     }
 }
 
 #[test]
 fn what_was_not_asked_for_does_not_come_home() {
-    for (mut seat, state) in [(Seat::default(), SHUT), (served(), SERVED), (home(), HOME)] {
-        assert_eq!(seat.come_home("another"), Err("another"));
-        assert_eq!(shown(&seat), state);
+    for (mut shard, state) in [(Tested::default(), SHUT), (served(), SERVED), (home(), HOME)] {
+        assert_eq!(shard.come_home("another"), Err("another"));
+        assert_eq!(shown(&shard), state);
     }
 }
 
 #[test]
 fn what_it_is_told_while_it_is_away_is_said_in_order_when_it_goes_out() {
     assert_eq!(served().tell(1), Some(1));
-    let mut seat = asked();
-    assert_eq!(seat.tell(1), None);
-    assert_eq!(seat.come_home("rack"), Ok(()));
-    assert_eq!(seat.tell(2), None);
-    *seat.home_mut().expect("it is here") = "rested";
-    assert_eq!(seat.send_out(), Some(("rested", vec![1, 2])));
-    assert_eq!(shown(&seat), SERVED);
-    assert_eq!(seat.tell(3), Some(3));
+    let mut shard = asked();
+    assert_eq!(shard.tell(1), None);
+    assert_eq!(shard.come_home("rack"), Ok(()));
+    assert_eq!(shard.tell(2), None);
+    *shard.home_mut().expect("it is here") = "rested";
+    assert_eq!(shard.send_out(), Some(("rested", vec![1, 2])));
+    assert_eq!(shown(&shard), SERVED);
+    assert_eq!(shard.tell(3), Some(3));
     // Nobody hears what a link that is shut is told, then or later.
-    let mut seat = Seat::default();
-    assert_eq!(seat.tell(4), None);
-    assert!(seat.open() && seat.ask());
-    assert_eq!(seat.come_home("rack"), Ok(()));
-    assert_eq!(seat.send_out(), Some(("rack", Vec::new())));
+    let mut shard = Tested::default();
+    assert_eq!(shard.tell(4), None);
+    assert!(shard.open() && shard.ask());
+    assert_eq!(shard.come_home("rack"), Ok(()));
+    assert_eq!(shard.send_out(), Some(("rack", Vec::new())));
 }
 
 #[test]
 fn only_what_is_here_goes_out() {
-    for (mut seat, state) in [(Seat::default(), SHUT), (served(), SERVED), (asked(), ASKED)] {
-        assert_eq!(seat.send_out(), None);
-        assert_eq!(seat.home_mut(), None);
-        assert_eq!(shown(&seat), state);
+    for (mut shard, state) in [(Tested::default(), SHUT), (served(), SERVED), (asked(), ASKED)] {
+        assert_eq!(shard.send_out(), None);
+        assert_eq!(shard.home_mut(), None);
+        assert_eq!(shown(&shard), state);
     }
 }
 
 #[test]
 fn it_is_shut_from_wherever_it_is() {
-    for mut seat in [Seat::default(), served(), asked(), home()] {
-        let _ = seat.tell(1);
-        seat.shut();
-        assert_eq!(shown(&seat), SHUT);
-        assert_eq!(seat.come_home("rack"), Err("rack"), "it is late");
+    for mut shard in [Tested::default(), served(), asked(), home()] {
+        let _ = shard.tell(1);
+        shard.shut();
+        assert_eq!(shown(&shard), SHUT);
+        assert_eq!(shard.come_home("rack"), Err("rack"), "it is late");
     }
 }
 

@@ -18,7 +18,7 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Calls that wait. A reload waits for resizes as operators do, and gets no answer.
 #[derive(Default)]
-pub(crate) struct Waiting(Calls<DiskSpec, Answer, Option<Reply>>);
+pub(crate) struct WaitingCalls(Calls<DiskSpec, Answer, Option<Reply>>);
 
 /// What is to be done about a call that waits no longer.
 pub(crate) enum Next {
@@ -28,7 +28,7 @@ pub(crate) enum Next {
     Overdue(u32, Option<Reply>),
 }
 
-impl Waiting {
+impl WaitingCalls {
     /// A disk is added when its image is open, or after `wait` in any case.
     pub(crate) fn add(&mut self, spec: DiskSpec, reply: Reply, wait: Duration, turn: &mut Turn) {
         let until = nanos_of(turn.tick() + wait);

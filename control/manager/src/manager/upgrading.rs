@@ -28,12 +28,12 @@ use crate::remote::Remote;
 use crate::rights::Rights;
 use crate::rights::given;
 use crate::rooms::Rooms;
-use crate::upgrade::error::{HeirError, SeatError, SettleError, TakeBackError, UpgradeError};
+use crate::upgrade::error::{HeirError, SettleError, ShardError, TakeBackError, UpgradeError};
 use crate::upgrade::estate::DeviceEstate;
 use crate::upgrade::guard::{self, Probation};
 use crate::upgrade::heir::Heir;
 use crate::upgrade::launcher::Said;
-use crate::upgrade::links::{LinkEstate, SavedSeats, links_of};
+use crate::upgrade::links::{LinkEstate, SavedShards, links_of};
 use crate::upgrade::pause::Moments;
 use crate::upgrade::predecessor::{HandedOver, Next, Upgrade, refused, what_must_end};
 use crate::upgrade::succession::Succession;
@@ -174,9 +174,9 @@ impl Manager {
         upgrade.tell(&self.rooms, &self.listening, began)?;
         let ready = self.rooms.turn.tick();
         self.bring_all_home(nanos_of(upgrade.drained_by(ready)))?;
-        let seats = self.save_seats()?;
+        let shards = self.save_shards()?;
         let drained = self.rooms.turn.tick();
-        upgrade.flip(&self.rooms, &seats, drained)?;
+        upgrade.flip(&self.rooms, &shards, drained)?;
         // Of some interfaces there can be only one socket.
         self.rooms.network.uplinks_mut().for_each(Uplink::close_all_but_taps);
         self.rooms.remote.say_farewell();
@@ -186,15 +186,15 @@ impl Manager {
         Ok(())
     }
 
-    /// Writes down what is known of all seats, which are here and at rest.
-    fn save_seats(&mut self) -> Result<SavedSeats, SeatError> {
+    /// Writes down what is known of all shards, which are here and at rest.
+    fn save_shards(&mut self) -> Result<SavedShards, ShardError> {
         let Rooms { remote, devices, .. } = &mut self.rooms;
-        remote.rest_seats();
-        let mut seats = SavedSeats::default();
-        for (key, id, seat, link) in remote.home() {
-            seats.save((id, seat, link), remote.save_seat((key, seat, link), devices)?)?;
+        remote.rest_shards();
+        let mut shards = SavedShards::default();
+        for (key, id, shard, link) in remote.home() {
+            shards.save((id, shard, link), remote.save_shard((key, shard, link), devices)?)?;
         }
-        Ok(seats)
+        Ok(shards)
     }
 
     /// A front-end that took back what it had lent would only keep the new process from mapping it.
@@ -319,15 +319,15 @@ impl Manager {
         estate.as_mut().map_or(Ok(()), |estate| estate.pass_uplinks_on(network))
     }
 
-    /// Makes of all seats what links begin with.
+    /// Makes of all shards what links begin with.
     ///
     /// # Errors
     /// What makes no sense.
-    pub(crate) fn inherit_links(&mut self) -> Result<(), SeatError> {
-        let seats = self.rooms.estate.as_mut().map(|estate| std::mem::take(&mut estate.seats));
-        for LinkEstate { id, sockets, parts } in links_of(seats.unwrap_or_default())? {
+    pub(crate) fn inherit_links(&mut self) -> Result<(), ShardError> {
+        let shards = self.rooms.estate.as_mut().map(|estate| std::mem::take(&mut estate.shards));
+        for LinkEstate { id, sockets, parts } in links_of(shards.unwrap_or_default())? {
             let inherited = self.rooms.remote.inherit_link(&id, sockets, parts);
-            inherited.map_err(|source| SeatError::Inherit { link: id, source })?;
+            inherited.map_err(|source| ShardError::Inherit { link: id, source })?;
         }
         Ok(())
     }

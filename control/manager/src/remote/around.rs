@@ -77,7 +77,7 @@ pub(crate) struct Opening {
     pub(crate) device: u32,
     pub(super) key: LinkKey,
     pub(super) export: u16,
-    pub(super) seat: usize,
+    pub(super) shard: usize,
     pub(super) generation: u64,
     /// It has changed hands.
     pub(super) is_new: bool,

@@ -1,7 +1,7 @@
-//! Which client is at which seat of an IOhost's link.
+//! Which client is at which shard of an IOhost's link.
 //!
-//! A seat is a socket and an end of the protocol of its own. A client stays at its seat while it has anything there. Not
-//! here: at which seat each device is (`export`), nor how frames find their seat (`backend::link::LinkSeats`).
+//! A shard is a socket and an end of the protocol of its own. A client stays at its shard while it has anything there. Not
+//! here: at which shard each device is (`export`), nor how frames find their shard (`backend::link::LinkShards`).
 
 use std::time::{Duration, Instant};
 
@@ -18,22 +18,22 @@ pub(super) const SESSIONS_MAX: usize = 1024;
 const CLIENTS_MAX: usize = 4096;
 /// Numbers that are remembered of one client: sessions, and those that may begin yet.
 const NUMBERS_MAX: usize = 16;
-/// Hellos that wait for a number of another seat; a link has places for no more.
+/// Hellos that wait for a number of another shard; a link has places for no more.
 const HELLOS_MAX: usize = 8;
 
 /// Who a client is: its key; where security is `none`, where it is.
 pub(super) type Who = (PublicKey, Option<Address>);
 
-/// A client, and its seat.
-struct Seated {
+/// A client, and its shard.
+struct Assigned {
     who: Who,
-    seat: usize,
+    shard: usize,
     /// Its sessions, the latest last, and whether they have begun.
     sessions: Vec<(u32, bool)>,
     asked_at: Instant,
 }
 
-impl Seated {
+impl Assigned {
     fn has_session(&self) -> bool {
         self.sessions.iter().any(|(_, has_begun)| *has_begun)
     }
@@ -42,12 +42,12 @@ impl Seated {
 /// The clients of a link.
 #[derive(Default)]
 pub(super) struct Clients {
-    known: Vec<Seated>,
+    known: Vec<Assigned>,
     /// Hellos that were read, by the number that they had.
     read: Vec<(u32, Box<Greeted>)>,
 }
 
-/// What a seat's sidecore is like.
+/// What a shard's sidecore is like.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Place {
     pub(super) is_parked: bool,
@@ -56,19 +56,19 @@ pub(super) struct Place {
 }
 
 impl Clients {
-    /// The seat of a client that says hello. `patience` is how long a session may begin after its answer, `has` who has a
+    /// The shard of a client that says hello. `patience` is how long a session may begin after its answer, `has` who has a
     /// device, or had it last.
     ///
     /// # Errors
     /// There are too many.
-    pub(super) fn seat(
+    pub(super) fn assign(
         &mut self,
         who: Who,
         places: &[Place],
         (now, patience): (Instant, Duration),
         has: impl Fn(&Who) -> bool,
     ) -> Result<usize, Crowded> {
-        let stays = |one: &Seated| {
+        let stays = |one: &Assigned| {
             one.has_session()
                 || now.saturating_duration_since(one.asked_at) < patience
                 || has(&one.who)
@@ -76,7 +76,7 @@ impl Clients {
         self.known.retain(stays);
         if let Some(client) = self.known.iter_mut().find(|one| one.who == who) {
             client.asked_at = now;
-            return Ok(client.seat);
+            return Ok(client.shard);
         }
         let sessions = self.known.iter().filter(|one| one.has_session()).count();
         if self.known.len() >= CLIENTS_MAX {
@@ -85,16 +85,16 @@ impl Clients {
         if sessions >= SESSIONS_MAX {
             return Err(Crowded::Sessions(SESSIONS_MAX));
         }
-        let seat = self.best(places);
-        self.known.push(Seated { who, seat, sessions: Vec::new(), asked_at: now });
-        Ok(seat)
+        let shard = self.best(places);
+        self.known.push(Assigned { who, shard, sessions: Vec::new(), asked_at: now });
+        Ok(shard)
     }
 
-    /// The seat with the least to do. One that sleeps is left asleep until the others work half of their time.
+    /// The shard with the least to do. One that sleeps is left asleep until the others work half of their time.
     fn best(&self, places: &[Place]) -> usize {
         let is_crowded = places.iter().all(|one| one.is_parked || one.load >= LOAD_FULL / 2);
         let key = |(at, place): &(usize, &Place)| {
-            let clients = self.known.iter().filter(|one| one.seat == *at).count();
+            let clients = self.known.iter().filter(|one| one.shard == *at).count();
             (place.is_parked && !is_crowded, clients, place.load)
         };
         places.iter().enumerate().min_by_key(key).map_or(0, |(at, _)| at)
@@ -124,26 +124,26 @@ impl Clients {
         }
     }
 
-    /// Everybody who is at home at a seat.
-    pub(super) fn at(&self, seat: usize) -> impl Iterator<Item = &Who> {
-        self.known.iter().filter(move |one| one.seat == seat).map(|one| &one.who)
+    /// Everybody who is at home at a shard.
+    pub(super) fn at(&self, shard: usize) -> impl Iterator<Item = &Who> {
+        self.known.iter().filter(move |one| one.shard == shard).map(|one| &one.who)
     }
 
     /// One that was at home there in a process before this one, and comes back.
-    pub(super) fn comes_back(&mut self, who: Who, seat: usize, now: Instant) {
+    pub(super) fn comes_back(&mut self, who: Who, shard: usize, now: Instant) {
         if self.known.len() < CLIENTS_MAX && self.known.iter().all(|one| one.who != who) {
-            self.known.push(Seated { who, seat, sessions: Vec::new(), asked_at: now });
+            self.known.push(Assigned { who, shard, sessions: Vec::new(), asked_at: now });
         }
     }
 
     pub(super) fn of_session(&self, number: u32) -> Option<Who> {
-        let has = |one: &&Seated| one.sessions.iter().any(|(known, _)| *known == number);
+        let has = |one: &&Assigned| one.sessions.iter().any(|(known, _)| *known == number);
         self.known.iter().find(has).map(|one| one.who)
     }
 
     pub(super) fn keep(&mut self, number: u32, greeted: Box<Greeted>) {
         if self.read.len() >= HELLOS_MAX {
-            // Its seat had no number for it.
+            // Its shard had no number for it.
             self.read.remove(0);
         }
         self.read.push((number, greeted));
@@ -173,31 +173,31 @@ mod tests {
         ([number; 32], None)
     }
 
-    fn seat(clients: &mut Clients, who: Who, places: &[Place], at: Instant) -> usize {
-        clients.seat(who, places, (at, PATIENCE), |_| false).expect("a seat")
+    fn assign(clients: &mut Clients, who: Who, places: &[Place], at: Instant) -> usize {
+        clients.assign(who, places, (at, PATIENCE), |_| false).expect("a seat")
     }
 
     #[test]
     fn clients_go_where_the_least_is_to_be_done_and_stay_while_they_have_something() {
         let (mut clients, start) = (Clients::default(), now());
         let places = [IDLE; 3];
-        let seats: Vec<usize> =
-            (1..=7).map(|number| seat(&mut clients, key(number), &places, start)).collect();
-        assert_eq!(seats, [0, 1, 2, 0, 1, 2, 0]);
-        assert_eq!(seat(&mut clients, key(5), &places, start), 1, "it is the same one");
-        // Its session is at its seat; two others never proved theirs; of one slots are remembered.
+        let shards: Vec<usize> =
+            (1..=7).map(|number| assign(&mut clients, key(number), &places, start)).collect();
+        assert_eq!(shards, [0, 1, 2, 0, 1, 2, 0]);
+        assert_eq!(assign(&mut clients, key(5), &places, start), 1, "it is the same one");
+        // Its session is at its shard; two others never proved theirs; of one slots are remembered.
         clients.answered(key(5), 1 << 28);
         clients.note(1 << 28, true);
         assert_eq!(clients.of_session(1 << 28), Some(key(5)));
         let later = start + PATIENCE;
         let has = |who: &Who| *who == key(6);
-        assert_eq!(clients.seat(key(8), &places, (later, PATIENCE), has), Ok(0));
+        assert_eq!(clients.assign(key(8), &places, (later, PATIENCE), has), Ok(0));
         let left: Vec<Who> = clients.known.iter().map(|one| one.who).collect();
         assert_eq!(left, [key(5), key(6), key(8)]);
         // Whose session is over may go elsewhere.
         clients.note(1 << 28, false);
         let much_later = later + PATIENCE;
-        assert_eq!(seat(&mut clients, key(9), &places, much_later), 0);
+        assert_eq!(assign(&mut clients, key(9), &places, much_later), 0);
         assert_eq!(clients.known.len(), 1);
     }
 
@@ -206,12 +206,12 @@ mod tests {
         let at = |load| Place { is_parked: false, load };
         let mut clients = Clients::default();
         for number in 1..=4 {
-            assert_eq!(seat(&mut clients, key(number), &[PARKED, at(400)], now()), 1);
+            assert_eq!(assign(&mut clients, key(number), &[PARKED, at(400)], now()), 1);
         }
-        assert_eq!(seat(&mut clients, key(5), &[PARKED, at(500)], now()), 0);
+        assert_eq!(assign(&mut clients, key(5), &[PARKED, at(500)], now()), 0);
         // Of those with as many clients, the one that works least.
         let mut clients = Clients::default();
-        assert_eq!(seat(&mut clients, key(1), &[at(300), at(20), at(100)], now()), 1);
+        assert_eq!(assign(&mut clients, key(1), &[at(300), at(20), at(100)], now()), 1);
     }
 
     #[test]
@@ -219,9 +219,9 @@ mod tests {
         let (mut clients, start) = (Clients::default(), now());
         let at = |port| who([0; 32], Address::udp(([10, 0, 0, 1], port).into()));
         let places = [IDLE; 2];
-        assert_eq!(seat(&mut clients, at(1), &places, start), 0);
-        assert_eq!(seat(&mut clients, at(2), &places, start), 1);
-        assert_eq!(seat(&mut clients, at(1), &places, start), 0);
+        assert_eq!(assign(&mut clients, at(1), &places, start), 0);
+        assert_eq!(assign(&mut clients, at(2), &places, start), 1);
+        assert_eq!(assign(&mut clients, at(1), &places, start), 0);
         assert_eq!(who([7; 32], Address::udp(([10, 0, 0, 1], 1).into())), key(7));
     }
 
@@ -233,14 +233,14 @@ mod tests {
             who([0; 32], Address::udp(([10, 0, high, low], 1).into()))
         };
         for number in 0..CLIENTS_MAX {
-            seat(&mut clients, at(number), &[IDLE], start);
+            assign(&mut clients, at(number), &[IDLE], start);
         }
         let times = (start, PATIENCE);
         let crowded =
-            clients.seat(at(CLIENTS_MAX), &[IDLE], times, |_| false).expect_err("no seat");
+            clients.assign(at(CLIENTS_MAX), &[IDLE], times, |_| false).expect_err("no seat");
         let expected = "there are 4096 clients already, with a session or in a handshake";
         assert_eq!(crowded.to_string(), expected);
-        assert_eq!(clients.seat(at(7), &[IDLE], times, |_| false), Ok(0));
+        assert_eq!(clients.assign(at(7), &[IDLE], times, |_| false), Ok(0));
         // Who repeats its hello is remembered with few numbers, and those that have begun.
         clients.answered(at(7), 1);
         clients.note(1, true);
@@ -250,11 +250,11 @@ mod tests {
         assert_eq!(clients.of_session(2), None);
         let mut clients = Clients::default();
         for number in 0..SESSIONS_MAX {
-            seat(&mut clients, at(number), &[IDLE], start);
+            assign(&mut clients, at(number), &[IDLE], start);
             clients.answered(at(number), number as u32);
             clients.note(number as u32, true);
         }
-        let crowded = clients.seat(at(SESSIONS_MAX), &[IDLE], times, |_| false);
+        let crowded = clients.assign(at(SESSIONS_MAX), &[IDLE], times, |_| false);
         let crowded = crowded.expect_err("no seat");
         assert_eq!(crowded.to_string(), "its clients have 1024 sessions already");
     }

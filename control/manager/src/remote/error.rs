@@ -1,7 +1,7 @@
 //! Errors of links, by what is not done then.
 //!
 //! Their texts reach operators, by a start, the log, or what is shown of a device. Not here: sockets (`backend::link`), and
-//! seats as files (`upgrade::error`). Made by all of `remote`.
+//! shards as files (`upgrade::error`). Made by all of `remote`.
 
 use std::io;
 
@@ -95,7 +95,7 @@ pub(super) struct LinkFull;
 pub(super) const LINK_FULL: &str =
     "its link has 4096 disks and NICs, and takes no more: give another [[link]] some of them";
 
-/// Client that gets no seat, since there are too many.
+/// Client that gets no shard, since there are too many.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Crowded {
     /// Clients that are known.
@@ -148,10 +148,10 @@ impl ExportError {
     }
 }
 
-/// Failure to write a seat down for another process.
+/// Failure to write a shard down for another process.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandingError {
-    /// Seat of no link.
+    /// Shard of no link.
     #[error("there is no such link")]
     NoLink,
     /// Requests that go to an IOhost once more.

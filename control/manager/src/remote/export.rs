@@ -1,6 +1,6 @@
 //! A device that a link's clients may have: a disk, or a NIC of a port.
 //!
-//! At one seat at a time. Not here: what opening and letting go takes (`lends`, `lent_nics`), nor the life of the loan of a
+//! At one shard at a time. Not here: what opening and letting go takes (`lends`, `lent_nics`), nor the life of the loan of a
 //! disk (`control::shard::Loan`).
 
 use std::io;
@@ -25,7 +25,7 @@ pub(super) struct Export {
     /// Its name: a disk's own, or [`on_the_wire`].
     name: String,
     what: What,
-    /// At which seat it is, or was.
+    /// At which shard it is, or was.
     had: Option<Had>,
     /// The latest that it was opened with.
     generation: u64,
@@ -45,9 +45,9 @@ enum What {
 enum Plug {
     /// There is no port yet.
     None,
-    /// At that seat.
+    /// At that shard.
     At(usize),
-    /// On its way from that seat.
+    /// On its way from that shard.
     From(usize),
 }
 
@@ -63,12 +63,12 @@ pub(super) struct Held {
 /// Where a device is, or was when its lease ended and nobody has had it since.
 #[derive(Clone, Debug)]
 pub(super) struct Had {
-    seat: usize,
+    shard: usize,
     who: Option<Who>,
     bytes: usize,
     /// It is open, or being let go of.
     is_here: bool,
-    /// Nothing of it is remembered at its seat when it was let go of.
+    /// Nothing of it is remembered at its shard when it was let go of.
     is_released: bool,
 }
 
@@ -165,9 +165,9 @@ impl Export {
         self.had.as_ref().filter(|had| had.is_here)?.who.as_ref()
     }
 
-    /// The seat where it is, or was.
-    pub(super) fn seat(&self) -> Option<usize> {
-        self.had.as_ref().map(|had| had.seat)
+    /// The shard where it is, or was.
+    pub(super) fn shard(&self) -> Option<usize> {
+        self.had.as_ref().map(|had| had.shard)
     }
 
     /// Who had it last.
@@ -180,9 +180,9 @@ impl Export {
         self.had.as_ref().filter(|had| had.is_here).map_or(0, |had| had.bytes)
     }
 
-    /// A client is to have it at that seat. Who had it before.
-    pub(super) fn give(&mut self, seat: usize, who: Option<Who>, bytes: usize) -> Option<Had> {
-        self.had.replace(Had { seat, who, bytes, is_here: true, is_released: false })
+    /// A client is to have it at that shard. Who had it before.
+    pub(super) fn give(&mut self, shard: usize, who: Option<Who>, bytes: usize) -> Option<Had> {
+        self.had.replace(Had { shard, who, bytes, is_here: true, is_released: false })
     }
 
     /// Whoever was to have it does not get it.
@@ -190,10 +190,10 @@ impl Export {
         self.had = before;
     }
 
-    /// In a process before this one it was at that seat.
-    pub(super) fn go_on_at(&mut self, seat: usize, who: Option<Who>, is_here: bool) {
+    /// In a process before this one it was at that shard.
+    pub(super) fn go_on_at(&mut self, shard: usize, who: Option<Who>, is_here: bool) {
         // Its memory is made when its client is back.
-        self.had = Some(Had { seat, who, bytes: 0, is_here, is_released: false });
+        self.had = Some(Had { shard, who, bytes: 0, is_here, is_released: false });
     }
 
     /// It is to be let go of; nothing of it is remembered then, or what its client did is.
@@ -203,26 +203,26 @@ impl Export {
         }
     }
 
-    /// It was let go of: the seat where it was.
+    /// It was let go of: the shard where it was.
     pub(super) fn is_nowhere(&mut self) -> Option<usize> {
         let had = self.had.as_mut()?;
         had.is_here = false;
-        let (seat, is_released) = (had.seat, had.is_released);
+        let (shard, is_released) = (had.shard, had.is_released);
         if is_released {
             self.had = None;
         }
-        Some(seat)
+        Some(shard)
     }
 }
 
 /// The link's end of a NIC's port.
 impl Export {
-    /// Its port is at that seat.
-    pub(super) fn plug_in(&mut self, seat: usize) {
-        self.what = What::Nic(Plug::At(seat));
+    /// Its port is at that shard.
+    pub(super) fn plug_in(&mut self, shard: usize) {
+        self.what = What::Nic(Plug::At(shard));
     }
 
-    /// It is to be at that seat: the one that it is to be pulled out of. Nothing: it is there, or on its way to whoever has
+    /// It is to be at that shard: the one that it is to be pulled out of. Nothing: it is there, or on its way to whoever has
     /// it then.
     pub(super) fn pull_out(&mut self, to: usize) -> Option<usize> {
         let What::Nic(Plug::At(from)) = self.what else { return None };
@@ -230,12 +230,12 @@ impl Export {
         Some(from)
     }
 
-    /// It was pulled out: the seat where it goes. Nothing: its port has a newer one already.
+    /// It was pulled out: the shard where it goes. Nothing: its port has a newer one already.
     pub(super) fn is_pulled_out(&mut self) -> Option<usize> {
         let What::Nic(Plug::From(from)) = self.what else { return None };
-        let seat = self.seat().unwrap_or(from);
-        self.plug_in(seat);
-        Some(seat)
+        let shard = self.shard().unwrap_or(from);
+        self.plug_in(shard);
+        Some(shard)
     }
 }
 
@@ -283,19 +283,19 @@ mod tests {
     const WHO: Who = ([7; 32], None);
 
     #[test]
-    fn a_device_is_remembered_at_its_seat_until_its_client_gives_it_back() {
+    fn a_device_is_remembered_at_its_shard_until_its_client_gives_it_back() {
         let mut export = Export::of_disk("db".to_string(), 3, 5);
         assert!(export.give(1, Some(WHO), 4096).is_none());
-        assert_eq!((export.holder(), export.seat(), export.bytes()), (Some(&WHO), Some(1), 4096));
+        assert_eq!((export.holder(), export.shard(), export.bytes()), (Some(&WHO), Some(1), 4096));
         export.leave(false);
         assert_eq!(export.is_nowhere(), Some(1));
         assert_eq!((export.is_had(), export.bytes(), export.holder()), (false, 0, None));
         assert!(export.is_of(&WHO), "its slots are remembered there");
         let before = export.give(0, None, 1);
         export.take_back(before);
-        assert_eq!((export.is_had(), export.seat()), (false, Some(1)));
+        assert_eq!((export.is_had(), export.shard()), (false, Some(1)));
         export.leave(true);
-        assert_eq!((export.is_nowhere(), export.seat()), (Some(1), None));
+        assert_eq!((export.is_nowhere(), export.shard()), (Some(1), None));
         assert_eq!(export.is_nowhere(), None);
         assert_eq!([export.raise(4), export.raise(6)], [5, 6]);
     }

@@ -68,7 +68,7 @@ pub(crate) enum Word {
     Hello(LinkKey, Vec<u8>),
     /// A client's handshake with that IOhost has ended.
     Client(LinkKey, Address, Box<Established>),
-    /// A hello was read: whose it is is known, and it wants a number at that client's seat.
+    /// A hello was read: whose it is is known, and it wants a number at that client's shard.
     Read(LinkKey, Greeting, Box<Greeted>),
     /// An IOhost's, with the answer that is to be sent.
     Iohost(LinkKey, Greeting, Box<Established>, Vec<u8>),

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use backend::link::{Address, ClientLink, LinkSeats};
+use backend::link::{Address, ClientLink, LinkShards};
 use remote::device_of;
 use remote::wire::News;
 use sidecore::{HostLink, Link, ToHost};
@@ -20,13 +20,13 @@ use super::host::Host;
 use super::link::{End, OneLink};
 use super::serving::Serving;
 use super::using::{Asked, Using};
-use super::words::{ClientWords, ExportWords, NumberWords, SeatWords, WhoWords};
+use super::words::{ClientWords, ExportWords, NumberWords, ShardWords, WhoWords};
 use crate::defects::found;
 use crate::devices::Devices;
 
 /// What a link begins with.
 pub(super) struct Inherited {
-    pub(super) sockets: LinkSeats,
+    pub(super) sockets: LinkShards,
     /// A client's end, and its disks.
     pub(super) client: Option<(Box<ClientLink>, Vec<NumberWords>)>,
     /// What an IOhost's clients had, and who they are.
@@ -36,55 +36,55 @@ pub(super) struct Inherited {
 /// What an IOhost goes on with.
 #[derive(Default)]
 pub(super) struct Lent {
-    /// Devices: at which seat, their words and bytes, and whether a client has them.
+    /// Devices: at which shard, their words and bytes, and whether a client has them.
     exports: Vec<(usize, ExportWords, Vec<u8>, bool)>,
     clients: Vec<(usize, WhoWords)>,
 }
 
-/// A seat of a predecessor, as it came.
-pub(crate) struct InheritedSeat {
-    pub(crate) seat: usize,
-    pub(crate) words: SeatWords,
+/// A shard of a predecessor, as it came.
+pub(crate) struct InheritedShard {
+    pub(crate) shard: usize,
+    pub(crate) words: ShardWords,
     pub(crate) bytes: Vec<u8>,
 }
 
 impl OneLink {
-    /// What is known of a seat that is here, and the bytes behind that.
+    /// What is known of a shard that is here, and the bytes behind that.
     ///
     /// # Errors
     /// It cannot go over now.
-    pub(super) fn save_seat(
+    pub(super) fn save_shard(
         &self,
-        seat: usize,
+        shard: usize,
         made: &Link,
         devices: &Devices,
-    ) -> Result<(SeatWords, Vec<u8>), HandingError> {
+    ) -> Result<(ShardWords, Vec<u8>), HandingError> {
         match (&self.end, made) {
             (End::Client(using, _), Link::Client(made)) => {
                 let repeating = || HandingError::Repeating(self.line.id().to_string());
                 let bytes = made.save().ok_or_else(repeating)?;
                 let disks = words_of_disks(using, devices);
                 let client = Some(ClientWords { bytes: bytes.len() as u64, disks });
-                Ok((SeatWords { client, ..SeatWords::default() }, bytes))
+                Ok((ShardWords { client, ..ShardWords::default() }, bytes))
             }
-            (End::Iohost(serving), Link::Host(made)) => Ok(save_exports(serving, seat, made)),
+            (End::Iohost(serving), Link::Host(made)) => Ok(save_exports(serving, shard, made)),
             _ => Err(HandingError::Role),
         }
     }
 
-    /// Makes of its seats what it begins with. `None`: it begins as one that was started anew.
+    /// Makes of its shards what it begins with. `None`: it begins as one that was started anew.
     ///
     /// # Errors
     /// What makes no sense.
     pub(super) fn inherit(
         &mut self,
         sockets: Vec<OwnedFd>,
-        parts: Vec<InheritedSeat>,
+        parts: Vec<InheritedShard>,
     ) -> Result<Option<Inherited>, InheritError> {
         // It is opened when that can be, and its clients begin as with one that was started anew.
         let Some(mut sockets) = self.line.inherit_sockets(sockets)? else { return Ok(None) };
         let (mut client, mut lent) = (None, Lent::default());
-        for InheritedSeat { seat, words, bytes } in parts {
+        for InheritedShard { shard, words, bytes } in parts {
             let mut bytes = bytes.as_slice();
             let mut take = |count: u64| {
                 let (taken, rest) = bytes.split_at_checked(count as usize)?;
@@ -104,13 +104,13 @@ impl OneLink {
                     client = Some((made, disks));
                 }
                 (End::Iohost(_), None) => {
-                    let seat = seat % sockets.sockets.len().max(1);
+                    let shard = shard % sockets.sockets.len().max(1);
                     for export in words.exports {
                         let saved = take(export.bytes).ok_or(InheritError::Short)?.to_vec();
                         let is_had = remote::iohost::check_saved(&saved)?;
-                        lent.exports.push((seat, export, saved, is_had));
+                        lent.exports.push((shard, export, saved, is_had));
                     }
-                    lent.clients.extend(words.clients.into_iter().map(|who| (seat, who)));
+                    lent.clients.extend(words.clients.into_iter().map(|who| (shard, who)));
                 }
                 // It had the other role: nothing of that is of use.
                 _ => return Ok(None),
@@ -131,10 +131,10 @@ fn words_of_disks(using: &Using, devices: &Devices) -> Vec<NumberWords> {
     using.disks().filter_map(words).collect()
 }
 
-fn save_exports(serving: &Serving, seat: usize, made: &HostLink) -> (SeatWords, Vec<u8>) {
-    let (mut words, mut bytes) = (SeatWords::default(), Vec::new());
+fn save_exports(serving: &Serving, shard: usize, made: &HostLink) -> (ShardWords, Vec<u8>) {
+    let (mut words, mut bytes) = (ShardWords::default(), Vec::new());
     for (number, export) in (0..).zip(serving.exports()) {
-        let is_here = export.seat() == Some(seat);
+        let is_here = export.shard() == Some(shard);
         let Some(saved) = is_here.then(|| made.save(number)).flatten() else { continue };
         bytes.extend_from_slice(&saved);
         words.exports.push(ExportWords {
@@ -144,7 +144,7 @@ fn save_exports(serving: &Serving, seat: usize, made: &HostLink) -> (SeatWords, 
             who: export.last().map(words_of),
         });
     }
-    words.clients = serving.seated.at(seat).map(words_of).collect();
+    words.clients = serving.assigned.at(shard).map(words_of).collect();
     (words, bytes)
 }
 
@@ -203,20 +203,20 @@ impl Host<'_, '_> {
     pub(super) fn go_on(&mut self, lent: Lent) {
         let Lent { exports, clients } = lent;
         let lease = Duration::from_secs(self.line.lease_s().into());
-        for (seat, words) in clients {
-            self.serving.seated.comes_back(who_of(&words), seat, self.around.turn.now());
+        for (shard, words) in clients {
+            self.serving.assigned.comes_back(who_of(&words), shard, self.around.turn.now());
         }
-        for (seat, words, saved, is_here) in exports {
+        for (shard, words, saved, is_here) in exports {
             let found = self.serving.exports_mut().find(|(_, one)| one.name() == words.name);
             // Clients may have it no more.
             let Some((export, one)) = found else { continue };
-            one.go_on_at(seat, words.who.as_ref().map(who_of), is_here);
+            one.go_on_at(shard, words.who.as_ref().map(who_of), is_here);
             let generation = one.raise(words.generation);
             let for_ns = lease.as_nanos() as u64;
-            self.tell_seat(seat, ToHost::TakeOver { export, saved, for_ns });
+            self.tell_shard(shard, ToHost::TakeOver { export, saved, for_ns });
             if is_here {
                 let told = || ToHost::Elsewhere { export, generation, is_answer: false };
-                self.tell_seats(Some(seat), told);
+                self.tell_shards(Some(shard), told);
             }
         }
     }

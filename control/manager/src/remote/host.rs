@@ -1,4 +1,4 @@
-//! The IOhost's end of a link, for one event: which client is at which of its seats, and who hears of what.
+//! The IOhost's end of a link, for one event: which client is at which of its shards, and who hears of what.
 //!
 //! Not here: disks (`lends`) and NICs (`lent_nics`) for other machines. Called by `remote`.
 
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use config::plan::{LinkClientPlan, LinkPlan};
 use remote::handshake::{Established, Greeted, PublicKey};
-use remote::iohost::{HostEvent, seat_of};
+use remote::iohost::{HostEvent, shard_of};
 use schedule::Use;
 use sidecore::{FromHost, Greeting, ToHost};
 use tracing::{info, warn};
@@ -30,14 +30,14 @@ pub(super) struct Host<'a, 'b> {
 }
 
 impl Host<'_, '_> {
-    /// Says something to one seat, if it is open.
-    pub(super) fn tell_seat(&mut self, seat: usize, told: ToHost) {
-        self.line.tell_seat(seat, told, self.around.turn, self.around.cores);
+    /// Says something to one shard, if it is open.
+    pub(super) fn tell_shard(&mut self, shard: usize, told: ToHost) {
+        self.line.tell_shard(shard, told, self.around.turn, self.around.cores);
     }
 
-    /// Says something to all seats but one.
-    pub(super) fn tell_seats(&mut self, but: Option<usize>, told: impl Fn() -> ToHost) {
-        self.line.tell_seats(but, told, self.around.turn, self.around.cores);
+    /// Says something to all shards but one.
+    pub(super) fn tell_shards(&mut self, but: Option<usize>, told: impl Fn() -> ToHost) {
+        self.line.tell_shards(but, told, self.around.turn, self.around.cores);
     }
 
     /// Whether a line about it may be written: peers can cause many.
@@ -45,31 +45,31 @@ impl Host<'_, '_> {
         self.line.may_log(self.around.turn.now())
     }
 
-    /// What a seat says.
-    pub(super) fn hear(&mut self, seat: usize, said: FromHost) {
+    /// What a shard says.
+    pub(super) fn hear(&mut self, shard: usize, said: FromHost) {
         match said {
             FromHost::Hello(greeting) => {
                 self.greeter.ask(Task::Greet(self.line.key(), greeting));
             }
             FromHost::Spent(memory) => drop(memory),
-            FromHost::Reserved { before, greeting } => self.hello_is_seated(before, greeting),
+            FromHost::Reserved { before, greeting } => self.hello_is_assigned(before, greeting),
             FromHost::PulledOut { export, nic } => self.is_pulled_out(export, nic),
-            FromHost::Clients(event) => self.hear_clients(seat, event),
+            FromHost::Clients(event) => self.hear_clients(shard, event),
         }
     }
 
-    /// What a seat says of its clients.
-    fn hear_clients(&mut self, seat: usize, event: HostEvent) {
+    /// What a shard says of its clients.
+    fn hear_clients(&mut self, shard: usize, event: HostEvent) {
         match event {
             HostEvent::Open { export, slots, slot_bytes, session, generation, is_new } => {
                 let (wanted, size) = ((generation, is_new), (slots, slot_bytes));
                 let bytes = usize::from(slots) * slot_bytes as usize;
-                match self.serving.judge(export, (seat, session), bytes) {
-                    Err(told) => self.tell_seat(seat, told),
+                match self.serving.judge(export, (shard, session), bytes) {
+                    Err(told) => self.tell_shard(shard, told),
                     Ok(before) if self.is_nic(export) => {
-                        self.lend_nic(seat, (export, generation), size, before);
+                        self.lend_nic(shard, (export, generation), size, before);
                     }
-                    Ok(before) => self.lend_disk(seat, export, wanted, size, before),
+                    Ok(before) => self.lend_disk(shard, export, wanted, size, before),
                 }
             }
             HostEvent::LetGo { export, .. } if self.is_nic(export) => self.let_go_of_nic(export),
@@ -83,21 +83,21 @@ impl Host<'_, '_> {
         self.serving.export(export).is_some_and(|one| one.nic().is_some())
     }
 
-    /// A device is open at a seat: the others hear of that.
-    pub(super) fn is_at(&mut self, seat: usize, (export, generation): (u16, u64)) {
+    /// A device is open at a shard: the others hear of that.
+    pub(super) fn is_at(&mut self, shard: usize, (export, generation): (u16, u64)) {
         let one = self.serving.export_mut(export);
         found!(self.around.turn.defects, one, "export of that number").raise(generation);
         let told = || ToHost::Elsewhere { export, generation, is_answer: false };
-        self.tell_seats(Some(seat), told);
+        self.tell_shards(Some(shard), told);
     }
 
-    /// A device was let go of: its seat, and then the others, hear of that.
+    /// A device was let go of: its shard, and then the others, hear of that.
     pub(super) fn is_nowhere(&mut self, export: u16, is_synced: bool) {
         let defects = &mut self.around.turn.defects;
         let one = found!(defects, self.serving.export_mut(export), "export of that number");
-        let seat = found!(defects, one.is_nowhere(), "seat where a device is let go of");
-        self.tell_seat(seat, ToHost::LetGo { export, is_synced });
-        self.tell_seats(Some(seat), || ToHost::ComesFree { export });
+        let shard = found!(defects, one.is_nowhere(), "seat where a device is let go of");
+        self.tell_shard(shard, ToHost::LetGo { export, is_synced });
+        self.tell_shards(Some(shard), || ToHost::ComesFree { export });
     }
 }
 
@@ -120,8 +120,8 @@ impl Host<'_, '_> {
         }
     }
 
-    /// A hello was read: its client has a seat, or gets one, and that has a number for the session.
-    pub(super) fn seat_client(&mut self, greeting: Greeting, greeted: Box<Greeted>) {
+    /// A hello was read: its client has a shard, or gets one, and that has a number for the session.
+    pub(super) fn assign_client(&mut self, greeting: Greeting, greeted: Box<Greeted>) {
         let sidecores = &self.around.cores;
         let place = |core: usize| Place {
             is_parked: sidecores.state(core) == Use::Parked,
@@ -133,8 +133,8 @@ impl Host<'_, '_> {
         // A session's first lease is twice as long.
         let patience = Duration::from_secs(2 * u64::from(self.line.lease_s()) + 1);
         let times = (self.around.turn.now(), patience);
-        let seat = match self.serving.seat(who, &places, times) {
-            Ok(seat) => seat,
+        let shard = match self.serving.assign(who, &places, times) {
+            Ok(shard) => shard,
             Err(why) => {
                 if self.may_log() {
                     let from = greeting.from;
@@ -143,24 +143,24 @@ impl Host<'_, '_> {
                 return;
             }
         };
-        let core = self.line.core(seat);
+        let core = self.line.core(shard);
         let core = found!(self.around.turn.defects, core, "sidecore of a seat");
         self.around.cores.wake(core);
-        if seat == seat_of(greeting.number) {
+        if shard == shard_of(greeting.number) {
             return self.greeter.ask(Task::Answer(self.line.key(), greeting, greeted));
         }
-        self.serving.seated.keep(greeting.number, greeted);
-        self.tell_seat(seat, ToHost::Reserve { greeting, client });
+        self.serving.assigned.keep(greeting.number, greeted);
+        self.tell_shard(shard, ToHost::Reserve { greeting, client });
     }
 
-    /// A seat has a number for a hello that another one has heard.
-    fn hello_is_seated(&mut self, before: u32, greeting: Greeting) {
+    /// A shard has a number for a hello that another one has heard.
+    fn hello_is_assigned(&mut self, before: u32, greeting: Greeting) {
         // Others were read since, and there is no room for all.
-        let Some(greeted) = self.serving.seated.take(before) else { return late("hello") };
+        let Some(greeted) = self.serving.assigned.take(before) else { return late("hello") };
         self.greeter.ask(Task::Answer(self.line.key(), greeting, greeted));
     }
 
-    /// A hello has an answer, which its seat is to send.
+    /// A hello has an answer, which its shard is to send.
     pub(super) fn hello_is_answered(
         &mut self,
         greeting: Greeting,
@@ -168,8 +168,8 @@ impl Host<'_, '_> {
         answer: Vec<u8>,
     ) {
         let number = greeting.number;
-        self.serving.seated.answered(who(made.peer, greeting.from), number);
-        self.tell_seat(seat_of(number), ToHost::Answer { greeting, made, answer });
+        self.serving.assigned.answered(who(made.peer, greeting.from), number);
+        self.tell_shard(shard_of(number), ToHost::Answer { greeting, made, answer });
     }
 
     /// A hello was refused.
@@ -191,7 +191,7 @@ impl Host<'_, '_> {
     pub(super) fn remove(&mut self, export: u16) -> bool {
         let one = self.serving.export_mut(export);
         let is_had = found!(self.around.turn.defects, one, "export of that number").remove();
-        self.tell_seats(None, || ToHost::Remove { export });
+        self.tell_shards(None, || ToHost::Remove { export });
         is_had
     }
 
@@ -218,7 +218,7 @@ impl Host<'_, '_> {
             }
             let clients: Vec<PublicKey> = its.iter().filter_map(|client| client.key).collect();
             let told = || ToHost::SetClients { export, clients: clients.clone() };
-            self.tell_seats(None, told);
+            self.tell_shards(None, told);
         }
         self.export_nics();
     }

@@ -40,14 +40,14 @@ fn features_of(parts: &DiskParts) -> u32 {
 
 /// Disks that clients may have.
 impl Host<'_, '_> {
-    /// Tells its seats of all disks that are open.
+    /// Tells its shards of all disks that are open.
     pub(super) fn export_disks(&mut self) {
         self.serving.begin();
         let numbers: Vec<u32> = self.around.devices.keys().copied().collect();
         numbers.into_iter().for_each(|number| self.export_disk(number));
     }
 
-    /// A disk was opened: if clients may have it, seats are told.
+    /// A disk was opened: if clients may have it, shards are told.
     pub(super) fn export_disk(&mut self, number: u32) {
         let devices = &self.around.devices;
         let device = found!(self.around.turn.defects, devices.get(number), "device that is open");
@@ -80,7 +80,7 @@ impl Host<'_, '_> {
                 let device = device_of(&id);
                 self.serving.add(Export::of_disk(id, number, generation));
                 let spec = ExportSpec { device, clients, news, generation };
-                self.tell_seats(None, || ToHost::Export(spec.clone()));
+                self.tell_shards(None, || ToHost::Export(spec.clone()));
             }
         }
     }
@@ -91,7 +91,7 @@ impl Host<'_, '_> {
         let parts = device.and_then(|device| self.around.devices.disk(device));
         let parts = found!(self.around.turn.defects, parts, "disk that clients may have");
         let (size, features) = (parts.disk.size_bytes(), features_of(parts));
-        self.tell_seats(None, || ToHost::Update { export, size, features });
+        self.tell_shards(None, || ToHost::Update { export, size, features });
     }
 
     fn device_of(&self, export: u16) -> Option<u32> {
@@ -105,11 +105,11 @@ impl Host<'_, '_> {
 
 /// Disks that clients take.
 impl Host<'_, '_> {
-    /// A client at that seat is to have a disk, of the generation that is wanted, new or not. Its locks may have to come
+    /// A client at that shard is to have a disk, of the generation that is wanted, new or not. Its locks may have to come
     /// first.
     pub(super) fn lend_disk(
         &mut self,
-        seat: usize,
+        shard: usize,
         export: u16,
         (generation, is_new): (u64, bool),
         (slots, slot_bytes): (u16, u32),
@@ -122,7 +122,7 @@ impl Host<'_, '_> {
             device,
             key,
             export,
-            seat,
+            shard,
             generation,
             is_new,
             slots,
@@ -170,12 +170,12 @@ impl Host<'_, '_> {
     }
 
     fn answer(&mut self, opening: Opening, opened: Result<Opened, (u64, ExportError)>) {
-        let Opening { export, seat, generation, before, .. } = opening;
+        let Opening { export, shard, generation, before, .. } = opening;
         match opened {
             Ok(opened) => {
                 let opened = Some(Box::new(opened));
-                self.tell_seat(seat, ToHost::Opened { export, generation, opened });
-                self.is_at(seat, (export, generation));
+                self.tell_shard(shard, ToHost::Opened { export, generation, opened });
+                self.is_at(shard, (export, generation));
             }
             Err((kept, why)) => {
                 why.note_in(&mut self.around.turn.defects);
@@ -186,7 +186,7 @@ impl Host<'_, '_> {
                     warn!(link = self.line.id(), disk, "no client gets it: {why}");
                 }
                 one.into_iter().for_each(|one| one.take_back(before.clone()));
-                self.tell_seat(seat, ToHost::Opened { export, generation: kept, opened: None });
+                self.tell_shard(shard, ToHost::Opened { export, generation: kept, opened: None });
             }
         }
     }
@@ -216,7 +216,7 @@ impl Host<'_, '_> {
         let export = self.serving.export(number).ok_or(NO_EXPORT)?;
         let held = export.loan().and_then(|loan| loan.held());
         let held = held.ok_or(missing("memory of what a client has"))?;
-        let core = self.line.core(export.seat().unwrap_or(0));
+        let core = self.line.core(export.shard().unwrap_or(0));
         let core = core.ok_or(missing("sidecore of a seat"))?;
         let device = export.device().and_then(|device| self.around.devices.get_mut(device));
         let device = device.ok_or(ExportError::NotOpen)?;

@@ -1,6 +1,6 @@
 //! NICs for other machines: ports of a switch whose other end is a client.
 //!
-//! The link's end of a port is at one seat, and follows the client that has its NIC. Not here: what a port may (`switch`),
+//! The link's end of a port is at one shard, and follows the client that has its NIC. Not here: what a port may (`switch`),
 //! frames (`backend::link`).
 
 use backend::link::LinkNic;
@@ -19,7 +19,7 @@ use super::ports::Counted;
 use crate::defects::{found, late};
 
 impl Host<'_, '_> {
-    /// Tells seats of all NICs that clients may have. Ports are plugged in when they are there.
+    /// Tells shards of all NICs that clients may have. Ports are plugged in when they are there.
     pub(super) fn export_nics(&mut self) {
         let clients = self.line.plan().clients().to_vec();
         let mut names: Vec<&String> = clients.iter().flat_map(|client| &client.nics).collect();
@@ -36,7 +36,7 @@ impl Host<'_, '_> {
             let device = device_of(&on_the_wire(name));
             let news = News { revision: 1, size: 0, features: 0, is_removed: false };
             let spec = ExportSpec { device, clients: keys, news, generation: 0 };
-            self.tell_seats(None, || ToHost::Export(spec.clone()));
+            self.tell_shards(None, || ToHost::Export(spec.clone()));
         }
     }
 
@@ -48,15 +48,15 @@ impl Host<'_, '_> {
         let one = self.serving.export_mut(export);
         let one = found!(self.around.turn.defects, one, "export of that number");
         // Where the client is that has it; the next one may be elsewhere, and has it brought there.
-        let seat = one.seat().unwrap_or(0);
-        one.plug_in(seat);
-        self.tell_seat(seat, ToHost::PlugIn { export, nic });
+        let shard = one.shard().unwrap_or(0);
+        one.plug_in(shard);
+        self.tell_shard(shard, ToHost::PlugIn { export, nic });
     }
 
-    /// A client at that seat is to have a NIC. One that asks for it as for something else does not get it.
+    /// A client at that shard is to have a NIC. One that asks for it as for something else does not get it.
     pub(super) fn lend_nic(
         &mut self,
-        seat: usize,
+        shard: usize,
         (export, generation): (u16, u64),
         (slots, slot_bytes): (u16, u32),
         before: Option<Had>,
@@ -67,13 +67,13 @@ impl Host<'_, '_> {
         let Some(memory) = memory else {
             let one = self.serving.export_mut(export);
             one.into_iter().for_each(|one| one.take_back(before.clone()));
-            self.tell_seat(seat, ToHost::Opened { export, generation, opened: None });
+            self.tell_shard(shard, ToHost::Opened { export, generation, opened: None });
             return self.log_nic(export, is_had);
         };
-        self.tell_seat(seat, ToHost::NicOpened { export, memory });
-        self.is_at(seat, (export, generation));
-        if let Some(from) = self.serving.export_mut(export).and_then(|one| one.pull_out(seat)) {
-            self.tell_seat(from, ToHost::PullOut { export });
+        self.tell_shard(shard, ToHost::NicOpened { export, memory });
+        self.is_at(shard, (export, generation));
+        if let Some(from) = self.serving.export_mut(export).and_then(|one| one.pull_out(shard)) {
+            self.tell_shard(from, ToHost::PullOut { export });
         }
         self.log_nic(export, is_had);
     }
@@ -96,7 +96,7 @@ impl Host<'_, '_> {
     pub(super) fn is_pulled_out(&mut self, export: u16, nic: Box<LinkNic>) {
         let one = self.serving.export_mut(export);
         let one = found!(self.around.turn.defects, one, "export of that number");
-        let Some(seat) = one.is_pulled_out() else { return late("port of a NIC") };
-        self.tell_seat(seat, ToHost::PlugIn { export, nic });
+        let Some(shard) = one.is_pulled_out() else { return late("port of a NIC") };
+        self.tell_shard(shard, ToHost::PlugIn { export, nic });
     }
 }

@@ -1,13 +1,13 @@
-//! One link: its plan, the sidecores that have its seats, and the end that this daemon has of it.
+//! One link: its plan, the sidecores that have its shards, and the end that this daemon has of it.
 //!
 //! Not here: what the two ends do (`client`, `host`), nor sockets (`backend::link`).
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use backend::link::{LinkKey, LinkSeats, LinkSocket};
+use backend::link::{LinkKey, LinkShards, LinkSocket};
 use config::plan::{LinkEnd, LinkPlan};
-use control::shard::Shard;
+use control::shard::Shard as Life;
 use sidecore::{Command, Link, ToClient, ToHost};
 use tracing::warn;
 
@@ -45,27 +45,27 @@ pub(super) struct Line {
     key: LinkKey,
     plan: LinkPlan,
     /// By number: a client's has one.
-    seats: Vec<Seat>,
+    shards: Vec<Shard>,
     stage: Stage,
     log: LogRate,
 }
 
-/// A seat, and the sidecore that has it.
-struct Seat {
+/// A shard, and the sidecore that has it.
+struct Shard {
     core: usize,
-    shard: Shard<Link, Command>,
+    life: Life<Link, Command>,
 }
 
 /// Whether it works.
 enum Stage {
     /// Its socket could not be opened; it is tried again.
     Shut { problem: String, retry_at: Instant },
-    /// Sidecores have it; how frames come and go, by seat.
+    /// Sidecores have it; how frames come and go, by shard.
     Open { sockets: Vec<&'static str> },
 }
 
 impl OneLink {
-    /// One that is to be opened, with a seat at each of these sidecores.
+    /// One that is to be opened, with a shard at each of these sidecores.
     ///
     /// # Errors
     /// Its key is of no use.
@@ -80,16 +80,16 @@ impl OneLink {
             LinkEnd::Client { .. } => End::Client(Using::new(), Ports::default()),
             LinkEnd::Iohost { .. } => End::Iohost(Serving::new(&identity, cores.len())?),
         };
-        let seats = cores.into_iter().map(|core| Seat { core, shard: Shard::default() });
-        let (seats, plan) = (seats.collect(), plan.clone());
+        let shards = cores.into_iter().map(|core| Shard { core, life: Life::default() });
+        let (shards, plan) = (shards.collect(), plan.clone());
         let party = party_of(&plan, identity)?;
         let stage = Stage::Shut { problem: "is not open yet".to_string(), retry_at: now };
-        let line = Line { key, plan, seats, stage, log: LogRate::default() };
+        let line = Line { key, plan, shards, stage, log: LogRate::default() };
         Ok((OneLink { line, end }, party))
     }
 
-    /// So many seats a link of that plan has at most.
-    pub(super) fn seats_of(plan: &LinkPlan) -> usize {
+    /// So many shards a link of that plan has at most.
+    pub(super) fn shards_of(plan: &LinkPlan) -> usize {
         match &plan.end {
             LinkEnd::Client { .. } => 1,
             LinkEnd::Iohost { sidecores, .. } => *sidecores,
@@ -132,27 +132,27 @@ impl OneLink {
         }
     }
 
-    /// Begins with these sockets: seats for which there is none are given up.
-    pub(super) fn open(&mut self, opened: LinkSeats, turn: &mut Turn, cores: &mut Cores) {
-        let LinkSeats { sockets, refused } = opened;
+    /// Begins with these sockets: shards for which there is none are given up.
+    pub(super) fn open(&mut self, opened: LinkShards, turn: &mut Turn, cores: &mut Cores) {
+        let LinkShards { sockets, refused } = opened;
         let line = &mut self.line;
         if let Some(why) = refused {
             warn!(link = line.plan.id, "it is served by one sidecore: {why}");
         }
-        let unused = line.seats.split_off(sockets.len().clamp(1, line.seats.len().max(1)));
+        let unused = line.shards.split_off(sockets.len().clamp(1, line.shards.len().max(1)));
         line.stage = Stage::Open { sockets: sockets.iter().map(LinkSocket::describe).collect() };
-        for (seat, socket) in sockets.into_iter().enumerate() {
+        for (shard, socket) in sockets.into_iter().enumerate() {
             let made = match &mut self.end {
                 End::Client(using, _) => using.make(&line.plan, socket),
-                End::Iohost(serving) => serving.make(&line.plan, seat, socket),
+                End::Iohost(serving) => serving.make(&line.plan, shard, socket),
             };
-            line.seat_begins(seat, made, &mut turn.defects, cores);
+            line.shard_begins(shard, made, &mut turn.defects, cores);
         }
-        unused.into_iter().for_each(|seat| cores.give_load(seat.core, 1));
+        unused.into_iter().for_each(|shard| cores.give_load(shard.core, 1));
     }
 }
 
-/// Its seats.
+/// Its shards.
 impl Line {
     pub(super) fn key(&self) -> LinkKey {
         self.key
@@ -179,19 +179,19 @@ impl Line {
         }
     }
 
-    /// The sidecores of its seats.
+    /// The sidecores of its shards.
     pub(super) fn cores(&self) -> impl Iterator<Item = usize> {
-        self.seats.iter().map(|seat| seat.core)
+        self.shards.iter().map(|shard| shard.core)
     }
 
-    /// The sidecore of a seat.
-    pub(super) fn core(&self, seat: usize) -> Option<usize> {
-        self.seats.get(seat).map(|seat| seat.core)
+    /// The sidecore of a shard.
+    pub(super) fn core(&self, shard: usize) -> Option<usize> {
+        self.shards.get(shard).map(|shard| shard.core)
     }
 
-    /// The seat of that sidecore: none of one that was refused, and was opened again with fewer.
-    pub(super) fn seat_of(&self, core: usize) -> Option<usize> {
-        self.seats.iter().position(|seat| seat.core == core)
+    /// The shard of that sidecore: none of one that was refused, and was opened again with fewer.
+    pub(super) fn shard_of(&self, core: usize) -> Option<usize> {
+        self.shards.iter().position(|shard| shard.core == core)
     }
 
     /// Whether a line about it may be written: peers can cause many.
@@ -216,7 +216,7 @@ impl Line {
         }
     }
 
-    /// How frames come and go, by seat, while it is open.
+    /// How frames come and go, by shard, while it is open.
     pub(super) fn sockets(&self) -> &[&'static str] {
         match &self.stage {
             Stage::Open { sockets } => sockets,
@@ -228,8 +228,8 @@ impl Line {
     ///
     /// # Errors
     /// Why not.
-    pub(super) fn open_sockets(&self) -> Result<LinkSeats, SocketError> {
-        sockets::open(&self.plan, self.seats.len())
+    pub(super) fn open_sockets(&self) -> Result<LinkShards, SocketError> {
+        sockets::open(&self.plan, self.shards.len())
     }
 
     /// The same with what another process had.
@@ -239,8 +239,8 @@ impl Line {
     pub(super) fn inherit_sockets(
         &self,
         sockets: Vec<OwnedFd>,
-    ) -> Result<Option<LinkSeats>, InheritError> {
-        sockets::inherit(&self.plan, self.seats.len(), sockets)
+    ) -> Result<Option<LinkShards>, InheritError> {
+        sockets::inherit(&self.plan, self.shards.len(), sockets)
     }
 
     /// It cannot be opened, and is tried again.
@@ -253,118 +253,118 @@ impl Line {
         self.stage = Stage::Shut { problem, retry_at: now + RETRY_INTERVAL };
     }
 
-    /// A sidecore gave it back, which could not take it. Its other seats go, too: without one of them its clients would
+    /// A sidecore gave it back, which could not take it. Its other shards go, too: without one of them its clients would
     /// say hello to nobody.
     pub(super) fn is_refused(&mut self, now: Instant, cores: &mut Cores) {
         let problem = "its sidecore has no place for it: make fewer links".to_string();
         warn!(link = self.plan.id, "{problem}");
         self.stage = Stage::Shut { problem, retry_at: now + NO_PLACE_INTERVAL };
-        for seat in &mut self.seats {
-            seat.shard.shut();
-            cores.send(seat.core, Command::DetachLink(self.key));
+        for shard in &mut self.shards {
+            shard.life.shut();
+            cores.send(shard.core, Command::DetachLink(self.key));
         }
     }
 
-    /// A sidecore is to have a seat.
-    fn seat_begins(&mut self, seat: usize, made: Link, defects: &mut Defects, cores: &mut Cores) {
-        let seat = found!(defects, self.seats.get_mut(seat), "seat of a socket");
-        if !seat.shard.open() {
+    /// A sidecore is to have a shard.
+    fn shard_begins(&mut self, shard: usize, made: Link, defects: &mut Defects, cores: &mut Cores) {
+        let shard = found!(defects, self.shards.get_mut(shard), "seat of a socket");
+        if !shard.life.open() {
             return defects.note("seat that no sidecore has");
         }
-        cores.send(seat.core, Command::AttachLink(self.key, made));
+        cores.send(shard.core, Command::AttachLink(self.key, made));
     }
 
     /// Goes on with what another process had of a client's.
     pub(super) fn go_on(&mut self, made: Link, defects: &mut Defects, cores: &mut Cores) {
         self.stage = Stage::Open { sockets: Vec::new() };
-        self.seat_begins(0, made, defects, cores);
+        self.shard_begins(0, made, defects, cores);
     }
 
-    /// Says something to a client's link that is open; it has one seat.
+    /// Says something to a client's link that is open; it has one shard.
     pub(super) fn tell_client(&mut self, told: ToClient, turn: &mut Turn, cores: &mut Cores) {
         self.tell(0, Command::ToClient(self.key, Box::new(told)), turn, cores);
     }
 
-    /// Says something to one seat of an IOhost's link that is open.
-    pub(super) fn tell_seat(
+    /// Says something to one shard of an IOhost's link that is open.
+    pub(super) fn tell_shard(
         &mut self,
-        seat: usize,
+        shard: usize,
         told: ToHost,
         turn: &mut Turn,
         cores: &mut Cores,
     ) {
-        self.tell(seat, Command::ToHost(self.key, Box::new(told)), turn, cores);
+        self.tell(shard, Command::ToHost(self.key, Box::new(told)), turn, cores);
     }
 
-    /// What a seat is told, by whoever has it, or will.
-    fn tell(&mut self, seat: usize, told: Command, turn: &mut Turn, cores: &mut Cores) {
+    /// What a shard is told, by whoever has it, or will.
+    fn tell(&mut self, shard: usize, told: Command, turn: &mut Turn, cores: &mut Cores) {
         if !self.is_open() {
             return;
         }
-        let seat = found!(turn.defects, self.seats.get_mut(seat), "sidecore of a seat");
-        if let Some(told) = seat.shard.tell(told) {
-            cores.send(seat.core, told);
+        let shard = found!(turn.defects, self.shards.get_mut(shard), "sidecore of a seat");
+        if let Some(told) = shard.life.tell(told) {
+            cores.send(shard.core, told);
         }
     }
 
-    /// Says something to all seats but one.
-    pub(super) fn tell_seats(
+    /// Says something to all shards but one.
+    pub(super) fn tell_shards(
         &mut self,
         but: Option<usize>,
         told: impl Fn() -> ToHost,
         turn: &mut Turn,
         cores: &mut Cores,
     ) {
-        for seat in (0..self.seats.len()).filter(|seat| Some(*seat) != but) {
-            self.tell_seat(seat, told(), turn, cores);
+        for shard in (0..self.shards.len()).filter(|shard| Some(*shard) != but) {
+            self.tell_shard(shard, told(), turn, cores);
         }
     }
 }
 
-/// Its seats on their way from one process to another.
+/// Its shards on their way from one process to another.
 impl Line {
     /// Asks sidecores for those that they have.
-    pub(super) fn ask_for_seats(&mut self, cores: &mut Cores) {
-        for seat in &mut self.seats {
-            if seat.shard.ask() {
-                cores.send(seat.core, Command::DetachLink(self.key));
+    pub(super) fn ask_for_shards(&mut self, cores: &mut Cores) {
+        for shard in &mut self.shards {
+            if shard.life.ask() {
+                cores.send(shard.core, Command::DetachLink(self.key));
             }
         }
     }
 
-    /// A sidecore gave a seat back. False: it is late, and was not asked for to be kept.
+    /// A sidecore gave a shard back. False: it is late, and was not asked for to be kept.
     pub(super) fn is_home(&mut self, core: usize, link: Link) -> bool {
-        let seat = self.seats.iter_mut().find(|seat| seat.core == core);
-        seat.is_some_and(|seat| seat.shard.come_home(link).is_ok())
+        let shard = self.shards.iter_mut().find(|shard| shard.core == core);
+        shard.is_some_and(|shard| shard.life.come_home(link).is_ok())
     }
 
     /// Whether all that were asked for are here.
     pub(super) fn are_home(&self) -> bool {
-        !self.seats.iter().any(|seat| seat.shard.is_awaited())
+        !self.shards.iter().any(|shard| shard.life.is_awaited())
     }
 
-    /// Whether a seat was asked for: no sidecore hears what it is told.
-    pub(super) fn is_away(&self, seat: usize) -> bool {
-        self.seats.get(seat).is_some_and(|seat| seat.shard.is_away())
+    /// Whether a shard was asked for: no sidecore hears what it is told.
+    pub(super) fn is_away(&self, shard: usize) -> bool {
+        self.shards.get(shard).is_some_and(|shard| shard.life.is_away())
     }
 
-    /// Gives sidecores the seats that are here, as they are.
+    /// Gives sidecores the shards that are here, as they are.
     pub(super) fn send_out(&mut self, cores: &mut Cores) {
-        for seat in &mut self.seats {
-            if let Some((link, untold)) = seat.shard.send_out() {
-                cores.send(seat.core, Command::AttachLink(self.key, link));
-                untold.into_iter().for_each(|told| cores.send(seat.core, told));
+        for shard in &mut self.shards {
+            if let Some((link, untold)) = shard.life.send_out() {
+                cores.send(shard.core, Command::AttachLink(self.key, link));
+                untold.into_iter().for_each(|told| cores.send(shard.core, told));
             }
         }
     }
 
-    /// Seats that are here, by number.
+    /// Shards that are here, by number.
     pub(super) fn home(&self) -> impl Iterator<Item = (usize, &Link)> {
-        let its = self.seats.iter().enumerate();
-        its.filter_map(|(at, seat)| Some((at, seat.shard.home()?)))
+        let its = self.shards.iter().enumerate();
+        its.filter_map(|(at, shard)| Some((at, shard.life.home()?)))
     }
 
     pub(super) fn home_mut(&mut self) -> impl Iterator<Item = &mut Link> {
-        self.seats.iter_mut().filter_map(|seat| seat.shard.home_mut())
+        self.shards.iter_mut().filter_map(|shard| shard.life.home_mut())
     }
 }

@@ -25,62 +25,62 @@ pub(super) struct Serving {
     public: PublicKey,
     /// By number: devices in the order in which they were exported.
     exports: Vec<Export>,
-    /// By seat.
-    parts: Vec<SeatParts>,
+    /// By shard.
+    parts: Vec<ShardParts>,
     /// Sessions that have begun, and whose they are.
     clients: BTreeMap<u32, String>,
     /// Where clients are.
-    pub(super) seated: Clients,
+    pub(super) assigned: Clients,
     /// Ports of NICs that clients may have, by number.
     ports: BTreeMap<u32, Counted>,
-    /// For what clients have outstanding, at all seats.
+    /// For what clients have outstanding, at all shards.
     memory_bytes: usize,
 }
 
-/// What is shown of one seat.
-pub(super) struct SeatParts {
+/// What is shown of one shard.
+pub(super) struct ShardParts {
     pub(super) counters: Arc<HostLinkCounters>,
     /// How the ways of its sessions are, by the low half of their numbers.
     pub(super) sessions: Arc<[SessionCounters]>,
 }
 
-impl SeatParts {
-    fn new() -> SeatParts {
+impl ShardParts {
+    fn new() -> ShardParts {
         let sessions = (0..SESSIONS_MAX).map(|_| SessionCounters::default()).collect();
-        SeatParts { counters: Arc::default(), sessions }
+        ShardParts { counters: Arc::default(), sessions }
     }
 }
 
 impl Serving {
-    /// Of a link with so many seats.
+    /// Of a link with so many shards.
     ///
     /// # Errors
     /// Its key is of no use.
-    pub(super) fn new(identity: &Identity, seats: usize) -> Result<Serving, LinkKeyError> {
+    pub(super) fn new(identity: &Identity, shards: usize) -> Result<Serving, LinkKeyError> {
         let public = match identity {
             Identity::None => [0; 32],
             Identity::Key(key) => public_key(key).map_err(LinkKeyError::Public)?,
         };
-        let parts = (0..seats.max(1)).map(|_| SeatParts::new()).collect();
+        let parts = (0..shards.max(1)).map(|_| ShardParts::new()).collect();
         Ok(Serving {
             public,
             exports: Vec::new(),
             parts,
             clients: BTreeMap::new(),
-            seated: Clients::default(),
+            assigned: Clients::default(),
             ports: BTreeMap::new(),
             memory_bytes: 0,
         })
     }
 
-    /// A seat of the link, for its sidecore.
-    pub(super) fn make(&mut self, plan: &LinkPlan, seat: usize, socket: LinkSocket) -> Link {
+    /// A shard of the link, for its sidecore.
+    pub(super) fn make(&mut self, plan: &LinkPlan, shard: usize, socket: LinkSocket) -> Link {
         let memory_bytes = match &plan.end {
             LinkEnd::Iohost { memory_bytes, .. } => *memory_bytes as usize,
             LinkEnd::Client { .. } => 0,
         };
         self.memory_bytes = memory_bytes;
-        let parts = self.parts.get(seat);
+        let parts = self.parts.get(shard);
         let counters = parts.map(|one| Arc::clone(&one.counters)).unwrap_or_default();
         let sessions = parts.map_or_else(|| Arc::new([]) as _, |one| Arc::clone(&one.sessions));
         let host = HostSpec {
@@ -89,7 +89,7 @@ impl Serving {
             memory_max: memory_bytes,
             client_memory_max: memory_bytes,
             instance: random(),
-            seat: seat as u8,
+            shard: shard as u8,
         };
         let spec = HostLinkSpec {
             socket,
@@ -103,13 +103,13 @@ impl Serving {
         Link::Host(Box::new(HostLink::new(spec)))
     }
 
-    /// It was opened: who had a session or a seat of it before has none any more.
+    /// It was opened: who had a session or a shard of it before has none any more.
     pub(super) fn begin(&mut self) {
-        (self.exports, self.seated) = (Vec::new(), Clients::default());
+        (self.exports, self.assigned) = (Vec::new(), Clients::default());
         self.clients.clear();
     }
 
-    pub(super) fn parts(&self) -> &[SeatParts] {
+    pub(super) fn parts(&self) -> &[ShardParts] {
         &self.parts
     }
 
@@ -120,7 +120,7 @@ impl Serving {
 
     /// A session of that client has begun, or of nobody: it has ended.
     pub(super) fn note_session(&mut self, session: u32, client: Option<&str>) {
-        self.seated.note(session, client.is_some());
+        self.assigned.note(session, client.is_some());
         match client {
             Some(name) => self.clients.insert(session, name.to_string()),
             None => self.clients.remove(&session),
@@ -137,18 +137,18 @@ impl Serving {
         self.ports.retain(|port, _| are_kept(*port));
     }
 
-    /// The seat of a client that says hello, as [`Clients::seat`] has it.
+    /// The shard of a client that says hello, as [`Clients::shard`] has it.
     ///
     /// # Errors
     /// There are too many.
-    pub(super) fn seat(
+    pub(super) fn assign(
         &mut self,
         who: Who,
         places: &[Place],
         times: (Instant, Duration),
     ) -> Result<usize, Crowded> {
         let exports = &self.exports;
-        self.seated.seat(who, places, times, |who| exports.iter().any(|one| one.is_of(who)))
+        self.assigned.assign(who, places, times, |who| exports.iter().any(|one| one.is_of(who)))
     }
 
     /// Ports of NICs, by number.
@@ -197,25 +197,25 @@ impl Serving {
         self.exports.iter().any(|one| one.loan().is_some_and(|loan| loan.is_leaving()))
     }
 
-    /// A seat wants to have a device opened for a client: who had it before. `Err`: what that seat is told instead.
+    /// A shard wants to have a device opened for a client: who had it before. `Err`: what that shard is told instead.
     pub(super) fn judge(
         &mut self,
         export: u16,
-        (seat, session): (usize, u32),
+        (shard, session): (usize, u32),
         bytes: usize,
     ) -> Result<Option<Had>, ToHost> {
         let sum: usize = self.exports.iter().map(Export::bytes).sum();
-        let who = self.seated.of_session(session);
+        let who = self.assigned.of_session(session);
         let Some(place) = self.exports.get_mut(usize::from(export)) else {
             return Ok(None);
         };
-        if place.is_had() && place.seat() != Some(seat) {
+        if place.is_had() && place.shard() != Some(shard) {
             let generation = place.generation();
             return Err(ToHost::Elsewhere { export, generation, is_answer: true });
         }
         if bytes > self.memory_bytes.saturating_sub(sum) {
             return Err(ToHost::Busy { export });
         }
-        Ok(place.give(seat, who, bytes))
+        Ok(place.give(shard, who, bytes))
     }
 }

@@ -5,7 +5,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
-use backend::link::{LinkSeats, LinkSocket, LinkSource};
+use backend::link::{LinkShards, LinkSocket, LinkSource};
 use config::plan::{LinkAt, LinkEnd, LinkPeer, LinkPlan};
 use config::spec::Via;
 use tracing::warn;
@@ -23,8 +23,8 @@ const ETHERNET_BYTES: u16 = 2;
 ///
 /// # Errors
 /// The system's; or they carry too little.
-pub(super) fn open(plan: &LinkPlan, seats: usize) -> Result<LinkSeats, SocketError> {
-    let opened = LinkSeats::open(&source_of(plan), seats)?;
+pub(super) fn open(plan: &LinkPlan, shards: usize) -> Result<LinkShards, SocketError> {
+    let opened = LinkShards::open(&source_of(plan), shards)?;
     match longest(&opened) < usize::from(frame_bytes(plan)) {
         true => Err(SocketError::Mtu {
             carries: longest(&opened) + usize::from(ETHERNET_BYTES),
@@ -41,14 +41,14 @@ pub(super) fn open(plan: &LinkPlan, seats: usize) -> Result<LinkSeats, SocketErr
 /// They can be neither kept nor made anew, or carry too little.
 pub(super) fn inherit(
     plan: &LinkPlan,
-    seats: usize,
+    shards: usize,
     sockets: Vec<OwnedFd>,
-) -> Result<Option<LinkSeats>, InheritError> {
+) -> Result<Option<LinkShards>, InheritError> {
     let source = source_of(plan);
     // Another address, or another interface: it is opened anew, and begins with what is known all the same.
-    let inherited = LinkSeats::inherit(&source, sockets).or_else(|why| {
+    let inherited = LinkShards::inherit(&source, sockets).or_else(|why| {
         warn!(link = plan.id, "its sockets are made anew: {why}");
-        LinkSeats::open(&source, seats)
+        LinkShards::open(&source, shards)
     });
     let is_iohost = matches!(plan.end, LinkEnd::Iohost { .. });
     let mut sockets = match inherited {
@@ -58,7 +58,7 @@ pub(super) fn inherit(
     if longest(&sockets) < usize::from(frame_bytes(plan)) {
         return Err(InheritError::Mtu);
     }
-    sockets.sockets.truncate(seats.max(1));
+    sockets.sockets.truncate(shards.max(1));
     Ok(Some(sockets))
 }
 
@@ -85,7 +85,7 @@ fn source_of(plan: &LinkPlan) -> LinkSource {
 }
 
 /// Bytes of the longest frame that a link's sockets carry.
-fn longest(opened: &LinkSeats) -> usize {
+fn longest(opened: &LinkShards) -> usize {
     opened.sockets.first().map_or(0, LinkSocket::frame_bytes)
 }
 

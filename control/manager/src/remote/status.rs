@@ -6,7 +6,7 @@ use backend::link::LinkSnapshot;
 use config::api::{LinkDiskView, LinkView, LinkWayView};
 use config::plan::LinkEnd;
 use config::spec::{LinkRole, LinkSecurity};
-use remote::iohost::seat_of;
+use remote::iohost::shard_of;
 
 use super::link::{End, OneLink};
 use super::serving::Serving;
@@ -178,7 +178,7 @@ impl Using {
 }
 
 impl Serving {
-    /// What its seats did, in all.
+    /// What its shards did, in all.
     fn add_up(&self, view: &mut LinkView) {
         for seen in self.parts().iter().map(|part| part.counters.snapshot()) {
             view.sessions += seen.sessions;
@@ -199,15 +199,15 @@ impl Serving {
     /// How the ways to its clients are.
     fn ways(&self, sidecores: &[u16]) -> Vec<LinkWayView> {
         let ways = self.clients().iter().map(|(number, client)| {
-            let seat = seat_of(*number);
-            let part = self.parts().get(seat);
+            let shard = shard_of(*number);
+            let part = self.parts().get(shard);
             let place = part.and_then(|part| part.sessions.get((number & 0xffff) as usize));
             let seen = place.map(|one| one.snapshot());
             // Of a session that has just begun nothing was shown yet.
             let seen = seen.filter(|seen| seen.session == u64::from(*number)).unwrap_or_default();
             LinkWayView {
                 peer: client.clone(),
-                sidecore: sidecores.get(seat).copied().unwrap_or(0),
+                sidecore: sidecores.get(shard).copied().unwrap_or(0),
                 round_trip_ns: seen.round_trip_ns,
                 frames_sent: seen.frames_sent,
                 frames_lost: seen.frames_lost,

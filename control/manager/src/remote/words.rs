@@ -17,14 +17,14 @@ pub(crate) struct KnownWords {
     pub(crate) features: u32,
 }
 
-/// What control knows of a seat of a link. Behind it are the bytes of the client's end, or of each export in turn.
+/// What control knows of a shard of a link. Behind it are the bytes of the client's end, or of each export in turn.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct SeatWords {
+pub(crate) struct ShardWords {
     /// Of a client's link.
     pub(crate) client: Option<ClientWords>,
     pub(crate) exports: Vec<ExportWords>,
-    /// Who is at home at this seat.
+    /// Who is at home at this shard.
     pub(crate) clients: Vec<WhoWords>,
 }
 

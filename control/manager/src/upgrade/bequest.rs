@@ -13,9 +13,9 @@ use backend::{Disk, Grain, Handles};
 use vhost_user::Message;
 
 use super::channel::{Channel, SEND_TIME_MAX};
-use super::links::{SavedSeats, send_known};
+use super::links::{SavedShards, send_known};
 use super::wire::{
-    DeviceWords, DiskWords, FromPredecessor, Handle, LinkWords, NicWords, PACKET_BYTES_MAX,
+    ConnectionWords, DeviceWords, DiskWords, FromPredecessor, Handle, NicWords, PACKET_BYTES_MAX,
     PlaceWords, RINGS_MAX, RingWords, WITH_GUARD,
 };
 use crate::clock::machine_ns;
@@ -135,7 +135,7 @@ impl Bequest<'_> {
         &self,
         channel: &Channel,
         format: u32,
-        seats: &SavedSeats,
+        shards: &SavedShards,
         drained: Instant,
     ) -> io::Result<()> {
         let devices = self.devices.values().filter(|device| !device.is_going());
@@ -156,7 +156,7 @@ impl Bequest<'_> {
                 channel.send(&packet, &[], SEND_TIME_MAX)?;
             }
         }
-        seats.send(channel)?;
+        shards.send(channel)?;
         for uplink in self.network.uplinks() {
             let Some(name) = uplink.tap() else { continue };
             for (queue, made, fd) in uplink.tap_queues() {
@@ -236,7 +236,10 @@ fn nic_words(kind: &Kind) -> Option<NicWords> {
 fn send_connection(channel: &Channel, connection: &Connection, runs: bool) -> io::Result<()> {
     let send =
         |packet: FromPredecessor, fds: &[BorrowedFd<'_>]| channel.send(&packet, fds, SEND_TIME_MAX);
-    send(FromPredecessor::Link(LinkWords { runs }), &[connection.frames.socket().as_fd()])?;
+    send(
+        FromPredecessor::Connection(ConnectionWords { runs }),
+        &[connection.frames.socket().as_fd()],
+    )?;
     let back_channel = connection.front_end.channel.as_ref();
     let back_channel =
         back_channel.map(|channel| (Message::SetBackendReqFd, vec![channel.socket()]));

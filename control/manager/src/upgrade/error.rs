@@ -111,25 +111,25 @@ pub(crate) enum AdoptError {
 
 /// Failure to hand over or inherit a link.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SeatError {
+pub(crate) enum ShardError {
     /// Link that cannot be written down now.
     #[error("{0}")]
     Link(#[from] HandingError),
     /// Link that cannot begin with what came.
     #[error("link {link:?}: {source}")]
     Inherit { link: String, source: InheritError },
-    /// Failure to save a seat.
+    /// Failure to save a shard.
     #[error("link {link:?} cannot be written down: {source}")]
     Save { link: String, source: io::Error },
-    /// Gap in the numbers of seats.
-    #[error("link {link:?} has no seat {seat}")]
-    Missing { link: String, seat: usize },
-    /// Failure to read a seat.
-    #[error("seat {seat} of link {link:?}: {source}")]
-    Read { link: String, seat: usize, source: io::Error },
-    /// Malformed words of a seat.
-    #[error("seat {seat} of link {link:?}: {source}")]
-    Words { link: String, seat: usize, source: serde_json::Error },
+    /// Gap in the numbers of shards.
+    #[error("link {link:?} has no seat {shard}")]
+    Missing { link: String, shard: usize },
+    /// Failure to read a shard.
+    #[error("seat {shard} of link {link:?}: {source}")]
+    Read { link: String, shard: usize, source: io::Error },
+    /// Malformed words of a shard.
+    #[error("seat {shard} of link {link:?}: {source}")]
+    Words { link: String, shard: usize, source: serde_json::Error },
 }
 
 /// Failure to bring all queues and host ports home in time.
@@ -228,7 +228,7 @@ pub(crate) enum UpgradeError {
     Drain(#[from] DrainError),
     /// Link that cannot be handed over.
     #[error("{0}")]
-    Seat(#[from] SeatError),
+    Shard(#[from] ShardError),
 }
 
 /// Failure of an heir that took over, before it was settled.

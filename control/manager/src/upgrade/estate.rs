@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 
 use backend::Handles;
-use remote::iohost::SEATS_MAX;
+use remote::iohost::SHARDS_MAX;
 
 use super::error::EstateError;
 use super::pause::Moments;
@@ -58,11 +58,11 @@ pub(crate) struct DeviceEstate {
     pub(crate) counters: BTreeMap<String, u64>,
 }
 
-/// A seat of a link.
+/// A shard of a link.
 #[derive(Debug)]
-pub(crate) struct SeatEstate {
+pub(crate) struct ShardEstate {
     pub(crate) link: String,
-    pub(crate) seat: usize,
+    pub(crate) shard: usize,
     pub(crate) socket: OwnedFd,
     /// With so many bytes of words, and so many more.
     pub(crate) file: OwnedFd,
@@ -88,8 +88,8 @@ pub(crate) struct Estate {
     pub(crate) run: Option<u64>,
     /// What IOhosts have told of disks, by link.
     pub(crate) known: BTreeMap<String, Vec<KnownWords>>,
-    /// Seats of links.
-    pub(crate) seats: Vec<SeatEstate>,
+    /// Shards of links.
+    pub(crate) shards: Vec<ShardEstate>,
     /// Disks that lost data, as they were found last.
     pub(crate) sync_failed: Vec<String>,
     /// Connections that could not be taken over, to be closed when nobody else has them.
@@ -152,7 +152,7 @@ impl Estate {
                 }
             }
             FromPredecessor::Device(words) => self.add_device(words, &mut fds)?,
-            FromPredecessor::Link(words) => {
+            FromPredecessor::Connection(words) => {
                 let socket = one(&mut fds)?;
                 let connections = &mut self.device()?.connections;
                 bounded(connections.len(), CONNECTIONS_MAX, "connections of one device")?;
@@ -180,7 +180,7 @@ impl Estate {
             }
             packet @ (FromPredecessor::Remote { .. }
             | FromPredecessor::Known { .. }
-            | FromPredecessor::Seat { .. }) => self.add_of_links(packet, &mut fds)?,
+            | FromPredecessor::Shard { .. }) => self.add_of_links(packet, &mut fds)?,
             FromPredecessor::Estate {} => return Ok(Progress::Devices),
             FromPredecessor::Rings { rings } => self.add_rings(rings)?,
             packet @ (FromPredecessor::Tap { .. }
@@ -289,11 +289,11 @@ impl Estate {
                 bounded(known.len(), DEVICES_END as usize, "disks of a link")?;
                 known.extend(disks);
             }
-            FromPredecessor::Seat { link, seat, words, bytes } => {
-                bounded(self.seats.len(), LINKS_ALL_MAX * SEATS_MAX, "seats of links")?;
-                bounded(seat, SEATS_MAX, "seats of one link")?;
+            FromPredecessor::Shard { link, shard, words, bytes } => {
+                bounded(self.shards.len(), LINKS_ALL_MAX * SHARDS_MAX, "seats of links")?;
+                bounded(shard, SHARDS_MAX, "seats of one link")?;
                 let (socket, file) = (one(fds)?, one(fds)?);
-                self.seats.push(SeatEstate { link, seat, socket, file, words, bytes });
+                self.shards.push(ShardEstate { link, shard, socket, file, words, bytes });
             }
             _ => {}
         }
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(estate.moments.drained_ns, 9);
         assert_eq!((estate.run, estate.known["rack"].len()), (Some(7), 1));
         assert_eq!(
-            estate.seats.first().map(|seat| (seat.seat, seat.words, seat.bytes)),
+            estate.shards.first().map(|shard| (shard.shard, shard.words, shard.bytes)),
             Some((0, 40, 100))
         );
     }

@@ -1,4 +1,4 @@
-//! What links are given up, and begin with: packets, sockets and memory files of their seats.
+//! What links are given up, and begin with: packets, sockets and memory files of their shards.
 //!
 //! Not what is in them (`remote::handing`). Called by `bequest` and by the loop.
 
@@ -10,37 +10,37 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use sidecore::Link;
 
 use super::channel::{Channel, SEND_TIME_MAX};
-use super::error::SeatError;
-use super::estate::SeatEstate;
+use super::error::ShardError;
+use super::estate::ShardEstate;
 use super::wire::{FromPredecessor, KNOWN_MAX};
 use crate::remote::Remote;
-use crate::remote::handing::InheritedSeat;
-use crate::remote::words::SeatWords;
+use crate::remote::handing::InheritedShard;
+use crate::remote::words::ShardWords;
 
-/// Seats whose words and bytes are in files.
+/// Shards whose words and bytes are in files.
 #[derive(Default)]
-pub(crate) struct SavedSeats(Vec<SavedSeat>);
+pub(crate) struct SavedShards(Vec<SavedShard>);
 
-struct SavedSeat {
+struct SavedShard {
     link: String,
-    seat: usize,
+    shard: usize,
     socket: OwnedFd,
     file: OwnedFd,
     words: u64,
     bytes: u64,
 }
 
-impl SavedSeats {
+impl SavedShards {
     /// Writes down what is known of one more, which is here and at rest.
     ///
     /// # Errors
     /// What the kernel said.
     pub(crate) fn save(
         &mut self,
-        (id, seat, link): (&str, usize, &Link),
-        (words, bytes): (SeatWords, Vec<u8>),
-    ) -> Result<(), SeatError> {
-        let failed = |source: io::Error| SeatError::Save { link: id.to_string(), source };
+        (id, shard, link): (&str, usize, &Link),
+        (words, bytes): (ShardWords, Vec<u8>),
+    ) -> Result<(), ShardError> {
+        let failed = |source: io::Error| ShardError::Save { link: id.to_string(), source };
         let words = serde_json::to_vec(&words).map_err(|error| failed(error.into()))?;
         let file = memfd_create("sidecore-seat", MemfdFlags::CLOEXEC);
         let file = file.map_err(|error| failed(error.into()))?;
@@ -52,15 +52,15 @@ impl SavedSeats {
         };
         let socket = socket.map_err(failed)?;
         let (words, bytes) = (words.len() as u64, bytes.len() as u64);
-        self.0.push(SavedSeat { link: id.to_string(), seat, socket, file, words, bytes });
+        self.0.push(SavedShard { link: id.to_string(), shard, socket, file, words, bytes });
         Ok(())
     }
 
     pub(super) fn send(&self, channel: &Channel) -> io::Result<()> {
         for saved in &self.0 {
-            let SavedSeat { link, seat, socket, file, words, bytes } = saved;
-            let (link, seat, words, bytes) = (link.clone(), *seat, *words, *bytes);
-            let packet = FromPredecessor::Seat { link, seat, words, bytes };
+            let SavedShard { link, shard, socket, file, words, bytes } = saved;
+            let (link, shard, words, bytes) = (link.clone(), *shard, *words, *bytes);
+            let packet = FromPredecessor::Shard { link, shard, words, bytes };
             channel.send(&packet, &[socket.as_fd(), file.as_fd()], SEND_TIME_MAX)?;
         }
         Ok(())
@@ -85,42 +85,42 @@ pub(super) fn send_known(remote: &Remote, channel: &Channel) -> io::Result<()> {
     Ok(())
 }
 
-/// What a link begins with: a socket and a part for each seat.
+/// What a link begins with: a socket and a part for each shard.
 pub(crate) struct LinkEstate {
     pub(crate) id: String,
     pub(crate) sockets: Vec<OwnedFd>,
-    pub(crate) parts: Vec<InheritedSeat>,
+    pub(crate) parts: Vec<InheritedShard>,
 }
 
-/// Makes of seats what links begin with.
+/// Makes of shards what links begin with.
 ///
 /// # Errors
 /// What makes no sense.
-pub(crate) fn links_of(all: Vec<SeatEstate>) -> Result<Vec<LinkEstate>, SeatError> {
-    let mut links: BTreeMap<String, Vec<SeatEstate>> = BTreeMap::new();
-    for seat in all {
-        links.entry(seat.link.clone()).or_default().push(seat);
+pub(crate) fn links_of(all: Vec<ShardEstate>) -> Result<Vec<LinkEstate>, ShardError> {
+    let mut links: BTreeMap<String, Vec<ShardEstate>> = BTreeMap::new();
+    for shard in all {
+        links.entry(shard.link.clone()).or_default().push(shard);
     }
-    links.into_iter().map(|(id, seats)| link_of(id, seats)).collect()
+    links.into_iter().map(|(id, shards)| link_of(id, shards)).collect()
 }
 
-fn link_of(id: String, mut seats: Vec<SeatEstate>) -> Result<LinkEstate, SeatError> {
-    seats.sort_by_key(|seat| seat.seat);
+fn link_of(id: String, mut shards: Vec<ShardEstate>) -> Result<LinkEstate, ShardError> {
+    shards.sort_by_key(|shard| shard.shard);
     let (mut sockets, mut parts) = (Vec::new(), Vec::new());
-    for (at, estate) in seats.into_iter().enumerate() {
-        if estate.seat != at {
-            return Err(SeatError::Missing { link: id, seat: at });
+    for (at, estate) in shards.into_iter().enumerate() {
+        if estate.shard != at {
+            return Err(ShardError::Missing { link: id, shard: at });
         }
-        let SeatEstate { seat, socket, file, words, bytes, .. } = estate;
+        let ShardEstate { shard, socket, file, words, bytes, .. } = estate;
         let read = |at, len| {
-            let failed = |source| SeatError::Read { link: id.clone(), seat, source };
+            let failed = |source| ShardError::Read { link: id.clone(), shard, source };
             read_at(&file, at, len).map_err(failed)
         };
         let (text, bytes) = (read(0, words)?, read(words, bytes)?);
-        let words: SeatWords = serde_json::from_slice(&text)
-            .map_err(|source| SeatError::Words { link: id.clone(), seat, source })?;
+        let words: ShardWords = serde_json::from_slice(&text)
+            .map_err(|source| ShardError::Words { link: id.clone(), shard, source })?;
         sockets.push(socket);
-        parts.push(InheritedSeat { seat, words, bytes });
+        parts.push(InheritedShard { shard, words, bytes });
     }
     Ok(LinkEstate { id, sockets, parts })
 }

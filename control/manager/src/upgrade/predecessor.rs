@@ -21,7 +21,7 @@ use super::channel::{Channel, SEND_TIME_MAX, is_readable};
 use super::error::{SettleError, UpgradeError};
 use super::guard;
 use super::launcher::{LAUNCHERS, Launcher};
-use super::links::SavedSeats;
+use super::links::SavedShards;
 use super::pause::PauseWords;
 use super::timespec;
 use super::wire::{self, FromHeir, FromPredecessor};
@@ -327,7 +327,7 @@ impl Upgrade {
     pub(crate) fn flip(
         &mut self,
         rooms: &Rooms,
-        seats: &SavedSeats,
+        shards: &SavedShards,
         drained: Instant,
     ) -> Result<(), UpgradeError> {
         let hello = self.giving.hello().ok_or(UpgradeError::NotBegun)?;
@@ -335,7 +335,7 @@ impl Upgrade {
         if !self.giving.flip() {
             return Err(UpgradeError::NotBegun);
         }
-        let sent = rooms.bequest().send_flip(&self.channel, format, seats, drained);
+        let sent = rooms.bequest().send_flip(&self.channel, format, shards, drained);
         sent.map_err(UpgradeError::Send)?;
         expect(&self.channel, TAKEN_TIME_MAX, FromHeir::Taken {})
     }

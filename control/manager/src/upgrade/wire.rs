@@ -26,8 +26,8 @@ pub(crate) const PACKET_BYTES_MAX: usize = 64 * 1024;
 pub(crate) const PACKET_FDS_MAX: usize = 64;
 /// Disks in one packet that IOhosts have told of: a hundred bytes each.
 pub(crate) const KNOWN_MAX: usize = 128;
-/// Bytes of what one seat of a link hands over: copies of what was not flushed are in it.
-pub(crate) const SEAT_BYTES_MAX: u64 = 1 << 32;
+/// Bytes of what one shard of a link hands over: copies of what was not flushed are in it.
+pub(crate) const SHARD_BYTES_MAX: u64 = 1 << 32;
 /// Rings in one packet: some hundred bytes each, without their counters.
 pub(crate) const RINGS_MAX: usize = 32;
 
@@ -70,7 +70,8 @@ pub(crate) enum FromPredecessor {
     /// A device; what follows is about it. With the descriptors that `handles` names, in its order.
     Device(DeviceWords),
     /// A connection of it; what follows is about that. With its socket.
-    Link(LinkWords),
+    #[serde(rename = "link")]
+    Connection(ConnectionWords),
     /// A message that its front-end has sent, for its session. With the message's descriptors.
     Told { message: Vec<u8> },
     /// What its front-end has sent and nobody has answered yet: whole messages, or the beginning of one.
@@ -89,9 +90,16 @@ pub(crate) enum FromPredecessor {
     Rings { rings: Vec<RingWords> },
     /// A queue of a tap. With its descriptor.
     Tap { name: String, queue: u16, made: bool },
-    /// A seat of a link, which no sidecore has any more. With its socket, and a memory file: [`crate::remote::words::SeatWords`] as so many
+    /// A shard of a link, which no sidecore has any more. With its socket, and a memory file: [`crate::remote::words::ShardWords`] as so many
     /// bytes of JSON, then the bytes that those tell of.
-    Seat { link: String, seat: usize, words: u64, bytes: u64 },
+    #[serde(rename = "seat")]
+    Shard {
+        link: String,
+        #[serde(rename = "seat")]
+        shard: usize,
+        words: u64,
+        bytes: u64,
+    },
     /// What the port of a NIC has counted.
     Port { device: String, counters: BTreeMap<String, u64> },
     /// What an uplink has counted: its port, and whoever serves its descriptors.
@@ -166,7 +174,7 @@ pub(crate) struct NicWords {
 /// A connection of a front-end.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct LinkWords {
+pub(crate) struct ConnectionWords {
     /// It runs the device.
     pub(crate) runs: bool,
 }
@@ -216,8 +224,8 @@ pub(crate) enum Broken {
     TooManyRings(usize),
     #[error("{0} disks of a link in one packet, more than {KNOWN_MAX}")]
     TooManyDisks(usize),
-    #[error("{0} bytes of a seat, more than {SEAT_BYTES_MAX}")]
-    LongSeat(u64),
+    #[error("{0} bytes of a seat, more than {SHARD_BYTES_MAX}")]
+    LongShard(u64),
 }
 
 /// What the predecessor sent, with so many descriptors.
@@ -238,10 +246,10 @@ pub(crate) fn read(bytes: &[u8], fds: usize) -> Result<FromPredecessor, Broken> 
         FromPredecessor::Known { disks, .. } if disks.len() > KNOWN_MAX => {
             Err(Broken::TooManyDisks(disks.len()))
         }
-        FromPredecessor::Seat { words, bytes, .. }
-            if words.saturating_add(bytes) > SEAT_BYTES_MAX =>
+        FromPredecessor::Shard { words, bytes, .. }
+            if words.saturating_add(bytes) > SHARD_BYTES_MAX =>
         {
-            Err(Broken::LongSeat(words.saturating_add(bytes)))
+            Err(Broken::LongShard(words.saturating_add(bytes)))
         }
         packet => Ok(packet),
     }

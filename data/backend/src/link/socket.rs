@@ -228,7 +228,7 @@ impl LinkSocket {
         each!(&self.0, socket => socket.poll_fd())
     }
 
-    /// What another process can go on with ([`super::LinkSeats::inherit`]): the socket, or of AF_XDP the packet
+    /// What another process can go on with ([`super::LinkShards::inherit`]): the socket, or of AF_XDP the packet
     /// socket beside.
     pub fn handed(&self) -> BorrowedFd<'_> {
         match &self.0 {

@@ -2,14 +2,14 @@
 //! beside the host's network stack.
 //!
 //! Not the AF_XDP socket itself (`sys::xsk`), nor the program that says which frames come here (`sys::bpf`). Opened
-//! by `socket` and `seats`.
+//! by `socket` and `shards`.
 //!
 //! # Frames that come another way
 //!
-//! An AF_XDP socket has the frames of one queue of the interface, and of a link with several seats each has one. The
-//! program gives a seat's frames to its socket where they came by that queue. What it does not take (another queue,
+//! An AF_XDP socket has the frames of one queue of the interface, and of a link with several shards each has one. The
+//! program gives a shard's frames to its socket where they came by that queue. What it does not take (another queue,
 //! which the NIC chooses; an address that was changed since; a program that goes) the host's stack gives to the packet
-//! socket that each seat has beside it. So no frame is lost for having come by the wrong queue: it is only slower.
+//! socket that each shard has beside it. So no frame is lost for having come by the wrong queue: it is only slower.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -70,7 +70,7 @@ pub(super) struct XdpSocket {
     losses: LinkLosses,
 }
 
-/// What all seats of an interface share.
+/// What all shards of an interface share.
 #[derive(Debug)]
 struct Program {
     place: Place,
@@ -105,12 +105,12 @@ pub(super) fn open(stations: Vec<Station>) -> Result<Vec<LinkSocket>, LinkWhy> {
 fn open_queues(
     (index, station): (u32, [u8; 6]),
     (place, way): (Place, Way),
-    seats: usize,
+    shards: usize,
 ) -> Result<(Arc<Program>, Vec<Xsk>), LinkWhy> {
-    let (kind, head, seats) = (ETHER_TYPE, LENGTH_BYTES as u16, seats as u8);
-    let redirect = attach(index, place, Taken::Link(OfLink { station, kind, head, seats }))?;
-    let mut queues = Vec::with_capacity(seats.into());
-    for queue in 0..u32::from(seats) {
+    let (kind, head, shards) = (ETHER_TYPE, LENGTH_BYTES as u16, shards as u8);
+    let redirect = attach(index, place, Taken::Link(OfLink { station, kind, head, shards }))?;
+    let mut queues = Vec::with_capacity(shards.into());
+    for queue in 0..u32::from(shards) {
         let xsk = match Xsk::open(index, queue, way) {
             Ok(xsk) => xsk,
             // The interface has no more.

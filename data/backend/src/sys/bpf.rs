@@ -11,7 +11,7 @@ use remote::wire::Kind;
 use rustix::io::Errno;
 
 use super::interface::last_errno;
-use super::steer::{KIND_AT, SEAT_AT, SEAT_BITS};
+use super::steer::{KIND_AT, SHARD_AT, SHARD_BITS};
 
 /// Queues of an interface, at most, from which frames are taken.
 pub(crate) const QUEUES_MAX: u32 = 1024;
@@ -51,7 +51,7 @@ pub(crate) enum Place {
 pub(crate) enum Taken {
     /// All frames of a queue, to the socket of that queue.
     All,
-    /// Frames of a link, each to the socket of its seat, if it came by the queue of that number.
+    /// Frames of a link, each to the socket of its shard, if it came by the queue of that number.
     Link(OfLink),
 }
 
@@ -64,8 +64,8 @@ pub(crate) struct OfLink {
     pub(crate) kind: u16,
     /// Bytes between the EtherType and the link's frame.
     pub(crate) head: u16,
-    /// As many seats as there are.
-    pub(crate) seats: u8,
+    /// As many shards as there are.
+    pub(crate) shards: u8,
 }
 
 /// The program, attached to an interface until this is dropped.
@@ -156,15 +156,15 @@ fn program(sockets: i32) -> [Instruction; 6] {
     ]
 }
 
-/// A frame of the link for this station, that came by the queue whose number is its seat: to that seat's socket.
-/// Whatever else goes on to the host, where a packet socket gives the rest of them to their seats (`steer`).
+/// A frame of the link for this station, that came by the queue whose number is its shard: to that shard's socket.
+/// Whatever else goes on to the host, where a packet socket gives the rest of them to their shards (`steer`).
 fn program_of_link(sockets: i32, frames: OfLink) -> [Instruction; PROGRAM_OF_LINK] {
     const PASS: i16 = PROGRAM_OF_LINK as i16 - 2;
-    let OfLink { station: [a, b, c, d, e, f], kind, head, seats } = frames;
+    let OfLink { station: [a, b, c, d, e, f], kind, head, shards } = frames;
     let at = BODY_AT + head as i16;
     let word = |bytes: [u8; 2]| i32::from(u16::from_ne_bytes(bytes));
     let else_pass = |from: i16| PASS - from - 1;
-    let seat_at = at + SEAT_AT as i16;
+    let shard_at = at + SHARD_AT as i16;
     [
         // r2, r3: the frame and its end; r6: the queue
         instruction(0x61, 0x12, DATA_AT, 0),
@@ -172,7 +172,7 @@ fn program_of_link(sockets: i32, frames: OfLink) -> [Instruction; PROGRAM_OF_LIN
         instruction(0x61, 0x16, RX_QUEUE_INDEX_AT, 0),
         // long enough for all that is looked at below
         instruction(0xbf, 0x24, 0, 0),
-        instruction(0x07, 0x04, 0, i32::from(seat_at) + 1),
+        instruction(0x07, 0x04, 0, i32::from(shard_at) + 1),
         instruction(0x2d, 0x34, else_pass(5), 0),
         // its type
         instruction(0x69, 0x25, TYPE_AT, 0),
@@ -182,13 +182,13 @@ fn program_of_link(sockets: i32, frames: OfLink) -> [Instruction; PROGRAM_OF_LIN
         instruction(0x56, 0x05, else_pass(9), i32::from_ne_bytes([a, b, c, d])),
         instruction(0x69, 0x25, 4, 0),
         instruction(0x55, 0x05, else_pass(11), word([e, f])),
-        // r7: the seat, 0 if it is not sealed, or of no seat
+        // r7: the shard, 0 if it is not sealed, or of no shard
         instruction(0xb7, 0x07, 0, 0),
         instruction(0x71, 0x25, at + KIND_AT as i16, 0),
         instruction(0x55, 0x05, 4, Kind::Sealed as i32),
-        instruction(0x71, 0x27, seat_at, 0),
-        instruction(0x77, 0x07, 0, SEAT_BITS as i32),
-        instruction(0xa5, 0x07, 1, i32::from(seats)),
+        instruction(0x71, 0x27, shard_at, 0),
+        instruction(0x77, 0x07, 0, SHARD_BITS as i32),
+        instruction(0xa5, 0x07, 1, i32::from(shards)),
         instruction(0xb7, 0x07, 0, 0),
         instruction(0x5d, 0x76, else_pass(19), 0),
         // return bpf_redirect_map(&sockets, r7, XDP_PASS)

@@ -237,8 +237,8 @@ impl<M: SlotMemory> Host<M> {
         }
     }
 
-    /// Another seat of this link has the device, with this generation: who asks for it here waits until
-    /// [`Host::comes_free`]. What this seat has asked the caller to open is answered nevertheless.
+    /// Another shard of this link has the device, with this generation: who asks for it here waits until
+    /// [`Host::comes_free`]. What this shard has asked the caller to open is answered nevertheless.
     pub fn elsewhere(&mut self, export: u16, generation: u64) {
         let Some(one) = self.exports.get_mut(usize::from(export)) else { return };
         one.was_elsewhere(generation);
@@ -258,7 +258,7 @@ impl<M: SlotMemory> Host<M> {
         self.unbook(at);
     }
 
-    /// No seat has the device any more: the client that waits here may have it.
+    /// No shard has the device any more: the client that waits here may have it.
     pub fn comes_free(&mut self, export: u16) {
         let at = usize::from(export);
         if let Some(one) = self.exports.get_mut(at).filter(|one| one.state == State::Elsewhere) {

@@ -33,7 +33,7 @@ pub(super) enum State {
     Draining,
     /// The caller lets go of it.
     Closing,
-    /// Another seat of this link has it.
+    /// Another shard of this link has it.
     Elsewhere,
     /// Nobody has it yet in this process; in the one before a client had it, who may come back for a while.
     Reserved,
@@ -343,7 +343,7 @@ impl<M: SlotMemory> Export<M> {
         }
     }
 
-    /// A client has had it at another seat, with this generation: what is known of one before is over.
+    /// A client has had it at another shard, with this generation: what is known of one before is over.
     pub(super) fn was_elsewhere(&mut self, generation: u64) {
         if generation > self.generation {
             self.generation = generation;

@@ -19,9 +19,9 @@ pub struct HostSpec {
     /// Random, with all 64 bits: no other IOhost, and no earlier one, has it. Numbers of sessions and names of slots
     /// come from it, so that those of another one are not met.
     pub instance: u64,
-    /// Which seat of its link this is, below [`super::SEATS_MAX`]: numbers of its sessions say so ([`super::seat_of`]). 0,
+    /// Which shard of its link this is, below [`super::SHARDS_MAX`]: numbers of its sessions say so ([`super::shard_of`]). 0,
     /// where there is one.
-    pub seat: u8,
+    pub shard: u8,
 }
 
 /// A device that is served.

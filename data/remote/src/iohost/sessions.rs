@@ -10,18 +10,18 @@ use crate::seal::Seal;
 use crate::session::{FIRST_LEASES, Session};
 use crate::wire::{Header, Kind};
 
-/// Seats of one link at most: each is a [`Host`] of its own, behind a socket of its own.
-pub const SEATS_MAX: usize = 16;
-/// Where in a session's number its seat is: the highest bits, so that who steers frames looks at one byte.
-const SEAT_SHIFT: u32 = 28;
-/// Of a place's generation, these count; the others are the seat.
+/// Shards of one link at most: each is a [`Host`] of its own, behind a socket of its own.
+pub const SHARDS_MAX: usize = 16;
+/// Where in a session's number its shard is: the highest bits, so that who steers frames looks at one byte.
+const SHARD_SHIFT: u32 = 28;
+/// Of a place's generation, these count; the others are the shard.
 const GENERATION_MASK: u16 = 0x0fff;
 
-const _: () = assert!(SEATS_MAX == 1 << (32 - SEAT_SHIFT));
+const _: () = assert!(SHARDS_MAX == 1 << (32 - SHARD_SHIFT));
 
-/// Which seat has made the session of that number.
-pub fn seat_of(session: u32) -> usize {
-    (session >> SEAT_SHIFT) as usize
+/// Which shard has made the session of that number.
+pub fn shard_of(session: u32) -> usize {
+    (session >> SHARD_SHIFT) as usize
 }
 
 /// Sessions of one client at a time.
@@ -103,8 +103,8 @@ impl<M: SlotMemory> Host<M> {
             (Some((_, at)), _) if count >= UNPROVEN_OF_CLIENT_MAX => at,
             (_, Some(at)) => at,
             _ if self.places.len() < self.spec.sessions_max.min(1 << 16) => {
-                let seat = u16::from(self.spec.seat) << (SEAT_SHIFT - 16);
-                let generation = seat | self.spec.instance as u16 & GENERATION_MASK;
+                let shard = u16::from(self.spec.shard) << (SHARD_SHIFT - 16);
+                let generation = shard | self.spec.instance as u16 & GENERATION_MASK;
                 self.places.push(Place { generation, tenant: Tenant::Nobody });
                 self.round.fit(self.places.len());
                 self.times.fit(self.places.len());

@@ -98,7 +98,7 @@ impl HostNode {
             memory_max: 16 << 20,
             client_memory_max: 16 << 20,
             instance: random.next(),
-            seat: 0,
+            shard: 0,
         });
         let news = News { revision: 1, size: DEVICE_BYTES as u64, features: 0, is_removed: false };
         for disk in 0..=self.shape.disks {

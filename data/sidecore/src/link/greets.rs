@@ -76,8 +76,8 @@ impl Greets {
         Some(Greeting { bytes: frame.into(), place, from, number, credit })
     }
 
-    /// A hello that came to another seat is to be answered by this one: the number that it had, and it with one of this
-    /// seat's. `None`: there is none.
+    /// A hello that came to another shard is to be answered by this one: the number that it had, and it with one of this
+    /// shard's. `None`: there is none.
     pub(super) fn reserve(
         &mut self,
         host: &mut Host<AttachmentMemory>,
@@ -140,7 +140,7 @@ mod tests {
             memory_max: 0,
             client_memory_max: 0,
             instance: 1,
-            seat: 0,
+            shard: 0,
         });
         let mut greets = Greets::new();
         let from = |last, port| Address::udp(([10, 0, 0, last], port).into());

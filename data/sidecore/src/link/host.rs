@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use backend::link::{Address, LinkNic, LinkSocket};
 use remote::handshake::{Gate, Randomness, Verdict};
-use remote::iohost::{Host, HostEvent, HostSpec, Work, seat_of};
+use remote::iohost::{Host, HostEvent, HostSpec, Work, shard_of};
 use remote::saved::{Reader, Writer};
 use remote::wire::{Header, Kind, Status, Verifier};
 use schedule::Nanos;
@@ -128,7 +128,7 @@ pub struct HostLink {
     socket: LinkSocket,
     host: Host<AttachmentMemory>,
     /// Which of its link's it is; hellos come to the first.
-    seat: usize,
+    shard: usize,
     gate: Gate,
     randomness: Box<dyn Randomness + Send>,
     clock: Clock,
@@ -156,11 +156,11 @@ impl HostLink {
     pub fn new(spec: HostLinkSpec) -> HostLink {
         let HostLinkSpec { socket, host, gate, randomness, suspended_ns, counters, sessions } =
             spec;
-        let (sessions_max, seat) = (host.sessions_max.min(1 << 16), usize::from(host.seat));
+        let (sessions_max, shard) = (host.sessions_max.min(1 << 16), usize::from(host.shard));
         HostLink {
             socket,
             host: Host::new(host),
-            seat,
+            shard,
             gate,
             randomness,
             clock: Clock::new(suspended_ns),
@@ -234,14 +234,14 @@ impl HostLink {
         time: &mut Option<u64>,
         tell: &mut dyn FnMut(FromHost),
     ) -> u32 {
-        let HostLink { socket, host, gate, greets, nics, clock, counters, seat, .. } = self;
+        let HostLink { socket, host, gate, greets, nics, clock, counters, shard, .. } = self;
         for came in 0..FRAMES_PER_PASS {
             let Some((from, frame)) = socket.receive() else { return came };
             let now = *time.get_or_insert_with(|| clock.read(now));
             counters.frames_in.add(1);
-            match Header::parse(frame).map(|header| (header.kind, seat_of(header.session))) {
+            match Header::parse(frame).map(|header| (header.kind, shard_of(header.session))) {
                 // The kernel steers by the same bits: it was told something else, or joined frames of two sessions.
-                Ok((_, of)) if of != *seat => counters.frames_misplaced.add(1),
+                Ok((_, of)) if of != *shard => counters.frames_misplaced.add(1),
                 Ok((Kind::Sealed, _)) => {
                     host.receive(now, frame, &mut |export, net| nics.hear(export, net));
                 }

@@ -27,7 +27,7 @@ impl HostNics {
         self.find_places();
     }
 
-    /// It is to go to another seat of the link.
+    /// It is to go to another shard of the link.
     pub(super) fn pull_out(&mut self, export: u16) -> Option<Box<LinkNic>> {
         let at = self.all.iter().position(|(known, _)| *known == export)?;
         let (_, mut nic) = self.all.swap_remove(at);

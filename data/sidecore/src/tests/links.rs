@@ -355,9 +355,9 @@ fn hellos_wait_eight_at_a_time_and_others_are_dropped() {
     assert_eq!(world.counters.snapshot().sessions, 20);
 }
 
-/// What another seat of a link has heard is answered by this one, with a number of its own.
+/// What another shard of a link has heard is answered by this one, with a number of its own.
 #[test]
-fn a_hello_of_another_seat_gets_a_number_of_this_one() {
+fn a_hello_of_another_shard_gets_a_number_of_this_one() {
     let mut world = World::new(13, vec![memory()], 3);
     world.reserved = Some(0);
     (0..3).for_each(|one| world.attach(one, 0));
@@ -366,12 +366,12 @@ fn a_hello_of_another_seat_gets_a_number_of_this_one() {
 }
 
 #[test]
-fn a_frame_of_another_seat_is_dropped_and_counted() {
+fn a_frame_of_another_shard_is_dropped_and_counted() {
     let mut world = World::bound(14, memory());
     let before = world.counters.snapshot();
     for kind in [Kind::Hello, Kind::Sealed] {
-        for seat in [1, 3, 15] {
-            let header = remote::wire::Header { kind, session: seat << 28, counter: 1 };
+        for shard in [1, 3, 15] {
+            let header = remote::wire::Header { kind, session: shard << 28, counter: 1 };
             let mut frame = header.bytes().to_vec();
             frame.resize(200, 0);
             world.give(address(1), frame);
@@ -480,9 +480,9 @@ fn a_nic_executes_nothing() {
     assert_eq!(world.clients[0].net, [bytes(3)]);
 }
 
-/// The link's end of a port goes from one seat to another and back: the port notices nothing, and frames go on.
+/// The link's end of a port goes from one shard to another and back: the port notices nothing, and frames go on.
 #[test]
-fn the_end_of_a_port_goes_to_another_seat() {
+fn the_end_of_a_port_goes_to_another_shard() {
     let mut world = World::new(5, Vec::new(), 1);
     let mut port = world.nic();
     assert_eq!(send(&mut port, &bytes(1)), Sent::Done);

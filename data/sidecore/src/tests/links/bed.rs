@@ -137,7 +137,7 @@ pub(super) struct World {
     pub(super) greetings: Vec<crate::Greeting>,
     /// Hellos are given other numbers before they are answered: how many were.
     pub(super) reserved: Option<u32>,
-    /// Ends of ports that were to go to another seat.
+    /// Ends of ports that were to go to another shard.
     pub(super) pulled: Vec<(u16, Box<LinkNic>)>,
     /// The export that is a NIC.
     nic: Option<u16>,
@@ -165,7 +165,7 @@ impl World {
                 memory_max: 64 << 20,
                 client_memory_max: 64 << 20,
                 instance: seed << 8,
-                seat: 0,
+                shard: 0,
             },
             gate: Gate::new(&[0; 32], core.now.0, &mut random),
             randomness: Box::new(Bits(Random::new(seed, 1))),

@@ -131,7 +131,7 @@ impl IoHost {
             memory_max: 64 << 20,
             client_memory_max: 64 << 20,
             instance: self.bits.0.next(),
-            seat: 0,
+            shard: 0,
         });
         let news = News { revision: 1, size: DISK, features: 0, is_removed: false };
         host.export(ExportSpec { device: DEVICE, clients: Vec::new(), news, generation });

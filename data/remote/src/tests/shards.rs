@@ -1,9 +1,9 @@
-//! Seats of one link: numbers say which seat has made them, and a device that another seat has is waited for.
+//! Shards of one link: numbers say which shard has made them, and a device that another shard has is waited for.
 
 use super::*;
-use crate::iohost::{SEATS_MAX, seat_of};
+use crate::iohost::{SHARDS_MAX, shard_of};
 
-/// What a seat wants to have opened, if that is what it says next.
+/// What a shard wants to have opened, if that is what it says next.
 fn asks(pair: &mut Pair) -> Option<u64> {
     match pair.host.next_event() {
         Some(HostEvent::Open { generation, .. }) => Some(generation),
@@ -15,22 +15,22 @@ fn asks(pair: &mut Pair) -> Option<u64> {
     }
 }
 
-/// Says it, and nobody does yet what the seat wants.
+/// Says it, and nobody does yet what the shard wants.
 fn say(rogue: &mut Rogue, pair: &mut Pair, bind: Bind) {
     let mut frame = rogue.frame(pair.now, &[Record::Bind(bind)]);
     assert!(pair.host.receive(pair.now, &mut frame, &mut |_, _| {}));
 }
 
 #[test]
-fn numbers_of_sessions_say_whose_seat_made_them() {
-    for seat in 0..SEATS_MAX {
+fn numbers_of_sessions_say_whose_shard_made_them() {
+    for shard in 0..SHARDS_MAX {
         for instance in [0, 0xffff, 0xabcd_ef01_2345_0fff] {
-            let spec = HostSpec { seat: seat as u8, instance, ..HOST };
+            let spec = HostSpec { shard: shard as u8, instance, ..HOST };
             let mut host: Host<Shared> = Host::new(spec);
             let mut before = None;
             for _ in 0..5_000 {
                 let number = host.reserve(0, &[7; 32]).expect("a number");
-                assert_eq!(seat_of(number), seat);
+                assert_eq!(shard_of(number), shard);
                 assert_ne!(Some(number), before, "another one each time");
                 before = Some(number);
                 host.cancel(number);
@@ -40,7 +40,7 @@ fn numbers_of_sessions_say_whose_seat_made_them() {
 }
 
 #[test]
-fn a_device_that_another_seat_has_is_waited_for() {
+fn a_device_that_another_shard_has_is_waited_for() {
     let mut pair = Pair::new(10_000);
     pair.host.elsewhere(0, 7);
     let mut rogue = Rogue::new(&mut pair);
@@ -64,7 +64,7 @@ fn a_device_that_another_seat_has_is_waited_for() {
     assert_eq!(pair.writes(), [b'a']);
 }
 
-/// Both seats have asked: each has one answer, and who has to wait waits on.
+/// Both shards have asked: each has one answer, and who has to wait waits on.
 #[test]
 fn a_question_has_one_answer_whatever_news_come_meanwhile() {
     let mut pair = Pair::new(10_000);
@@ -79,7 +79,7 @@ fn a_question_has_one_answer_whatever_news_come_meanwhile() {
     pair.host.opened(0, Err(()));
     pair.host.comes_free(0);
     assert_eq!((asks(&mut pair), pair.host.memory_used()), (Some(2), 64 << 10));
-    // There is no memory at the other seats' cost.
+    // There is no memory at the other shards' cost.
     pair.host.busy(0);
     assert_eq!((asks(&mut pair), pair.host.memory_used()), (None, 0));
     rogue.hear(&mut pair);
@@ -89,7 +89,7 @@ fn a_question_has_one_answer_whatever_news_come_meanwhile() {
 }
 
 #[test]
-fn who_had_it_before_another_seat_is_refused_for_good() {
+fn who_had_it_before_another_shard_is_refused_for_good() {
     let mut pair = Pair::new(10_000);
     let mut rogue = Rogue::bound(&mut pair);
     rogue.say(&mut pair, &[Record::Release { handle: HANDLE }]);

@@ -1,22 +1,22 @@
-//! The sockets of a link with several seats, in the kernel: each frame comes to the seat that its session's number
+//! The sockets of a link with several shards, in the kernel: each frame comes to the shard that its session's number
 //! names, whatever is no frame of a session comes to the first, and nobody else gets in.
 
 mod network;
 
-use backend::link::{LinkSeats, LinkSocket, LinkSource};
+use backend::link::{LinkShards, LinkSocket, LinkSource};
 use network::{in_namespace, ip, ip_says, veth};
-use remote::iohost::seat_of;
+use remote::iohost::shard_of;
 use remote::wire::{Header, Kind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-const SEATS: usize = 3;
+const SHARDS: usize = 3;
 /// How long a frame that must come may take: a machine that stands still is no failure.
 const PATIENCE_S: i64 = 60;
 
-fn open(source: &LinkSource, seats: usize) -> LinkSeats {
-    let opened = LinkSeats::open(source, seats).unwrap_or_else(|error| panic!("{error}"));
+fn open(source: &LinkSource, shards: usize) -> LinkShards {
+    let opened = LinkShards::open(source, shards).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(opened.refused, None);
-    assert_eq!(opened.sockets.len(), seats);
+    assert_eq!(opened.sockets.len(), shards);
     opened
 }
 
@@ -27,18 +27,18 @@ fn frame(kind: Kind, session: u32, len: usize) -> Vec<u8> {
     frame
 }
 
-/// What is sent, and the seat that is to have it.
+/// What is sent, and the shard that is to have it.
 fn frames() -> Vec<(Vec<u8>, usize)> {
     let mut frames = Vec::new();
     for len in [40, 700, 1400] {
-        for seat in (0..SEATS as u32).rev() {
+        for shard in (0..SHARDS as u32).rev() {
             for low in [0, 1, 0x0fff_ffff, 0x0123_4567] {
-                let session = seat << 28 | low;
-                assert_eq!(seat_of(session), seat as usize);
-                frames.push((frame(Kind::Sealed, session, len), seat as usize));
+                let session = shard << 28 | low;
+                assert_eq!(shard_of(session), shard as usize);
+                frames.push((frame(Kind::Sealed, session, len), shard as usize));
             }
         }
-        // Seats that there are not; and what is not sealed, whatever number it has.
+        // Shards that there are not; and what is not sealed, whatever number it has.
         frames.push((frame(Kind::Sealed, 3 << 28, len), 0));
         frames.push((frame(Kind::Sealed, u32::MAX, len), 0));
         for kind in [Kind::Hello, Kind::Cookie, Kind::Answer] {
@@ -72,13 +72,13 @@ fn receive(socket: &mut LinkSocket, limit_s: i64) -> Option<Vec<u8>> {
 
 /// Sends each frame alone, and looks who has it.
 fn check(sockets: &mut [LinkSocket], mut send: impl FnMut(&[u8])) {
-    for (bytes, seat) in frames() {
+    for (bytes, shard) in frames() {
         send(&bytes);
         let head = &bytes[..bytes.len().min(16)];
         assert_eq!(
-            receive(&mut sockets[seat], PATIENCE_S).as_ref(),
+            receive(&mut sockets[shard], PATIENCE_S).as_ref(),
             Some(&bytes),
-            "{head:?}: {seat}"
+            "{head:?}: {shard}"
         );
         for (other, socket) in sockets.iter_mut().enumerate() {
             assert_eq!(receive(socket, 0), None, "{head:?} at {other}, too");
@@ -87,20 +87,20 @@ fn check(sockets: &mut [LinkSocket], mut send: impl FnMut(&[u8])) {
 }
 
 #[test]
-fn datagrams_come_to_the_seat_that_made_their_session() {
+fn datagrams_come_to_the_shard_that_made_their_session() {
     for text in ["127.0.0.1:0", "[::1]:0"] {
         let source = LinkSource::Udp { bind: text.parse().expect("an address") };
-        let mut link = open(&source, SEATS).sockets;
+        let mut link = open(&source, SHARDS).sockets;
         let at = link[0].local().expect("a port");
         assert!(link.iter().all(|socket| socket.local() == Some(at)), "one address for all");
         let sender = std::net::UdpSocket::bind(text).expect("a socket");
         check(&mut link, |bytes| {
             sender.send_to(bytes, at).expect("sent");
         });
-        // Nobody gets in, with several seats or one; when all are closed the address is free.
+        // Nobody gets in, with several shards or one; when all are closed the address is free.
         let source = LinkSource::Udp { bind: at };
-        for seats in [1, SEATS] {
-            let refused = LinkSeats::open(&source, seats).expect_err("it has joined them");
+        for shards in [1, SHARDS] {
+            let refused = LinkShards::open(&source, shards).expect_err("it has joined them");
             assert!(
                 refused.to_string().contains("another process, or another link, has this port")
             );
@@ -108,14 +108,14 @@ fn datagrams_come_to_the_seat_that_made_their_session() {
         drop(link);
         // A process that another test is just making may have copies of them for a moment.
         let reopened = (0..6_000).find_map(|_| {
-            let opened = LinkSeats::open(&source, SEATS).ok();
+            let opened = LinkShards::open(&source, SHARDS).ok();
             if opened.is_none() {
                 poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 10_000_000 })).expect("poll");
             }
             opened
         });
         let mut again = reopened.expect("it stays taken").sockets;
-        assert_eq!(again.len(), SEATS);
+        assert_eq!(again.len(), SHARDS);
         check(&mut again, |bytes| {
             sender.send_to(bytes, at).expect("sent");
         });
@@ -124,13 +124,13 @@ fn datagrams_come_to_the_seat_that_made_their_session() {
 
 /// A burst that the kernel cuts up and joins again stays together.
 #[test]
-fn bursts_come_to_the_seat_that_made_their_session() {
+fn bursts_come_to_the_shard_that_made_their_session() {
     let source = LinkSource::Udp { bind: "127.0.0.1:0".parse().expect("an address") };
-    let mut link = open(&source, SEATS).sockets;
+    let mut link = open(&source, SHARDS).sockets;
     let to = backend::link::Address::udp(link[0].local().expect("a port"));
     let mut sender = LinkSocket::open(&source).unwrap_or_else(|error| panic!("{error}"));
-    for seat in (0..SEATS).cycle().take(30) {
-        let bytes = frame(Kind::Sealed, (seat as u32) << 28 | 5, 1400);
+    for shard in (0..SHARDS).cycle().take(30) {
+        let bytes = frame(Kind::Sealed, (shard as u32) << 28 | 5, 1400);
         for _ in 0..40 {
             assert!(sender.send(|place| {
                 place[..bytes.len()].copy_from_slice(&bytes);
@@ -140,9 +140,9 @@ fn bursts_come_to_the_seat_that_made_their_session() {
         sender.flush();
         for number in 0..40 {
             assert_eq!(
-                receive(&mut link[seat], PATIENCE_S).as_ref(),
+                receive(&mut link[shard], PATIENCE_S).as_ref(),
                 Some(&bytes),
-                "{seat}: {number}"
+                "{shard}: {number}"
             );
         }
     }
@@ -150,38 +150,38 @@ fn bursts_come_to_the_seat_that_made_their_session() {
 }
 
 #[test]
-fn frames_of_a_wire_come_to_the_seat_that_made_their_session() {
+fn frames_of_a_wire_come_to_the_shard_that_made_their_session() {
     in_namespace("frames_of_a_wire_come_to_the_seat_that_made_their_session", || {
         veth();
         // Two groups on one interface would both have all frames; two after one another have nothing in common.
         for _ in 0..2 {
-            check_wire(&LinkSource::Interface { name: "v1".to_string() }, &["packet"; SEATS]);
+            check_wire(&LinkSource::Interface { name: "v1".to_string() }, &["packet"; SHARDS]);
         }
     });
 }
 
-/// One queue is the first seat's, and the others have what the program lets through.
+/// One queue is the first shard's, and the others have what the program lets through.
 #[test]
-fn frames_of_af_xdp_come_to_their_seat_with_a_queue_and_without() {
+fn frames_of_af_xdp_come_to_their_shard_with_a_queue_and_without() {
     in_namespace("frames_of_af_xdp_come_to_their_seat_with_a_queue_and_without", || {
         veth();
         let source = LinkSource::Xdp { name: "v1".to_string() };
-        let mut words = ["packet"; SEATS];
+        let mut words = ["packet"; SHARDS];
         words[0] = "xdp, native, copy";
         check_wire(&source, &words);
         ip("link del v0");
-        let queues = format!("numrxqueues {SEATS} numtxqueues {SEATS}");
+        let queues = format!("numrxqueues {SHARDS} numtxqueues {SHARDS}");
         ip(&format!("link add v0 {queues} type veth peer name v1 {queues}"));
         ip("link set v0 up");
         ip("link set v1 up");
         for _ in 0..2 {
-            check_wire(&source, &["xdp, native, copy"; SEATS]);
+            check_wire(&source, &["xdp, native, copy"; SHARDS]);
         }
     });
 }
 
-fn check_wire(source: &LinkSource, words: &[&str; SEATS]) {
-    let mut link = open(source, SEATS).sockets;
+fn check_wire(source: &LinkSource, words: &[&str; SHARDS]) {
+    let mut link = open(source, SHARDS).sockets;
     assert!(link.iter().map(LinkSocket::describe).eq(words.iter().copied()));
     let text = ip_says("-o link show v1");
     let mac = text.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next());
