@@ -197,3 +197,6 @@ impl Connection {
         self.life.is_silent(nanos_of(now)) && !self.session.has_memory()
     }
 }
+
+#[cfg(test)]
+mod tests;
