@@ -151,7 +151,7 @@ fn bursts_come_to_the_shard_that_made_their_session() {
 
 #[test]
 fn frames_of_a_wire_come_to_the_shard_that_made_their_session() {
-    in_namespace("frames_of_a_wire_come_to_the_seat_that_made_their_session", || {
+    in_namespace("frames_of_a_wire_come_to_the_shard_that_made_their_session", || {
         veth();
         // Two groups on one interface would both have all frames; two after one another have nothing in common.
         for _ in 0..2 {
@@ -163,7 +163,7 @@ fn frames_of_a_wire_come_to_the_shard_that_made_their_session() {
 /// One queue is the first shard's, and the others have what the program lets through.
 #[test]
 fn frames_of_af_xdp_come_to_their_shard_with_a_queue_and_without() {
-    in_namespace("frames_of_af_xdp_come_to_their_seat_with_a_queue_and_without", || {
+    in_namespace("frames_of_af_xdp_come_to_their_shard_with_a_queue_and_without", || {
         veth();
         let source = LinkSource::Xdp { name: "v1".to_string() };
         let mut words = ["packet"; SHARDS];
