@@ -3,7 +3,7 @@
 mod judgement;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -90,7 +90,7 @@ struct Life {
     operator: Operator,
     file: Rc<RefCell<File>>,
     /// Disks whose guests may be disturbed when the file is read.
-    dirty: BTreeSet<String>,
+    dirty: BTreeMap<String, u64>,
     /// Nothing goes wrong any more.
     is_calm: Rc<Cell<bool>>,
     /// State cannot be kept.
@@ -133,7 +133,7 @@ impl Life {
             vmms: BTreeMap::new(),
             operator: Operator::default(),
             file,
-            dirty: BTreeSet::new(),
+            dirty: BTreeMap::new(),
             is_calm,
             is_broken: false,
             refused: None,
@@ -216,15 +216,16 @@ impl Life {
         if let Some(defect) = self.daemon.defects().first() {
             return Err(format!("a defect at {}: there is no {}", defect.at, defect.expected));
         }
-        for Answered { call, answer } in self.operator.hear(self.now().0)? {
-            self.note_answer(&call, &answer);
+        for Answered { call, at_ns, answer } in self.operator.hear(self.now().0)? {
+            self.note_answer(&call, at_ns, &answer);
         }
         Ok(true)
     }
 
-    fn note_answer(&mut self, call: &Call, answer: &Result<Answer, ApiError>) {
+    fn note_answer(&mut self, call: &Call, at_ns: u64, answer: &Result<Answer, ApiError>) {
         if matches!(call, Call::Reload { .. }) && answer.is_ok() {
-            for id in std::mem::take(&mut self.dirty) {
+            // What was written since may not have been read.
+            for (id, _) in self.dirty.extract_if(.., |_, edited_ns| *edited_ns < at_ns) {
                 self.vmms.get_mut(&id).into_iter().for_each(|vmm| vmm.is_excused = true);
             }
         }
@@ -279,7 +280,7 @@ impl Life {
         let step = vmm.step(now).map_err(|why| format!("disk {id}: {why}"))?;
         let number = u64::from(vmm.number);
         if step == Step::CutOff {
-            let is_excused = vmm.is_excused || self.dirty.contains(&id) || self.is_going(&id);
+            let is_excused = vmm.is_excused || self.dirty.contains_key(&id) || self.is_going(&id);
             self.note("cut off", [number, is_excused.into(), 0]);
             if !is_excused {
                 return Err(format!("disk {id}: its front-end was cut off without a reason"));
@@ -347,7 +348,7 @@ impl Life {
             6 => {
                 let edited = self.file.borrow_mut().edit(&mut self.random);
                 self.note("edit", [0; 3]);
-                self.dirty.extend(edited);
+                self.dirty.extend(edited.map(|id| (id, now)));
             }
             7 => {
                 let force = !self.random.one_in(4);

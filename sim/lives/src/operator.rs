@@ -34,6 +34,8 @@ struct Pending {
 /// A call that was.
 pub(crate) struct Answered {
     pub(crate) call: Call,
+    /// When it was asked.
+    pub(crate) at_ns: u64,
     pub(crate) answer: Result<Answer, ApiError>,
 }
 
@@ -181,7 +183,8 @@ impl Operator {
                 Heard::Nothing => left.push(pending),
                 Heard::Nobody => return Err(format!("{:?} will not be answered", pending.call)),
                 Heard::Answer(answer) => {
-                    answered.push(Answered { call: pending.call, answer: *answer });
+                    let Pending { call, at_ns, .. } = pending;
+                    answered.push(Answered { call, at_ns, answer: *answer });
                 }
             }
         }
@@ -191,7 +194,7 @@ impl Operator {
     }
 
     /// What is there from now on.
-    fn note(&mut self, Answered { call, answer }: &Answered) {
+    fn note(&mut self, Answered { call, answer, .. }: &Answered) {
         let is_kept = answer.is_ok();
         // What was done, and cannot be undone, holds until a restart.
         let is_done = matches!((call, answer), (Call::ResizeDisk { .. }, Err(refused)) if refused.error.contains(UNKEPT));

@@ -81,10 +81,11 @@ impl Life {
         }
         self.until("operators are answered", |life| life.operator.waiting() == 0)?;
         let nics = std::mem::take(&mut self.file.borrow_mut().spec.nic);
-        self.dirty.extend(nics.into_iter().map(|nic| nic.id));
+        let now = self.now().0;
+        self.dirty.extend(nics.into_iter().map(|nic| (nic.id, now)));
         self.file.borrow_mut().spec.switch.clear();
         let of_file = std::mem::take(&mut self.file.borrow_mut().spec.disk);
-        self.dirty.extend(of_file.into_iter().map(|disk| disk.id));
+        self.dirty.extend(of_file.into_iter().map(|disk| (disk.id, now)));
         self.reload_for_good()?;
         self.until("all is removed", |life| {
             life.operator.waiting() == 0 && life.daemon.devices() == 0
