@@ -20,7 +20,7 @@ use world::Trace;
 
 use crate::core::Core;
 use crate::file::{self, File};
-use crate::operator::{Answered, Operator, linked};
+use crate::operator::{Answered, Operator, linked, removed};
 use crate::vmm::{self, Step, Vmm};
 
 /// Steps in which things go wrong.
@@ -232,7 +232,9 @@ impl Life {
         if let (Call::Reload { .. }, Err(refused)) = (call, answer) {
             self.refused = Some(refused.clone());
         }
-        if let Some(vmm) = linked(call).and_then(|id| self.vmms.get_mut(id)) {
+        // Another one of that name may be there before its VMM has seen the end of this one.
+        let gone = linked(call).or_else(|| removed(call));
+        if let Some(vmm) = gone.and_then(|id| self.vmms.get_mut(id)) {
             vmm.is_excused = true;
         }
         if let (Call::ListDisks, Ok(Answer::Disks(list))) = (call, answer) {

@@ -227,7 +227,7 @@ impl Operator {
 }
 
 /// The device that a call removes.
-fn removed(call: &Call) -> Option<&str> {
+pub(crate) fn removed(call: &Call) -> Option<&str> {
     match call {
         Call::RemoveDisk { id, .. } | Call::RemoveNic { id, .. } => Some(id),
         _ => None,
