@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend::{Astray, Disk, Handles, Inherited};
+use config::api::{ApiError, ErrorKind};
 use config::plan::DiskPlan;
 use device::blk::{Limits, Live, Shape, Topology};
 
@@ -94,6 +95,26 @@ pub(crate) enum Admission {
 }
 
 impl DiskParts {
+    /// That a disk of so many bytes is whole sectors and blocks.
+    ///
+    /// # Errors
+    /// What it is not, and what to give instead.
+    pub(crate) fn check_size(&self, bytes: u64) -> Result<(), ApiError> {
+        let refuse =
+            |error: String, hint: String| Err(ApiError::new(ErrorKind::Refused, error, hint));
+        if bytes == 0 || !bytes.is_multiple_of(512) {
+            let error = format!("a size of {bytes} bytes is not whole sectors");
+            return refuse(error, "give a multiple of 512 bytes, such as 10G".to_owned());
+        }
+        let block_size = self.shape.block_size;
+        if !bytes.is_multiple_of(block_size.into()) {
+            let error = format!("a size of {bytes} bytes is not whole blocks of {block_size}");
+            let hint = format!("give a multiple of {block_size} bytes, the disk's `block_size`");
+            return refuse(error, hint);
+        }
+        Ok(())
+    }
+
     /// Opens what the disk is made of. With `is_kept` an image that is missing is not made.
     ///
     /// # Errors

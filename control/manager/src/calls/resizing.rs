@@ -94,17 +94,7 @@ fn begin(number: u32, size: Size, devices: &mut Devices) -> Result<(), ApiError>
         let hint = "try again in a moment";
         return Err(ApiError::new(ErrorKind::Busy, "it is being resized already", hint));
     }
-    if size.0 == 0 || !size.0.is_multiple_of(512) {
-        let error = format!("a size of {} bytes is not whole sectors", size.0);
-        let hint = "give a multiple of 512 bytes, such as 10G";
-        return Err(ApiError::new(ErrorKind::Refused, error, hint));
-    }
-    let block_size = disk.shape.block_size;
-    if !size.0.is_multiple_of(block_size.into()) {
-        let error = format!("a size of {} bytes is not whole blocks of {block_size}", size.0);
-        let hint = format!("give a multiple of {block_size} bytes, the disk's `block_size`");
-        return Err(ApiError::new(ErrorKind::Refused, error, hint));
-    }
+    disk.check_size(size.0)?;
     disk.resizing = Some(size.0);
     Ok(())
 }
