@@ -32,7 +32,7 @@ pub enum Operation {
     ChangeNic,
     RemoveNic,
     MoveNic,
-    SetCarrier,
+    SetLink,
     ListSwitches,
     AddSwitch,
     ShowSwitch,
@@ -141,7 +141,7 @@ impl Operation {
             Operation::ChangeNic => Call::ChangeNic { id, change: body_of(body)? },
             Operation::RemoveNic => Call::RemoveNic { id, force },
             Operation::MoveNic => Call::MoveNic { id, wish: body_of(body)? },
-            Operation::SetCarrier => {
+            Operation::SetLink => {
                 let LinkChange { link: carrier } = body_of(body)?;
                 Call::SetCarrier { id, carrier }
             }

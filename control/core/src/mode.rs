@@ -8,7 +8,7 @@
 //! | serving | yes | yes | yes | yes |
 //! | an heir is expected, or waits | yes | no | no | yes |
 //! | frozen | no | no | no | no: whoever has it next goes on |
-//! | stopping | yes | yes | no | no: it stays back |
+//! | stopping | yes | yes | no | no: its device goes (`device::Existence`) |
 
 /// What is to become of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 //! out of what is promised to nobody, and is refused to whoever asks when that is used up.
 //!
 //! Not here: how addresses are counted (`address_space`), which are for all; slots and tables of a queue (`sidecore`), whose
-//! size is fixed. Called by `begin`, `check`, `opening`, `connections`, `front_end` and `upgrade`.
+//! size is fixed. Called by `begin`, `check`, `opening`, `front_ends` and `upgrade`.
 
 pub(crate) mod address_space;
 

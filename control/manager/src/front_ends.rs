@@ -1,8 +1,8 @@
 //! Front-ends come and go.
 //!
-//! They are accepted, called, given up and closed here; what they say is heard in `messages`. A room's
-//! queues stay with their sidecores until they are back (`queue`). Not here: what one front-end has lent
-//! (`front_end`), and what it is (`device::Connection`). Called by `manager`, and by whoever ends a front-end.
+//! They are accepted, called, given up and closed here; what they say is heard in `messages`. The
+//! queues of one that went stay with their sidecores until they are back (`queue`). Not here: what one front-end has lent
+//! (`front_end`), and what it is (`devices::connection`). Called by `manager`, and by whoever ends a front-end.
 
 pub(crate) mod idle;
 mod messages;
@@ -108,13 +108,14 @@ impl FrontEnds<'_> {
     }
 
     /// Calls the front-end of a device (mode `connect`), if nobody is there.
-    pub(crate) fn call(&mut self, number: u32) {
+    pub(crate) fn call(&mut self, number: u32) -> Option<OwnedFd> {
         let device = self.devices.get_mut(number);
         let device = found!(self.turn.defects, device, "device to connect");
-        if !device.has_no_front_end() {
-            return;
-        }
-        let Some(socket) = device.call(self.turn.now()) else { return };
+        device.has_no_front_end().then(|| device.call(self.turn.now())).flatten()
+    }
+
+    /// Takes in one that was called.
+    pub(crate) fn add_called(&mut self, number: u32, socket: OwnedFd) {
         self.add(number, socket);
         // If it was not taken in.
         let device = self.devices.get_mut(number);
@@ -243,7 +244,7 @@ impl FrontEnds<'_> {
         if device.detach_all(self.turn, self.cores) {
             return;
         }
-        device.turn_off();
+        device.turn_off(self.poll);
         for connection in device.connections().keys().copied().collect::<Vec<_>>() {
             self.close(number, connection, "its connection is down");
         }

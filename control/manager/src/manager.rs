@@ -1,7 +1,7 @@
 //! The control loop: one event at a time, then settle.
 //!
 //! After every turn the devices that were touched are compared with what could run, and the
-//! difference is sent to the sidecores. Not here: messages (`connections`), operators (`calls`).
+//! difference is sent to the sidecores. Not here: messages (`front_ends`), operators (`calls`).
 
 use std::time::{Duration, Instant};
 
@@ -108,10 +108,8 @@ impl Manager {
         self.rooms.turn.tick();
         self.due();
         self.go_on();
-        self.settle();
-        let mode = self.mode();
-        self.reloading.go_on(&mut self.rooms, mode);
-        self.rooms.open_ports(mode);
+        self.go_on_reloading();
+        self.rooms.open_ports(self.mode());
         self.drop_unwanted();
         self.rooms.cores.flush();
         if let Some(handed_over) = self.go_on_upgrading() {
@@ -151,6 +149,9 @@ impl Manager {
     /// Until the next thing that is due without an event.
     pub(crate) fn wait_time(&self) -> Option<Duration> {
         let now = self.rooms.turn.now();
+        if self.rooms.turn.has_touched() && !self.mode().is_frozen() {
+            return Some(Duration::ZERO);
+        }
         let until = self.timers().next().map(|due| due.saturating_duration_since(now));
         match self.rooms.cores.is_backed_up() {
             true => Some(until.unwrap_or(INBOX_INTERVAL).min(INBOX_INTERVAL)),
@@ -165,6 +166,10 @@ impl Manager {
         let connections: Vec<u32> = device.connections().keys().copied().collect();
         for connection in connections {
             self.front_ends().come_back(number, connection);
+        }
+        if !is_gone {
+            // It is here again, and is looked at.
+            self.rooms.watch.wake();
         }
         self.rooms.turn.touch(number);
         self.links(|remote, around| remote.export_has_parted(number, is_gone, around));
@@ -314,34 +319,32 @@ impl Manager {
 
     /// Does what is due without an event.
     fn due(&mut self) {
-        let (now, mode) = (self.rooms.turn.now(), self.mode());
+        let now = self.rooms.turn.now();
         for timer in self.timers().due(now) {
-            let Rooms {
-                state,
-                plan,
-                bonds,
-                watch,
-                turn,
-                devices,
-                openers,
-                failures,
-                idle_peers,
-                ..
-            } = &mut self.rooms;
+            let Rooms { state, plan, devices, idle_peers, .. } = &mut self.rooms;
             match timer {
-                Timer::Shut => open_shut(&mut self.rooms, mode),
                 Timer::Succession => self.settle_when_due(now),
                 Timer::Lock => state.lock_when_due(&plan.daemon.api, now),
                 Timer::Knock => self.rooms.cores.knock(now),
                 Timer::Loads => self.balance(now),
                 Timer::Macs => self.rooms.switch_calls().answer_overdue(),
-                Timer::Images => watch.look(turn, devices, openers),
                 Timer::IdlePeers => idle_peers.look(now, devices),
-                Timer::Failures => failures.look(now, devices, (bonds, plan)),
                 Timer::Devices => self.devices_are_due(now),
                 Timer::Turn => {}
             }
         }
+    }
+
+    /// Settles, tries again what is not open, and goes on with a reload that waits for either.
+    pub(crate) fn go_on_reloading(&mut self) {
+        self.settle();
+        let mode = self.mode();
+        if !mode.is_stopping() {
+            // What goes has given back by now what these need.
+            open_shut(&mut self.rooms, mode);
+            self.settle();
+        }
+        self.reloading.go_on(&mut self.rooms, mode);
     }
 
     /// Goes on with what may have been waited for, whatever that was.
@@ -352,6 +355,9 @@ impl Manager {
             self.links(Remote::open_links);
         }
         self.go_on_with_calls();
+        let Rooms { turn, devices, openers, watch, failures, bonds, plan, .. } = &mut self.rooms;
+        watch.look(turn, devices, openers);
+        failures.look(turn.now(), devices, (bonds, plan));
         let told = self.rooms.look_at_guests();
         let Rooms { devices, cores, .. } = &mut self.rooms;
         let told = told.into_iter().filter_map(|nic| devices.get(nic)?.nic());
@@ -361,7 +367,8 @@ impl Manager {
     /// Asks for locks, connects, accepts again, ends front-ends that fell silent in the middle of a message.
     fn devices_are_due(&mut self, now: Instant) {
         self.rooms.locks().touch_due();
-        let due = |device: &&Device| device.due_at().is_some_and(|at| at <= now);
+        let mode = self.mode();
+        let due = |device: &&Device| device.due_at(mode).is_some_and(|at| at <= now);
         let due: Vec<u32> =
             self.rooms.devices.values().filter(due).map(|device| device.number()).collect();
         for number in due {
@@ -374,8 +381,11 @@ impl Manager {
             match device.take_due(now) {
                 Some(Due::Accept | Due::Listen) => device.listen_again(&self.rooms.poll, now),
                 Some(Due::Connect) => {
-                    self.settle_for_good();
-                    self.front_ends().call(number);
+                    if let Some(socket) = self.front_ends().call(number) {
+                        // As of whoever connects.
+                        self.settle_for_good();
+                        self.front_ends().add_called(number, socket);
+                    }
                 }
                 None => {}
             }

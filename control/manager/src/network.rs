@@ -221,6 +221,8 @@ impl Network {
                 for uplink in self.uplinks_of(bridge) {
                     self.move_uplink(uplink, made, around);
                 }
+                // It may have had nothing that goes.
+                self.drop_empty_switches(around);
                 Some(bridge)
             }
             Err(error) => {

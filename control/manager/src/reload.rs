@@ -45,6 +45,8 @@ pub(crate) struct Reloading(Reload<Late, Done>);
 /// What a reload has done.
 struct Done {
     view: ReloadView,
+    /// What else was done when all of it is open, in words.
+    reopened: Vec<String>,
     /// What could not be done though the rest was, in words.
     undone: Vec<String>,
     reply: Option<Reply>,
@@ -127,10 +129,10 @@ impl Reloading {
             Ok(prepared) => prepared,
             Err(refused) => return finish(reply, Err(refused)),
         };
-        let Applied { late, resizing, view, undone, until } =
+        let Applied { late, resizing, view, reopened, undone, until } =
             apply::apply(prepared, listening, rooms, mode);
         let numbers = resizing.iter().map(|(number, _)| *number).collect();
-        self.0.begin(late, numbers, Done { view, undone, reply }, until);
+        self.0.begin(late, numbers, Done { view, reopened, undone, reply }, until);
         for (number, size) in resizing {
             let undone = resizing::to_plan(number, size, rooms);
             undone.into_iter().for_each(|undone| self.note(undone));
@@ -171,7 +173,10 @@ impl Reloading {
     ) -> Result<(), ApiError> {
         let undone = std::mem::take(&mut done.undone);
         let one = match outcome {
-            Outcome::Done => None,
+            Outcome::Done => {
+                done.view.changes.append(&mut done.reopened);
+                None
+            }
             Outcome::Refused => failed.first(),
             Outcome::NotYet => self.0.late().first(),
         };

@@ -16,7 +16,6 @@ use crate::bounds::Bounds;
 use crate::calls::waiting::WaitingCalls;
 use crate::defects::{found, late};
 use crate::devices::Devices;
-use crate::devices::device::Device;
 use crate::devices::device_plan::{DevicePlan, Facts};
 use crate::disk::bonds::Bonds;
 use crate::disk::bonds::Images;
@@ -87,15 +86,12 @@ pub(crate) struct Rooms {
 /// Whose time it is that has come, in the order in which it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
-    Shut,
     Succession,
     Lock,
     Knock,
     Loads,
     Macs,
-    Images,
     IdlePeers,
-    Failures,
     Devices,
     /// Of what each turn goes on with.
     Turn,
@@ -108,7 +104,7 @@ impl Rooms {
         let Rooms { idle_peers, failures, guests, waiting, .. } = self;
         let mut timers = Timers::default();
         if !mode.is_stopping() {
-            timers.set(Timer::Shut, shut.due_at());
+            timers.set(Timer::Turn, shut.due_at());
             timers.set(Timer::Turn, network.due_at());
             timers.set(Timer::Turn, remote.due_at());
         }
@@ -116,12 +112,12 @@ impl Rooms {
         timers.set(Timer::Turn, guests.due_at(turn.now()));
         timers.set(Timer::Lock, state.lock_due_at());
         timers.set(Timer::Knock, cores.due_at());
-        timers.set(Timer::Loads, cores.look_at());
+        timers.set(Timer::Loads, cores.look_at().filter(|_| mode.may_move()));
         timers.set(Timer::Macs, network.answers_at());
-        timers.set(Timer::Images, watch.due_at());
+        timers.set(Timer::Turn, watch.due_at());
         timers.set(Timer::IdlePeers, idle_peers.due_at(devices));
-        timers.set(Timer::Failures, failures.due_at(devices));
-        timers.set(Timer::Devices, devices.values().filter_map(Device::due_at));
+        timers.set(Timer::Turn, failures.due_at(devices));
+        timers.set(Timer::Devices, devices.values().filter_map(|device| device.due_at(mode)));
         timers
     }
 

@@ -45,6 +45,11 @@ impl Turn {
         self.touched.extend(devices);
     }
 
+    /// Whether some device is to be settled.
+    pub(crate) fn has_touched(&self) -> bool {
+        !self.touched.is_empty()
+    }
+
     /// The next device to settle, which is touched no longer.
     pub(crate) fn next_touched(&mut self) -> Option<u32> {
         self.touched.pop_first()

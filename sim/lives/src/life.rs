@@ -123,7 +123,7 @@ impl Life {
         let plan = file.borrow().load(None).map_err(|e| e.error)?;
         let loaded = Rc::clone(&file);
         let load = move |running: &config::Plan| loaded.borrow().load(Some(running));
-        let started = Simulated::start(plan, options(Box::new(load)));
+        let started = Simulated::start(plan, options(load));
         let (daemon, sidecores) = started.map_err(|e| format!("it does not start: {e}"))?;
         Ok(Life {
             random,
@@ -497,13 +497,13 @@ impl Life {
     }
 }
 
-fn options(load: Box<dyn Fn(&config::Plan) -> Result<config::Plan, ApiError>>) -> Options {
+fn options(load: impl Fn(&config::Plan) -> Result<config::Plan, ApiError> + 'static) -> Options {
     Options {
         version: "0",
         commit: None,
         file: "lives.toml".into(),
         path: "/lives.toml".into(),
-        load,
+        load: Box::new(load),
         ready: Box::new(|| {}),
         stopping: Box::new(|| {}),
         launcher: None,

@@ -177,7 +177,7 @@ pub const ROUTES: [Route; 32] = [
         refusals: &[404, 409],
     },
     Route {
-        operation: Operation::SetCarrier,
+        operation: Operation::SetLink,
         method: Method::Post,
         path: "/v1/nics/{id}/link",
         summary: "Take a NIC's cable out or put it in, wherever the NIC was declared. It \

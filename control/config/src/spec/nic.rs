@@ -181,6 +181,8 @@ pub enum Redirect {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
+// The API's word for it.
+#[schemars(rename = "LinkState")]
 pub enum Carrier {
     /// It is: frames pass.
     #[default]

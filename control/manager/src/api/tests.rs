@@ -110,7 +110,7 @@ fn every_route_reaches_the_control_loop_as_its_call() {
         config::routes::Operation::ChangeDisk => r#"{"share":5}"#,
         config::routes::Operation::AddNic => r#"{"id":"n","switch":"lan"}"#,
         config::routes::Operation::ChangeNic => r#"{"vlan":5}"#,
-        config::routes::Operation::SetCarrier => r#"{"link":"down"}"#,
+        config::routes::Operation::SetLink => r#"{"link":"down"}"#,
         config::routes::Operation::AddSwitch => r#"{"id":"lan"}"#,
         config::routes::Operation::AddGroup => r#"{"id":"g","limit_packets":5}"#,
         config::routes::Operation::ChangeGroup => r#"{"limit_iops":5}"#,

@@ -76,7 +76,7 @@ pub(crate) fn remove_device(number: u32, reply: Option<Reply>, rooms: &mut Rooms
     // While the daemon stops it may go before a client has let go of it.
     let Some(device) = rooms.devices.get_mut(number) else { return late("device") };
     device.go();
-    device.close_socket();
+    device.close_socket(&rooms.poll);
     let connections = device.connections().keys().copied().collect::<Vec<_>>();
     for connection in connections {
         rooms.front_ends(mode).close(number, connection, "the device is removed");

@@ -88,20 +88,21 @@ impl WaitingCalls {
 
     /// The next call that waits no longer; of which disks' images are it is `known` what became of them.
     pub(crate) fn next(&mut self, now: Instant, known: impl Fn(&str) -> bool) -> Option<Next> {
-        let opened = self.0.opened(|spec| known(&spec.id));
-        let opened = opened.map(|(spec, reply)| (Wait::Opening(spec), reply));
-        let (wait, reply) = opened.or_else(|| self.0.due(nanos_of(now)))?;
-        match (wait, reply) {
-            (Wait::Opening(spec), Some(reply)) => Some(Next::Add(Box::new(spec), reply)),
-            (Wait::Sizing(device) | Wait::Removing(device), reply) => {
-                Some(Next::Overdue(device, reply))
+        loop {
+            let opened = self.0.opened(|spec| known(&spec.id));
+            let opened = opened.map(|(spec, reply)| (Wait::Opening(spec), reply));
+            let (wait, reply) = opened.or_else(|| self.0.due(nanos_of(now)))?;
+            match (wait, reply) {
+                (Wait::Opening(spec), Some(reply)) => {
+                    return Some(Next::Add(Box::new(spec), reply));
+                }
+                (Wait::Sizing(device) | Wait::Removing(device), reply) => {
+                    return Some(Next::Overdue(device, reply));
+                }
+                // Its file system does not let it be closed.
+                (Wait::Closing(_, view), Some(reply)) => reply.answer(Ok(view)),
+                (Wait::Closing(..) | Wait::Opening(_), None) => {}
             }
-            // Its file system does not let it be closed.
-            (Wait::Closing(_, view), Some(reply)) => {
-                reply.answer(Ok(view));
-                self.next(now, known)
-            }
-            (Wait::Closing(..) | Wait::Opening(_), None) => self.next(now, known),
         }
     }
 

@@ -328,14 +328,16 @@ impl Device {
     }
 
     /// When something is to be done without an event.
-    pub(crate) fn due_at(&self) -> Option<Instant> {
+    pub(crate) fn due_at(&self, mode: control::mode::Mode) -> Option<Instant> {
         let connections = self.connections.values().filter_map(Connection::due_at);
         let connections =
             connections.chain(self.connections.keys().filter_map(|id| self.gives_up_at(*id)));
         let announced = self.kind.nic().and_then(|nic| nic.arrival().due_at());
         let door = self.door.due().map(instant_of);
         let others = door.into_iter().chain(self.log.due_at()).chain(announced);
-        connections.chain(others).chain(self.asks_at()).chain(self.follow.scans_at()).min()
+        // While another process is to take over nobody asks.
+        let asks = self.asks_at().filter(|_| !mode.has_heir());
+        connections.chain(others).chain(asks).chain(self.follow.scans_at()).min()
     }
 
     /// When the locks of its disk are asked for again.

@@ -1,6 +1,6 @@
 //! What the API shows of guests' vCPUs.
 //!
-//! Not how they are found (`guests`). Called by `network::views`.
+//! Not how they are found (`guests`). Called by `network::nic_views`.
 
 use std::time::Instant;
 

@@ -11,7 +11,6 @@ use super::Manager;
 use crate::api::Request;
 use crate::calls::{answer, disks, overdue, shown};
 use crate::defects::found;
-use crate::devices::device::Device;
 use crate::poll::Token;
 use crate::remote::Remote;
 use crate::upgrade::error::UpgradeError;
@@ -31,6 +30,7 @@ impl Manager {
             Call::Reload { force } => {
                 let asked = (Some(reply), force);
                 self.reloading.begin(asked, &mut self.listening, &mut self.rooms, mode);
+                self.go_on_reloading();
             }
             Call::ShowReload => {
                 let view = self.reloading.dry(mode, &mut self.rooms);
@@ -61,6 +61,7 @@ impl Manager {
         let mode = self.mode();
         // Nobody is there to insist.
         self.reloading.begin((None, false), &mut self.listening, &mut self.rooms, mode);
+        self.go_on_reloading();
     }
 
     /// Begins to stop, on a signal.
@@ -81,7 +82,7 @@ impl Manager {
         for number in devices {
             let device = self.rooms.devices.get_mut(number);
             let device = found!(self.rooms.turn.defects, device, "device to stop");
-            device.close_socket();
+            device.close_socket(&self.rooms.poll);
             // Its queues must not start again, and its front-end sees the end at once.
             device.go();
             if !device.detach_all(&mut self.rooms.turn, &mut self.rooms.cores) {
@@ -91,6 +92,7 @@ impl Manager {
     }
 
     pub(crate) fn close_all(&mut self) {
-        self.rooms.devices.values_mut().for_each(Device::close_socket);
+        let poll = &self.rooms.poll;
+        self.rooms.devices.values_mut().for_each(|device| device.close_socket(poll));
     }
 }

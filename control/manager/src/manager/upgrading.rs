@@ -253,12 +253,14 @@ impl Manager {
         let numbers: Vec<u32> = self.rooms.devices.keys().copied().collect();
         for number in &numbers {
             let Some(device) = self.rooms.devices.get_mut(*number) else { continue };
-            guard::find_rings(device);
             if guard::fence(device, &mut self.rooms.openers) {
                 self.rooms.locks().take(*number);
             }
+            self.rooms.devices.get_mut(*number).into_iter().for_each(guard::find_rings);
         }
         self.send_all_out();
+        // What was held for queues that are home now would wait for ever.
+        self.front_ends().release_all();
         self.rooms.turn.touch_all(numbers);
         info!("serving again");
         Ok(())

@@ -1,7 +1,7 @@
 //! Announcements of guests: those that have come here, and those that their VMMs ask for.
 //!
 //! When one that has come is announced is `arrival`'s to say. Called by `manager`, when it settles a device and when
-//! time has come, by `connections` for VMMs, and by `upgrade`.
+//! time has come, by `front_ends` for VMMs, and by `upgrade`.
 
 use std::time::Instant;
 

@@ -328,7 +328,7 @@ impl Uplink {
         self.life.hasten(nanos_of(now));
     }
 
-    /// The bridge that it is to be plugged in at, if nothing of it is out.
+    /// The bridge that it is to be plugged in at.
     pub(crate) fn moving_to(&self) -> Option<BridgeId> {
         self.life.moving_to()
     }

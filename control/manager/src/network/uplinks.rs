@@ -372,6 +372,8 @@ impl Network {
         let uplink = self.uplinks.remove(&number);
         let uplink = found!(around.turn.defects, uplink, "uplink that is gone");
         let (place, home) = (uplink.place(), uplink.home());
+        // Its link's end may not be there yet.
+        self.ends.retain(|(of, _)| *of != number);
         place.tell(home, None, around.cores);
         // Whoever waited for its interface may have it.
         self.hasten(around.turn.now());

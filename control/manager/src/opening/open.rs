@@ -222,7 +222,7 @@ pub(crate) fn serve(mut device: Device, rooms: &mut Rooms, mode: Mode) -> Result
 fn discard(mut device: Device, rooms: &mut Rooms) {
     match rooms.estate {
         Some(_) => drop(device.take_listener()),
-        None => device.close_socket(),
+        None => device.close_socket(&rooms.poll),
     }
     device.close_image(&mut rooms.openers, None);
 }

@@ -34,6 +34,8 @@ pub(super) struct Applied {
     /// Disks that get another size.
     pub(super) resizing: Vec<(u32, Size)>,
     pub(super) view: ReloadView,
+    /// What else was done if all that is opened later is, in words.
+    pub(super) reopened: Vec<String>,
     /// What could not be done though the rest was, in words.
     pub(super) undone: Vec<String>,
     /// How long that is waited for.
@@ -94,12 +96,16 @@ pub(super) fn apply(
     rooms.services().set_changed(&changes);
     let Rooms { devices, plan, .. } = &mut *rooms;
     let mut undone = given::apply(&changes, listening, devices, plan);
+    // Those that could not be opened before.
+    let is_shut = |late: &&Late| rooms.shut.named(late.plan.id()).is_some();
+    let reopened = prepared.later.iter().filter(is_shut);
+    let reopened = reopened.map(|late| format!("opened {}", late.plan.title())).collect();
     let late = serve(prepared, (&mut view, &mut undone), rooms, mode);
     warn_of_restart(&view);
     // From when its images were waited for.
     let until = nanos_of(rooms.turn.tick() + TAKE_OVER_TIME_MAX);
     let resizing = resizing(&changes, &rooms.devices);
-    Applied { late, resizing, view, undone, until }
+    Applied { late, resizing, view, reopened, undone, until }
 }
 
 /// The disks whose plans have other sizes now. One that is not open is opened with that size.

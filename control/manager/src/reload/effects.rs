@@ -2,7 +2,7 @@
 //!
 //! What takes a device from a guest, remakes it, or makes a disk smaller is refused unless the operator insists
 //! (`force`). Not here: what differs (`config::diff`), who has a device (`in_use`), and what an upgrade refuses
-//! (`upgrade::heir`).
+//! (`upgrade::adopt`).
 
 use std::collections::BTreeMap;
 

@@ -64,7 +64,7 @@ impl Prepared {
         rooms.bounds.lend([]);
         prepared.promised.clear();
         if let Err(mut refused) = all {
-            prepared.opened.iter_mut().for_each(Device::close_socket);
+            prepared.opened.iter_mut().for_each(|device| device.close_socket(&rooms.poll));
             let disks = prepared.opened.iter().filter_map(|device| device.disk());
             let new = disks.filter(|disk| made.contains(&disk.plan.id));
             let new: Vec<&str> = new.filter_map(|disk| disk.plan.source.path()).collect();

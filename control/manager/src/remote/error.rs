@@ -118,7 +118,7 @@ pub(super) enum ExportError {
     /// Image without its locks.
     #[error("its image is not open")]
     Away,
-    /// Image that another process has, in words of `follow`.
+    /// Image that another process has, in words of `disk::locks`.
     #[error("{0}")]
     Waits(String),
     /// Generation that cannot be read or kept.

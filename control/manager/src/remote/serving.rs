@@ -137,7 +137,7 @@ impl Serving {
         self.ports.retain(|port, _| are_kept(*port));
     }
 
-    /// The shard of a client that says hello, as [`Clients::shard`] has it.
+    /// The shard of a client that says hello, as [`Clients::assign`] has it.
     ///
     /// # Errors
     /// There are too many.

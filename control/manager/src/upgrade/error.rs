@@ -1,7 +1,7 @@
 //! Errors of an upgrade, by who meets them: heir, predecessor, or both.
 //!
 //! Their texts reach operators, by the API and the log. Not here: malformed packets (`wire::Broken`), launchers
-//! (`launcher`). Used by all of `upgrade`, `begin` and `stop`.
+//! (`launcher`). Used by all of `upgrade`, `begin` and `manager`.
 
 use std::io;
 

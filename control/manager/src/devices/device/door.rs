@@ -116,19 +116,21 @@ impl Device {
     }
 
     /// Removes the socket that it listens on.
-    pub(crate) fn close_socket(&mut self) {
+    pub(crate) fn close_socket(&mut self, poll: &Poll) {
         let listener = self.door.close();
-        self.remove_socket(listener);
+        self.remove_socket(listener, poll);
     }
 
     /// The same, since its cable is out.
-    pub(crate) fn turn_off(&mut self) {
+    pub(crate) fn turn_off(&mut self, poll: &Poll) {
         let listener = self.door.turn_off();
-        self.remove_socket(listener);
+        self.remove_socket(listener, poll);
     }
 
-    fn remove_socket(&self, listener: Option<OwnedFd>) {
+    fn remove_socket(&self, listener: Option<OwnedFd>, poll: &Poll) {
         if let Some(listener) = listener {
+            // Its last close may wait behind what lingers, and whoever waits there would be heard of all the while.
+            poll.remove(&listener);
             // Whoever waits to be accepted may have sent anything already.
             self.closer.close(listener);
             sockets::remove(Path::new(&self.facts.socket));

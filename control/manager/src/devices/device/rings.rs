@@ -245,8 +245,8 @@ impl Device {
         let vmm = || Vmm::of(connection.frames.socket());
         let comes_back =
             |bond: &Bond| connection.is_running(self.facts.rings) && bond.has_served_to(vmm);
-        let was_running = self.was_running(connection);
-        self.kind.disk().map(|disk| disk.admits(id, was_running, comes_back))
+        let disk = self.kind.disk()?;
+        Some(disk.admits(id, self.was_running(connection), comes_back))
     }
 
     /// Notes what became of a ring of front-end `connection`, as far as the image goes.

@@ -1,6 +1,6 @@
 //! Why something that a front-end lends, or says of its guest, is not taken. The texts are for its operator.
 //!
-//! Made by `front_end`, which is a session's owner; shown by `connections` and, where a ring is to start, by `start`.
+//! Made by `front_end`, which is a session's owner; shown by `front_ends` and, where a ring is to start, by `start`.
 
 use std::io;
 

@@ -3,7 +3,7 @@
 //!
 //! One thread closes for each file system or device, and ends when nothing is left; so one that is dead
 //! keeps one thread, whatever else its images keep. Not here: the last close of a disk whose locks follow
-//! its rings (`follow`). Called by `openers`.
+//! its rings (`disk::locks`). Called by `openers`.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
