@@ -4,13 +4,39 @@ use config::api::{Call, DiskView};
 use config::spec::{DiskSpec, NicSpec};
 use config::{Origin, Plan, saved};
 
-use super::{Life, STEPS_AFTER_MAX};
+use super::calm::STEPS_AFTER_MAX;
+use super::host::Host;
+use super::{Course, Life};
 use crate::vmm;
 
 impl Life {
+    /// What is left when nothing is planned any more.
+    pub(super) fn remove_all(&mut self) -> Result<(), String> {
+        self.course.note("removed", [0; 3]);
+        let now = self.course.now().0;
+        for host in &mut self.hosts {
+            host.unmake(now);
+        }
+        self.until_answered()?;
+        for host in 0..self.hosts.len() {
+            self.hosts[host].empty_file(now);
+            self.reload_for_good(host)?;
+        }
+        self.until("all is removed", |host| {
+            host.operator.waiting() == 0 && host.control().is_some_and(|it| it.devices() == 0)
+        })?;
+        for host in &mut self.hosts {
+            host.judge_left(&self.course)?;
+            host.stop(&mut self.course)?;
+        }
+        Ok(())
+    }
+}
+
+impl Host {
     /// What is planned is what the file says and what operators were told.
     pub(super) fn judge_plan(&self) -> Result<(), String> {
-        let plan = self.daemon.plan();
+        let Some(plan) = self.plan() else { return Err("nobody serves".into()) };
         let wanted = self.file.borrow().load(Some(plan)).map_err(|e| e.error)?;
         let of = |plan: &Plan, is_api: bool| -> Vec<_> {
             let of = |disk: &&config::DiskPlan| (disk.origin == Origin::Api) == is_api;
@@ -43,7 +69,7 @@ impl Life {
             ));
         }
         let count = made.len() + made_nics.len();
-        let kept = std::fs::read_to_string(self.folder.path().join("state/disks.json"));
+        let kept = std::fs::read_to_string(self.folder().join("state/disks.json"));
         let kept =
             kept.map(|text| saved::read(&text).map(|kept| kept.disks.len() + kept.nics.len()));
         match kept {
@@ -55,7 +81,7 @@ impl Life {
 
     /// What operators are shown is what is planned, and all queues run.
     pub(super) fn judge_shown(&self) -> Result<(), String> {
-        for disk in &self.daemon.plan().disks {
+        for disk in self.plan().into_iter().flat_map(|plan| &plan.disks) {
             let spec = &disk.spec;
             let view = self.shown.iter().find(|view| view.id == spec.id);
             let is_size = |view: &DiskView| spec.size.is_some_and(|size| size.0 == view.size_bytes);
@@ -68,50 +94,57 @@ impl Life {
         Ok(())
     }
 
-    /// What is left when nothing is planned any more.
-    pub(super) fn remove_all(&mut self) -> Result<(), String> {
-        self.note("removed", [0; 3]);
+    /// Has all removed that was made through the API.
+    fn unmake(&mut self, now_ns: u64) {
         let ids: Vec<String> = self.operator.made.keys().cloned().collect();
         for id in ids {
-            self.operator.ask(&self.daemon, Call::RemoveDisk { id, force: true }, self.now().0);
+            self.ask(Call::RemoveDisk { id, force: true }, now_ns);
         }
         let ids: Vec<String> = self.operator.made_nics.keys().cloned().collect();
         for id in ids {
-            self.operator.ask(&self.daemon, Call::RemoveNic { id, force: true }, self.now().0);
+            self.ask(Call::RemoveNic { id, force: true }, now_ns);
         }
-        self.until("operators are answered", |life| life.operator.waiting() == 0)?;
-        let nics = std::mem::take(&mut self.file.borrow_mut().spec.nic);
-        let now = self.now().0;
-        self.dirty.extend(nics.into_iter().map(|nic| (nic.id, now)));
-        self.file.borrow_mut().spec.switch.clear();
-        let of_file = std::mem::take(&mut self.file.borrow_mut().spec.disk);
-        self.dirty.extend(of_file.into_iter().map(|disk| (disk.id, now)));
-        self.reload_for_good()?;
-        self.until("all is removed", |life| {
-            life.operator.waiting() == 0 && life.daemon.devices() == 0
-        })?;
-        let loads = self.daemon.loads();
-        let bounds = self.daemon.bounds();
+    }
+
+    /// Leaves nothing in the file.
+    fn empty_file(&mut self, now_ns: u64) {
+        let mut file = self.file.borrow_mut();
+        file.spec.switch.clear();
+        let nics = std::mem::take(&mut file.spec.nic).into_iter().map(|nic| nic.id);
+        let disks = std::mem::take(&mut file.spec.disk).into_iter().map(|disk| disk.id);
+        self.dirty.extend(nics.chain(disks).map(|id| (id, now_ns)));
+    }
+
+    /// Nothing is open, and nothing is promised.
+    fn judge_left(&self, course: &Course) -> Result<(), String> {
+        let Some(control) = self.control() else { return Err("nobody serves".into()) };
+        let (loads, bounds) = (control.loads(), control.bounds());
         let promised =
             [&bounds.descriptors, &bounds.mappings, &bounds.memory_bytes].map(|it| it.promised);
         if loads.iter().any(|load| *load > 0) || bounds.devices > 0 || promised != [0; 3] {
             return Err(format!("nothing is open, and there is left: {loads:?}, {bounds:?}"));
         }
         if let Some(vmm) = self.vmms.values().find(|vmm| vmm.stage == vmm::Stage::There) {
-            self.note("left", [vmm.number.into(), 0, 0]);
+            course.note("left", [vmm.number.into(), 0, 0]);
         }
-        self.stop()
+        Ok(())
     }
 
-    fn stop(&mut self) -> Result<(), String> {
-        self.daemon.stop();
-        for _ in 0..STEPS_AFTER_MAX {
-            if self.daemon.turn(&mut |count| (0..count).collect()) {
-                return Ok(());
+    fn stop(&mut self, course: &mut Course) -> Result<(), String> {
+        for at in 0..self.daemons.len() {
+            self.daemons[at].control.stop();
+            let is_over = (0..STEPS_AFTER_MAX).any(|_| {
+                let over = self.daemons[at].control.turn(&mut |count| (0..count).collect());
+                if !over {
+                    self.pass(course);
+                }
+                over
+            });
+            if !is_over {
+                return Err("it does not stop".into());
             }
-            self.pass();
         }
-        Err("it does not stop".into())
+        Ok(())
     }
 }
 

@@ -1,0 +1,97 @@
+//! The end of what goes wrong: from here on all comes to an end, in so many steps.
+
+use config::api::{Call, ErrorKind};
+use config::spec::Carrier;
+use schedule::Nanos;
+
+use super::host::Host;
+use super::{Life, MS};
+use crate::vmm::Vmm;
+
+/// Steps in which what must come does.
+pub(super) const STEPS_AFTER_MAX: u64 = 60_000;
+/// How often a file is read that a slow file system keeps from being read.
+const RELOADS_MAX: u32 = 20;
+
+impl Life {
+    /// From here on all goes well.
+    pub(super) fn calm_down(&mut self) -> Result<(), String> {
+        self.course.note("calm", [0; 3]);
+        self.course.is_calm.set(true);
+        for host in &mut self.hosts {
+            host.break_state(false, &self.course)?;
+            host.vmms.values_mut().for_each(|vmm| vmm.tenant.set_quiet(true));
+        }
+        self.until_answered()?;
+        for host in 0..self.hosts.len() {
+            self.reload_for_good(host)?;
+        }
+        for host in &mut self.hosts {
+            for id in host.nics() {
+                host.ask(Call::SetCarrier { id, carrier: Carrier::Up }, self.course.now().0);
+            }
+        }
+        self.until("front-ends have said all", |host| host.is_each(Vmm::has_said_all))?;
+        // A disk may be smaller than it was for its guest, which waits for somebody to say that it is to go on so.
+        for host in &mut self.hosts {
+            for id in host.disks() {
+                host.ask(Call::AcceptDisk { id }, self.course.now().0);
+            }
+        }
+        self.until("guests are served, and operators are answered", Host::is_content)?;
+        for host in &mut self.hosts {
+            host.ask(Call::ListDisks, self.course.now().0);
+        }
+        self.until_answered()
+    }
+
+    pub(super) fn until_answered(&mut self) -> Result<(), String> {
+        self.until("operators are answered", |host| host.operator.waiting() == 0)
+    }
+
+    /// Reads the file until that is done: a file system may be slow.
+    pub(super) fn reload_for_good(&mut self, host: usize) -> Result<(), String> {
+        for _ in 0..RELOADS_MAX {
+            let now = self.course.now().0;
+            self.hosts[host].refused = None;
+            self.hosts[host].ask(Call::Reload { force: true }, now);
+            self.until_answered()?;
+            match &self.hosts[host].refused {
+                Some(why) if why.kind == ErrorKind::Busy => {
+                    self.course.stage.pass_until(Nanos(self.course.now().0 + 500 * MS));
+                }
+                Some(why) => return Err(format!("the file is not read: {}", why.error)),
+                None => return Ok(()),
+            }
+        }
+        Err(format!("the file is not read: {:?}", self.hosts[host].refused))
+    }
+
+    /// Lives on until it is so of all hosts.
+    pub(super) fn until(
+        &mut self,
+        what: &str,
+        is_so: impl Fn(&Host) -> bool,
+    ) -> Result<(), String> {
+        for _ in 0..STEPS_AFTER_MAX {
+            if self.hosts.iter().all(&is_so) {
+                return Ok(());
+            }
+            self.step()?;
+        }
+        let lacks: Vec<String> = self.hosts.iter().map(Host::lacks).collect();
+        Err(format!("it never comes that {what}: {lacks:?}"))
+    }
+}
+
+impl Host {
+    /// Who waits.
+    fn lacks(&self) -> String {
+        let lacks = |vmm: &Vmm| {
+            (!vmm.is_content())
+                .then(|| format!("{} {:?} waits for {}", vmm.id, vmm.stage, vmm.tenant.waiting()))
+        };
+        let lacks: Vec<String> = self.vmms.values().filter_map(lacks).collect();
+        format!("{lacks:?}, {} calls", self.operator.waiting())
+    }
+}

@@ -1,0 +1,189 @@
+//! A host: the daemons on it, whoever speaks with them, and what they find there.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+
+use config::Plan;
+use config::api::{ApiError, Call, DiskView};
+use manager::Options;
+use manager::simulated::Simulated;
+
+use super::Course;
+use crate::core::Core;
+use crate::file::{self, File};
+use crate::operator::Operator;
+use crate::vmm::Vmm;
+
+/// A process: its control, and its sidecores.
+pub(super) struct Daemon {
+    pub(super) control: Simulated,
+    pub(super) cores: Vec<Core>,
+}
+
+/// One machine.
+pub(super) struct Host {
+    /// Who serves, and after it who is to; empty while it is dead.
+    pub(super) daemons: Vec<Daemon>,
+    pub(super) vmms: BTreeMap<String, Vmm>,
+    pub(super) operator: Operator,
+    pub(super) file: Rc<RefCell<File>>,
+    /// Devices whose guests may be disturbed when the file is read, and when that was written.
+    pub(super) dirty: BTreeMap<String, u64>,
+    /// State cannot be kept.
+    pub(super) is_broken: bool,
+    /// Why the file was not read.
+    pub(super) refused: Option<ApiError>,
+    /// Disks as operators were last shown them.
+    pub(super) shown: Vec<DiskView>,
+    /// Requests of guests that are gone.
+    pub(super) ended: u64,
+    folder: tempfile::TempDir,
+}
+
+impl Daemon {
+    fn start(file: &Rc<RefCell<File>>) -> Result<Daemon, String> {
+        let plan = file.borrow().load(None).map_err(|e| e.error)?;
+        let loaded = Rc::clone(file);
+        let load = move |running: &Plan| loaded.borrow().load(Some(running));
+        let started = Simulated::start(plan, options(load));
+        let (control, sidecores) = started.map_err(|e| format!("it does not start: {e}"))?;
+        Ok(Daemon { control, cores: sidecores.into_iter().map(Core::new).collect() })
+    }
+
+    /// All is dropped; what a violation has left behind is not asked for its tickets.
+    fn die(self) {
+        self.cores.into_iter().for_each(Core::die);
+        drop(self.control);
+    }
+}
+
+impl Host {
+    pub(super) fn new(course: &mut Course) -> Result<Host, String> {
+        let folder = tempfile::Builder::new().prefix("lives").tempdir_in("/dev/shm");
+        let folder = folder.map_err(|e| e.to_string())?;
+        for name in ["run", "state"] {
+            std::fs::create_dir(folder.path().join(name)).map_err(|e| e.to_string())?;
+        }
+        let cpus = course.random.between(1, 3) as u32;
+        let file = File::new(folder.path(), cpus, &mut course.random);
+        let file = Rc::new(RefCell::new(file));
+        let daemons = vec![Daemon::start(&file)?];
+        Ok(Host {
+            daemons,
+            vmms: BTreeMap::new(),
+            operator: Operator::default(),
+            file,
+            dirty: BTreeMap::new(),
+            is_broken: false,
+            refused: None,
+            shown: Vec::new(),
+            ended: 0,
+            folder,
+        })
+    }
+
+    /// The end of everything on it.
+    pub(super) fn end(self) {
+        let Host { daemons, vmms, folder, .. } = self;
+        drop(vmms);
+        daemons.into_iter().for_each(Daemon::die);
+        drop(folder);
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Requests of its guests that ended.
+    pub(super) fn requests(&self) -> u64 {
+        self.ended + self.vmms.values().map(|vmm| vmm.tenant.ended()).sum::<u64>()
+    }
+
+    /// The control that serves, if one lives.
+    pub(super) fn control(&self) -> Option<&Simulated> {
+        self.daemons.first().map(|daemon| &daemon.control)
+    }
+
+    /// The plan in force; none while nobody serves.
+    pub(super) fn plan(&self) -> Option<&Plan> {
+        self.control().map(Simulated::plan)
+    }
+
+    /// Asks the one that serves.
+    pub(super) fn ask(&mut self, call: Call, now_ns: u64) {
+        if let Some(daemon) = self.daemons.first() {
+            self.operator.ask(&daemon.control, call, now_ns);
+        }
+    }
+
+    /// All disks and NICs of the plan.
+    pub(super) fn devices(&self) -> Vec<String> {
+        let disks = self.disks().into_iter();
+        disks.chain(self.nics()).collect()
+    }
+
+    pub(super) fn disks(&self) -> Vec<String> {
+        let disks = self.plan().into_iter().flat_map(|plan| &plan.disks);
+        disks.map(|disk| disk.id.clone()).collect()
+    }
+
+    pub(super) fn nics(&self) -> Vec<String> {
+        let nics = self.plan().into_iter().flat_map(|plan| &plan.nics);
+        nics.map(|nic| nic.id.clone()).collect()
+    }
+
+    /// Whether an operator has asked to have it removed, or it is gone.
+    pub(super) fn is_going(&self, id: &str) -> bool {
+        let is_gone =
+            self.plan().is_some_and(|plan| plan.disk(id).is_none() && plan.nic(id).is_none());
+        is_gone || self.operator.is_asked_to_go(id)
+    }
+
+    /// Whether all are served, and all calls are answered.
+    pub(super) fn is_content(&self) -> bool {
+        self.operator.waiting() == 0 && self.is_each(Vmm::is_content)
+    }
+
+    /// Whether somebody serves, and it is so of the VMM of each device.
+    pub(super) fn is_each(&self, is_so: impl Fn(&Vmm) -> bool) -> bool {
+        !self.daemons.is_empty()
+            && self.devices().iter().all(|id| self.vmms.get(id).is_some_and(&is_so))
+    }
+
+    /// Each device has a guest.
+    pub(super) fn seat_guests(&mut self, course: &mut Course) -> Result<(), String> {
+        let Some(plan) = self.plan() else { return Ok(()) };
+        let disks = plan.disks.iter().map(|disk| (disk.id.clone(), disk.spec.queues));
+        let all = disks.chain(plan.nics.iter().map(|nic| (nic.id.clone(), 1)));
+        let without: Vec<_> = all.filter(|(id, _)| !self.vmms.contains_key(id)).collect();
+        for (id, queues) in without {
+            let number = id.bytes().fold(0, |all, byte| all * 31 % 9973 + u32::from(byte));
+            let path = self.folder().join("run").join(format!("{id}.sock"));
+            let shape = (file::SECTORS, queues);
+            let mut vmm = Vmm::new(number, &id, path, shape, &mut course.random, &course.trace)?;
+            course.note("guest", [number.into(), vmm.tenant.queues().into(), 0]);
+            vmm.tenant.set_quiet(course.is_calm.get());
+            self.vmms.insert(id, vmm);
+        }
+        Ok(())
+    }
+}
+
+fn options(load: impl Fn(&Plan) -> Result<Plan, ApiError> + 'static) -> Options {
+    Options {
+        version: "0",
+        commit: None,
+        file: "lives.toml".into(),
+        path: "/lives.toml".into(),
+        load: Box::new(load),
+        ready: Box::new(|| {}),
+        stopping: Box::new(|| {}),
+        launcher: None,
+        run_state: None,
+        heir: None,
+        settled: Box::new(|| {}),
+        handed_over: Box::new(|_| {}),
+    }
+}

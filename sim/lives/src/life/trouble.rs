@@ -1,0 +1,115 @@
+//! What goes wrong in a life, or is wished in it.
+
+use std::path::Path;
+
+use config::api::Call;
+use random::Random;
+use schedule::Nanos;
+
+use super::host::Host;
+use super::steps::kind_of;
+use super::{Course, Life, MS};
+use crate::vmm;
+
+impl Life {
+    /// Something goes wrong, or is wished.
+    pub(super) fn trouble(&mut self) -> Result<(), String> {
+        let host = self.course.any(self.hosts.len());
+        self.hosts[host].trouble(&mut self.course)
+    }
+}
+
+impl Host {
+    fn trouble(&mut self, course: &mut Course) -> Result<(), String> {
+        let now = course.now().0;
+        match course.random.below(200) {
+            0..6 => self.wish(course),
+            6 => {
+                let edited = self.file.borrow_mut().edit(&mut course.random);
+                course.note("edit", [0; 3]);
+                self.dirty.extend(edited.map(|id| (id, now)));
+            }
+            7 => {
+                let force = !course.random.one_in(4);
+                course.note("reload", [force.into(), 0, 0]);
+                self.ask(Call::Reload { force }, now);
+            }
+            8 => self.hang_up(course)?,
+            9 => {
+                let until_ns = now + course.random.below(12_000) * MS;
+                let mut random = Random::new(course.random.next(), 3);
+                let Some(vmm) = self.any_vmm(course) else { return Ok(()) };
+                if vmm.stage == vmm::Stage::There {
+                    vmm.get_stuck(until_ns, &mut random);
+                    course.note("stuck", [0; 3]);
+                }
+            }
+            10 => {
+                let resets = course.random.one_in(2);
+                let Some(vmm) = self.any_vmm(course) else { return Ok(()) };
+                if vmm.stage == vmm::Stage::There && vmm.tenant.has_said_all() {
+                    vmm.tenant.stop();
+                    vmm.stage = if resets { vmm::Stage::Resetting } else { vmm::Stage::Stopping };
+                    course.note("stops", [resets.into(), 0, 0]);
+                }
+            }
+            11 if course.random.one_in(4) => self.break_state(!self.is_broken, course)?,
+            12 => {
+                let time = course.random.of(&[1, 1, 10, 10, 100, 1000, 3000]) * MS;
+                course.note("time", [time, 0, 0]);
+                course.stage.pass_until(Nanos(now + time));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn hang_up(&mut self, course: &mut Course) -> Result<(), String> {
+        let until_ns = course.now().0 + course.random.below(50) * MS;
+        let anew = course.random.one_in(3);
+        let mut random = Random::new(course.random.next(), 3);
+        let Some(vmm) = self.any_vmm(course) else { return Ok(()) };
+        vmm.hang_up(until_ns);
+        vmm.is_excused = false;
+        if anew {
+            vmm.begin_anew(&mut random)?;
+        }
+        course.note("hangs up", [anew.into(), 0, 0]);
+        Ok(())
+    }
+
+    fn wish(&mut self, course: &mut Course) {
+        let known = self.devices();
+        let folder = self.folder().to_path_buf();
+        let cores = self.daemons.first().map_or(1, |daemon| daemon.cores.len());
+        let Some(call) = self.operator.wish(&known, &folder, cores, &mut course.random) else {
+            return;
+        };
+        course.note("asks", [kind_of(&call), 0, 0]);
+        tracing::trace!("asks: {call:?}");
+        self.ask(call, course.now().0);
+    }
+
+    /// What the daemon keeps can be written no more, or again.
+    pub(super) fn break_state(&mut self, broken: bool, course: &Course) -> Result<(), String> {
+        if self.is_broken == broken {
+            return Ok(());
+        }
+        let state = self.folder().join("state");
+        let (kept, aside) = (state.join("disks.json"), state.join("aside"));
+        let done = match broken {
+            true => move_if_there(&kept, &aside).and_then(|()| std::fs::create_dir(&kept)),
+            false => std::fs::remove_dir(&kept).and_then(|()| move_if_there(&aside, &kept)),
+        };
+        course.note("state", [broken.into(), 0, 0]);
+        self.is_broken = broken;
+        done.map_err(|e| e.to_string())
+    }
+}
+
+fn move_if_there(from: &Path, to: &Path) -> std::io::Result<()> {
+    match from.exists() {
+        true => std::fs::rename(from, to),
+        false => Ok(()),
+    }
+}
