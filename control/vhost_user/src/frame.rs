@@ -164,6 +164,8 @@ fn with_header(request: u32, flags: u32, payload: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn all(framer: &mut Framer<u32>, bytes: &[u8]) -> Result<Vec<Frame<u32>>, BadFrame> {
@@ -250,5 +252,62 @@ mod tests {
         assert_eq!(pushed, Err(BadFrame::Descriptors(FDS_MAX + 1)));
         drop(framer);
         assert_eq!(std::rc::Rc::strong_count(&fd), 1);
+    }
+
+    proptest! {
+        /// Whatever twelve bytes begin a stream: what is wrong with them is told when they are there and not before, and
+        /// else so many bytes are waited for as they say.
+        #[test]
+        fn a_header_is_taken_or_refused_for_one_reason(
+            request in any::<u32>(),
+            flags in prop_oneof![0u32..32, any::<u32>()],
+            size in prop_oneof![0u32..5000, any::<u32>()],
+            cut in 1usize..12,
+        ) {
+            let bytes: Vec<u8> = [request, flags, size].iter().flat_map(|w| w.to_ne_bytes()).collect();
+            let mut framer = Framer::<u32>::default();
+            prop_assert_eq!(framer.push(&mut &bytes[..cut], &mut Vec::new()), Ok(None));
+            prop_assert_eq!(framer.wants(), 12 - cut);
+            let said = framer.push(&mut &bytes[cut..], &mut Vec::new());
+            let wrong = match flags {
+                _ if flags & 3 != 1 => Some(BadFrame::Version(flags & 3)),
+                _ if flags & 4 != 0 => Some(BadFrame::ReplyBit),
+                1 | 9 => (size > 4096).then_some(BadFrame::TooLong(size as usize)),
+                _ => Some(BadFrame::Flags(flags)),
+            };
+            if let Some(wrong) = wrong {
+                prop_assert_eq!(said, Err(wrong));
+            } else if size == 0 {
+                let whole = said.unwrap().unwrap();
+                prop_assert_eq!((whole.request, whole.need_reply), (request, flags == 9));
+            } else {
+                prop_assert_eq!(said, Ok(None));
+                prop_assert_eq!(framer.wants(), size as usize);
+            }
+        }
+
+        /// A stream that goes on for ever keeps no more than one message of it.
+        #[test]
+        fn no_more_is_kept_than_one_message(
+            pieces in prop::collection::vec((prop::collection::vec(0u8..4, 0..40), 0usize..4), 1..60),
+        ) {
+            let mut framer = Framer::<u32>::default();
+            for (bytes, fds) in pieces {
+                let (mut rest, mut fds) = (&bytes[..], vec![0; fds]);
+                loop {
+                    match framer.push(&mut rest, &mut fds) {
+                        Err(_) => return Ok(()),
+                        Ok(None) => break,
+                        Ok(Some(whole)) => {
+                            prop_assert!(whole.fds.len() <= FDS_MAX && whole.payload.len() <= PAYLOAD_SIZE_MAX);
+                            prop_assert!(!framer.is_within(), "what follows is the next one's");
+                        }
+                    }
+                }
+                prop_assert!(framer.descriptors() <= FDS_MAX);
+                prop_assert!(framer.begun().0.len() < HEADER_SIZE + PAYLOAD_SIZE_MAX);
+                prop_assert!(rest.is_empty() && framer.wants() > 0);
+            }
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Every message there and back, and every wrong size.
 
+use proptest::prelude::*;
+
 use super::*;
 
 fn every_message() -> Vec<Message> {
@@ -133,5 +135,80 @@ fn each_message_has_its_number_of_descriptors() {
             _ => vec![0],
         };
         assert_eq!(allowed, expected, "{}", message.name());
+    }
+}
+
+proptest! {
+    /// Whatever comes as a message's payload means one thing, or is refused for what it is.
+    #[test]
+    fn any_payload_is_a_message_or_refused_by_name(
+        id in 0u32..44,
+        mut payload in prop::collection::vec(any::<u8>(), 0..140),
+        fits in any::<bool>(),
+    ) {
+        if fits {
+            // Mostly of the length that the message has, so that more than lengths is tried.
+            let right = (0..200).find(|size| Message::parse(id, &vec![0; *size]).is_ok());
+            payload.resize(right.unwrap_or(0), 0);
+        }
+        let size = payload.len();
+        match (Message::parse(id, &payload), Message::name_of(id)) {
+            (Err(why), None) => prop_assert_eq!(why, Reason::Unknown(id)),
+            (Ok(message), None) => prop_assert!(false, "{:?} has no name", message),
+            (Err(Reason::PayloadSize { message, size: of }), Some(name)) => {
+                prop_assert_eq!((message, of), (name, size));
+            }
+            (Err(why), Some(name)) => {
+                let value = u32::from_ne_bytes(payload[4..8].try_into().unwrap()).into();
+                prop_assert!(value > 1 && id == 18);
+                prop_assert_eq!(why, Reason::Value { message: name, value });
+            }
+            // Of a queue that no device has: every session refuses it.
+            (Ok(Message::SetVringKick(ring) | Message::SetVringCall(ring) | Message::SetVringErr(ring)), _)
+                if ring.queue > 255 => {}
+            (Ok(message), Some(_)) => {
+                // Sent on, it is the same message: nothing of what it says was lost.
+                let bytes = message.emit(false);
+                let (again, rest) = parts(&bytes);
+                prop_assert_eq!((again, Message::parse(id, rest)), (id, Ok(message)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_of_descriptors_that_is_wrong_is_told(at in 0usize..33, count in 0usize..40) {
+        let all = every_message();
+        let message = &all[at % all.len()];
+        let told = message.check_fds(count);
+        let expected = Reason::Descriptors { message: message.name(), count };
+        prop_assert!(told.is_ok() || told == Err(expected), "{:?}", told);
+    }
+}
+
+/// What front-ends send where a word has no meaning, or more of a table than they fill.
+#[test]
+fn what_has_no_meaning_is_not_looked_at() {
+    let region = MemoryRegion { gpa: 1, size: 2, user: 3, offset: 4 };
+    let table = Message::SetMemTable(vec![region]);
+    let bytes = table.emit(false);
+    let (id, payload) = parts(&bytes);
+    let mut whole = payload.to_vec();
+    whole[4..8].fill(0xff);
+    whole.resize(8 + 8 * 32, 0xff);
+    assert_eq!(Message::parse(id, &whole), Ok(table), "of eight regions one counts");
+    let add = Message::AddMemReg(region);
+    let bytes = add.emit(false);
+    let (id, payload) = parts(&bytes);
+    let mut padded = payload.to_vec();
+    padded[..8].fill(0xff);
+    assert_eq!(Message::parse(id, &padded), Ok(add));
+    // Flags of a ring's addresses: the first says that it is logged.
+    for (flags, logged) in [(0u32, false), (1, true), (0xffff_fffe, false), (u32::MAX, true)] {
+        let mut payload = vec![0; 40];
+        payload[4..8].copy_from_slice(&flags.to_ne_bytes());
+        match Message::parse(9, &payload) {
+            Ok(Message::SetVringAddr((0, ring))) => assert_eq!(ring.logged, logged, "{flags:#x}"),
+            other => panic!("{other:?}"),
+        }
     }
 }

@@ -1,7 +1,9 @@
 //! The table of messages and states; hostile and foreign front-ends. Here is what the tests are made of.
 
 mod answers;
+mod fields;
 mod nic;
+mod orders;
 mod refusals;
 mod retold;
 mod rings;
