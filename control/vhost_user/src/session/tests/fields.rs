@@ -17,7 +17,9 @@ fn long() -> impl Strategy<Value = u64> {
 }
 
 fn any_region() -> impl Strategy<Value = MemoryRegion> {
-    let field = || prop_oneof![3 => 0u64..0x3000, 1 => long()];
+    // Mostly in pages, so that some lie side by side and some over each other.
+    let field =
+        || prop_oneof![4 => (0u64..5).prop_map(|page| page << 12), 1 => 0u64..0x3000, 1 => long()];
     (field(), field(), field(), field()).prop_map(|(gpa, size, user, offset)| MemoryRegion {
         gpa,
         size,
