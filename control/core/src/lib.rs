@@ -11,6 +11,7 @@
 //! | [`device`] | whether a device stays, and how front-ends come to it |
 //! | [`call`] | operators' calls that wait |
 //! | [`connection`] | a front-end, and the message of it that waits |
+//! | [`disk`] | where the locks of a disk are, and its image with them |
 //! | [`drain`] | how queues and ports come back from sidecores, and go out again |
 //! | [`mode`] | what is to become of the process |
 //! | [`queue`] | which sidecore has a queue, for whom, and where it is going |
@@ -26,6 +27,7 @@
 pub mod call;
 pub mod connection;
 pub mod device;
+pub mod disk;
 pub mod drain;
 mod held;
 pub mod mode;

@@ -128,8 +128,8 @@ impl Devices {
     /// Of the images of these disks it is known what became of them: whoever waits for one asks now.
     pub(crate) fn hurry(&mut self, ids: &[String], now: Instant) {
         for device in self.values_mut().filter(|device| ids.contains(&device.facts().id)) {
-            if let Some(retry) = device.disk_mut().and_then(DiskParts::asks) {
-                retry.hurry(nanos_of(now));
+            if let Some(disk) = device.disk_mut() {
+                disk.locks.hurry(nanos_of(now));
             }
         }
     }

@@ -9,8 +9,9 @@ pub(crate) mod image;
 pub(crate) mod images;
 pub(crate) mod locks;
 pub(crate) mod looks;
+mod parting;
 pub(crate) mod stalls;
-pub(crate) mod stand;
+pub(crate) mod sync;
 pub(crate) mod unsynced;
 pub(crate) mod watch;
 
@@ -21,6 +22,7 @@ use std::time::Duration;
 use backend::{Astray, Disk, Handles, Inherited};
 use config::api::{ApiError, ErrorKind};
 use config::plan::DiskPlan;
+use control::disk::DiskLocks;
 use device::blk::{Limits, Live, Shape, Topology};
 
 use crate::disk::bonds::{Bond, Bonds, Vetting};
@@ -28,7 +30,7 @@ use crate::disk::failures::Failures;
 use crate::disk::image::{Found, ImageRefused, Verdict};
 use crate::disk::images::{FileId, source_of};
 use crate::disk::stalls::Said;
-use crate::disk::stand::Stand;
+use crate::disk::sync::DiskSync;
 use crate::opening::not_open::NotOpen;
 use crate::opening::openers::{Opened, Openers, Outcome, Patience, Purpose};
 use crate::remote::parts::RemoteParts;
@@ -62,8 +64,8 @@ pub(crate) struct DiskParts {
     pub(crate) disk: Arc<Disk>,
     pub(crate) shape: Shape,
     pub(crate) live: Arc<Live>,
-    /// Where its locks are, if they follow its rings.
-    pub(crate) stand: Option<Stand>,
+    /// Where its locks are. While they are not here, nothing of its image is open in `disk`.
+    pub(crate) locks: DiskLocks<DiskSync, NotOpen>,
     /// It held nothing when it was opened first ([`Disk::was_empty`]), and nobody has used it since.
     pub(crate) was_empty: bool,
     /// Which image its guest is on.
@@ -190,7 +192,6 @@ impl DiskParts {
     }
 
     fn of(plan: DiskPlan, disk: Arc<Disk>, was_empty: bool) -> DiskParts {
-        let follows = follows(&plan);
         let limits = disk.limits();
         let block_size = plan.block_size.unwrap_or_else(|| disk.block_size());
         let shape = Shape {
@@ -207,11 +208,8 @@ impl DiskParts {
             in_order: disk.answers_at_once(),
         };
         let live = Live::new(disk.size_bytes());
-        let stand = match disk.is_away() {
-            // Of one that does not follow its guest, too: another process was waiting for its locks.
-            true => Some(Stand::Away(None)),
-            false => follows.then_some(Stand::Here),
-        };
+        // Those of one that does not follow its guest may be away, too: another process was waiting for them.
+        let locks = DiskLocks::new(follows(&plan), disk.is_away());
         let (bond, astray) = (Box::default(), None);
         let (stall_said, resizing, unresized, remote, file) = (None, None, None, None, None);
         let failures = Failures::from(disk.faults());
@@ -220,7 +218,7 @@ impl DiskParts {
             disk,
             shape,
             live,
-            stand,
+            locks,
             was_empty,
             bond,
             astray,

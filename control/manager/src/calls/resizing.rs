@@ -115,7 +115,7 @@ fn finish(number: u32, size: u64, rooms: &mut Rooms, mode: Mode) -> Answered {
         let hint = "its guest sees the size that it had, and the image may still become longer";
         ApiError::new(ErrorKind::Busy, format!("disk {id:?}: {error}"), hint)
     };
-    match disk.is_here() {
+    match disk.locks.is_here() {
         // As its IOhost has said, which it was not asked for.
         _ if disk.remote.is_some() => {
             backend::Disk::resize(&mut disk.disk, size).map_err(|e| refused(&e))?;

@@ -148,7 +148,7 @@ pub(crate) fn make(
 /// The NIC is not plugged in, or the disk's locks are elsewhere.
 fn role_of(kind: &Kind, index: u16, negotiated: u64) -> Result<RoleSpec, RingError> {
     match kind {
-        Kind::Disk(disk) if !disk.is_here() => Err(RingError::NotOpen),
+        Kind::Disk(disk) if !disk.locks.is_here() => Err(RingError::NotOpen),
         Kind::Disk(disk) => Ok(RoleSpec::Disk {
             blk: Blk::new(&disk.shape, Arc::clone(&disk.live), negotiated),
             backend: disk.disk.backend(),

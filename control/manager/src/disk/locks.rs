@@ -6,23 +6,22 @@
 //! go is a sync on a thread of its own, then the last close; until it is over, the message that stopped
 //! the last ring is not answered. Not here: the locks themselves (`backend`), and disks that are locked
 //! for as long as they are in the plan (`opening`). Called by `manager`, before it starts rings and when they are
-//! back. Where locks are, and how they are let go: `stand`.
+//! back. Where locks are: `control::disk`; how
+//! they are let go: `parting`.
 
 use std::sync::Arc;
 
 use backend::Disk;
 use config::Plan;
+use control::disk::Ask;
 use control::mode::Mode;
-use control::retry::Retry;
 use sidecore::nanos_of;
 use tracing::{info, warn};
 
 use crate::defects::found;
 use crate::devices::Devices;
 use crate::devices::device::Device;
-use crate::disk::DiskParts;
 use crate::disk::bonds::Bonds;
-use crate::disk::stand::Stand;
 use crate::disk::unsynced::Unsynced;
 use crate::disk::watch::Watch;
 use crate::opening::not_open::NotOpen;
@@ -69,41 +68,37 @@ impl Locks<'_> {
         }
         if mode.has_heir() {
             // It stays where another process is told, or is about to be told, that it is.
-            let is_here = device.disk().is_none_or(DiskParts::is_here);
+            let is_here = device.disk().is_none_or(|disk| disk.locks.is_here());
             return if is_here { rings } else { 0 };
         }
         let wants = device.wants_to_start();
         let is_idle = device.attached().is_empty() && !device.is_started(None) && !is_clients;
         let Some(disk) = device.disk_mut() else { return rings };
         let now = self.turn.now();
-        let may_start = match &mut disk.stand {
-            None => true,
-            Some(Stand::Here) => !is_idle || !disk.let_go(number, now, self.poll),
-            Some(Stand::Parting(_)) => false,
-            Some(Stand::Away(_)) if wants => self.take(number) != Taken::Not,
-            Some(Stand::Away(asked)) => {
-                // With it goes what was being opened (`drop_unwanted`).
-                *asked = None;
-                false
-            }
+        let may_start = if disk.locks.is_here() {
+            !is_idle || !disk.let_go(number, now, self.poll)
+        } else if wants {
+            self.take(number) != Taken::Not
+        } else {
+            // With the wish goes what was being opened (`drop_unwanted`).
+            disk.locks.forget();
+            false
         };
         if may_start { rings } else { 0 }
     }
 
-    /// Asks for the locks of a disk, unless that was done a moment ago.
+    /// Asks for the locks of a disk, unless they are here, are being let go, or were asked for a moment ago.
     pub(crate) fn take(&mut self, number: u32) -> Taken {
         let now = self.turn.now();
         let parts = self.devices.get(number).and_then(|device| device.disk());
         // A client that asks for one that is gone is told so.
         let Some(parts) = parts else { return Taken::Not };
-        if parts.asks_at().is_some_and(|at| at > now) {
-            return Taken::Not;
-        }
-        let asked = match &parts.stand {
-            Some(Stand::Away(Some((retry, _)))) => Some(*retry),
-            _ => None,
+        let again = match parts.locks.ask(nanos_of(now)) {
+            Ask::Here => return Taken::Here,
+            Ask::Later => return Taken::Not,
+            Ask::Now { again } => again,
         };
-        let patience = if asked.is_some() { Patience::Again } else { Patience::Soon };
+        let patience = if again { Patience::Again } else { Patience::Soon };
         let taken =
             parts.open_again(&parts.plan, self.bonds, self.openers, patience).and_then(|disk| {
                 let failure =
@@ -117,20 +112,18 @@ impl Locks<'_> {
         let id = parts.plan.id.clone();
         match taken {
             Ok(disk) => {
-                if asked.is_some() {
+                if again {
                     info!(disk = id, "its image is free now");
                 }
                 self.has_come(number, disk)
             }
             Err(why) => {
-                if asked.is_none() {
+                if !again {
                     warn!(disk = id, "its guest waits for the image: {why}");
                 }
-                let retry = asked.unwrap_or_else(|| Retry::from(nanos_of(now)));
-                let asked = Some((retry.again(nanos_of(now)), why));
-                match self.devices.disk_mut(number) {
-                    Some(parts) => parts.stand = Some(Stand::Away(asked)),
-                    None => self.turn.defects.note("disk whose locks do not come"),
+                let parts = self.devices.disk_mut(number);
+                if !parts.is_some_and(|parts| parts.locks.refused(why, nanos_of(now))) {
+                    self.turn.defects.note("disk whose locks do not come");
                 }
                 Taken::Not
             }
@@ -139,11 +132,11 @@ impl Locks<'_> {
 
     /// The locks of a disk are here: what was written elsewhere meanwhile is found.
     fn has_come(&mut self, number: u32, disk: Arc<Disk>) -> Taken {
-        let Some(device) = self.devices.get_mut(number) else {
+        let device = self.devices.get_mut(number);
+        let Some(grew) = device.and_then(|device| device.has_come(disk, self.bonds)) else {
             self.turn.defects.note("disk whose locks have come");
             return Taken::Here;
         };
-        let grew = device.has_come(disk, self.bonds);
         self.devices.keep_begun(number, self.bonds, self.plan);
         self.watch.wake();
         if let Some(device) = self.devices.get_mut(number) {

@@ -185,7 +185,7 @@ impl DiskParts {
 
     /// What others have done to its image, and what to do.
     pub(crate) fn astray_text(&self) -> Option<String> {
-        let path = self.plan.source.path().filter(|_| self.is_here())?;
+        let path = self.plan.source.path().filter(|_| self.locks.is_here())?;
         let (id, size) = (&self.plan.id, self.disk.size_bytes());
         Some(match self.astray? {
             Astray::Replaced | Astray::Removed if self.bond.refused().is_some() => {
@@ -234,7 +234,7 @@ impl Watch {
         self.threads.grow(self.under_way.len() + 1);
         let mut looks: BTreeMap<Medium, Vec<Look>> = BTreeMap::new();
         for (number, device) in devices.iter() {
-            let Some(parts) = device.disk().filter(|parts| parts.is_here()) else { continue };
+            let Some(parts) = device.disk().filter(|parts| parts.locks.is_here()) else { continue };
             let Some(medium) = openers.medium_of(&parts.plan) else { continue };
             let look = Look(*number, Arc::downgrade(&parts.disk), ImageNames::of(&parts.plan));
             looks.entry(medium).or_default().push(look);

@@ -3,19 +3,11 @@
 //! At one shard at a time. Not here: what opening and letting go takes (`lends`, `lent_nics`), nor the life of the loan of a
 //! disk (`control::shard::Loan`).
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
-
-use backend::Disk;
-use confine::Kind as Thread;
 use control::shard::Loan;
-use rustix::event::{EventfdFlags, eventfd};
 use sidecore::AttachmentMemory;
 
 use super::clients::Who;
-use crate::threads;
+use crate::disk::sync::DiskSync;
 
 /// Begins the name of a NIC among devices: no disk has such a name.
 const OF_NIC: &str = "nic:";
@@ -33,9 +25,12 @@ pub(super) struct Export {
     is_removed: bool,
 }
 
+/// What a client has of a disk, and how far it is with letting it go.
+pub(super) type Lent = Loan<Held, DiskSync>;
+
 enum What {
     /// That device of this daemon.
-    Disk(u32, Loan<Held, Syncing>),
+    Disk(u32, Lent),
     /// A port of a switch.
     Nic(Plug),
 }
@@ -113,14 +108,14 @@ impl Export {
         }
     }
 
-    pub(super) fn loan(&self) -> Option<&Loan<Held, Syncing>> {
+    pub(super) fn loan(&self) -> Option<&Lent> {
         match &self.what {
             What::Disk(_, loan) => Some(loan),
             What::Nic(_) => None,
         }
     }
 
-    pub(super) fn loan_mut(&mut self) -> Option<&mut Loan<Held, Syncing>> {
+    pub(super) fn loan_mut(&mut self) -> Option<&mut Lent> {
         match &mut self.what {
             What::Disk(_, loan) => Some(loan),
             What::Nic(_) => None,
@@ -236,43 +231,6 @@ impl Export {
         let shard = self.shard().unwrap_or(from);
         self.plug_in(shard);
         Some(shard)
-    }
-}
-
-/// A disk's sync, on a thread of its own, because that takes as long as the disk wants.
-pub(super) struct Syncing {
-    /// Readable when it is over.
-    done: OwnedFd,
-    outcome: Receiver<bool>,
-}
-
-impl Syncing {
-    /// Begins it.
-    ///
-    /// # Errors
-    /// No descriptor or no thread is left.
-    pub(super) fn begin(disk: Arc<Disk>) -> io::Result<Syncing> {
-        let done = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let end = done.try_clone()?;
-        let (tell, outcome) = sync_channel(1);
-        threads::begin("parting", Thread::Parting, move || {
-            let is_synced = disk.sync();
-            drop(disk);
-            let _ = tell.send(is_synced);
-            let _ = rustix::io::write(&end, &1u64.to_ne_bytes());
-        })?;
-        Ok(Syncing { done, outcome })
-    }
-
-    /// Whether all is stable, when it is over.
-    pub(super) fn outcome(&self) -> Option<bool> {
-        self.outcome.try_recv().ok()
-    }
-}
-
-impl AsFd for Syncing {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.done.as_fd()
     }
 }
 

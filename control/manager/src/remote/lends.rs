@@ -21,7 +21,7 @@ use tracing::{info, warn};
 
 use super::around::{Around, Next, Opening};
 use super::error::ExportError;
-use super::export::{Export, Had, Held, Syncing};
+use super::export::{Export, Had, Held};
 use super::features::Features;
 use super::host::Host;
 use crate::defects::{found, late};
@@ -29,6 +29,7 @@ use crate::devices::device::Device;
 use crate::devices::queue::{Owner, Place};
 use crate::devices::start::policy_of;
 use crate::disk::DiskParts;
+use crate::disk::sync::DiskSync;
 use crate::poll::Token;
 
 const NO_EXPORT: ExportError = ExportError::Missing("export of that number");
@@ -131,7 +132,9 @@ impl Host<'_, '_> {
         };
         match device {
             None => self.answer(opening(0), Err((0, ExportError::Removed))),
-            Some(device) if self.around.devices.disk(device).is_some_and(DiskParts::is_here) => {
+            Some(device)
+                if self.around.devices.disk(device).is_some_and(|disk| disk.locks.is_here()) =>
+            {
                 self.open(opening(device), true);
             }
             Some(device) => self.around.next.push(Next::Open(opening(device))),
@@ -333,17 +336,23 @@ impl Host<'_, '_> {
         let Some(parts) = self.around.devices.disk_mut(device) else {
             return self.is_let_go(number, false);
         };
-        if parts.stand.is_some() {
+        if parts.locks.is_away() {
+            // With them went what was written, made stable.
+            return self.is_let_go(number, true);
+        }
+        if parts.locks.follows() {
             if !loan.part() {
                 return turn.defects.note("disk that waited for its queue");
             }
             // One that has lost data stays, and says so.
-            if !parts.let_go(device, turn.now(), self.around.poll) {
+            let parts_now = parts.locks.parting().is_some()
+                || parts.let_go(device, turn.now(), self.around.poll);
+            if !parts_now {
                 self.is_let_go(number, false);
             }
             return;
         }
-        let begun = Syncing::begin(Arc::clone(&parts.disk));
+        let begun = DiskSync::begin(&parts.disk);
         let begun = begun.and_then(|sync| {
             self.around.poll.add(&sync, Token::Synced(device))?;
             Ok(sync)
@@ -373,8 +382,8 @@ impl Host<'_, '_> {
     pub(super) fn has_synced(&mut self, number: u16) {
         let sync = self.serving.export(number).and_then(|export| export.loan()?.syncs());
         let Some(sync) = sync else { return late("sync of a disk") };
-        if let Some(is_synced) = sync.outcome() {
-            self.is_let_go(number, is_synced);
+        if let Some(kept) = sync.outcome() {
+            self.is_let_go(number, kept.is_none());
         }
     }
 

@@ -20,7 +20,6 @@ use super::heir::Heir;
 use super::wire::FromHeir;
 use crate::devices::device::Device;
 use crate::devices::start::{self, format_of};
-use crate::disk::stand::Stand;
 use crate::opening::openers::Openers;
 use crate::poll::{Poll, Token};
 
@@ -117,12 +116,11 @@ pub(crate) fn fence(device: &mut Device, openers: &mut Openers) -> bool {
     // A NIC has no image.
     let Some(parts) = device.disk_mut() else { return false };
     let is_served = parts.plan.source.path().is_some() && !parts.plan.readonly;
-    if !is_served || !parts.is_here() {
+    if !is_served || !parts.locks.fence() {
         return false;
     }
     let (plan, away) = (parts.plan.clone(), parts.disk.away());
     let held = std::mem::replace(&mut parts.disk, away);
-    parts.stand = Some(Stand::Away(None));
     parts.was_empty = false;
     // A last close waits for as long as the file system does.
     openers.let_go(&plan, held, None);

@@ -17,8 +17,7 @@ use crate::devices::beginning::{Counted, Seen, Stage};
 use crate::devices::queue::Queue;
 use crate::disk::bonds::Bonds;
 use crate::disk::image::Found;
-use crate::disk::stand::Stand;
-use crate::disk::{follows, stalls};
+use crate::disk::stalls;
 use crate::poll::Poll;
 
 impl Device {
@@ -41,40 +40,40 @@ impl Device {
         };
         let is_last = self.attached().is_empty() && !self.is_started(Some(state.queue));
         let Some(disk) = self.kind.disk_mut() else { return false };
-        match &disk.stand {
-            Some(Stand::Parting(_)) => true,
-            // Another process may be about to take over: it is that one's to let go.
-            Some(Stand::Here) if is_last && mode.has_heir() => true,
-            Some(Stand::Here) if is_last => disk.let_go(self.number, now, poll),
-            _ => false,
+        if disk.locks.parting().is_some() {
+            return true;
         }
+        // Another process may be about to take over: it is that one's to let go.
+        let is_to_part = is_last && disk.locks.may_part();
+        is_to_part && (mode.has_heir() || disk.let_go(self.number, now, poll))
     }
 
-    /// The locks of its disk are here. Whether it has another size.
-    pub(crate) fn has_come(&mut self, disk: Arc<Disk>, bonds: &Bonds) -> bool {
-        let Some(parts) = self.kind.disk_mut() else { return false };
+    /// The locks of its disk are here. Whether it has another size; nothing: they were not asked for.
+    pub(crate) fn has_come(&mut self, disk: Arc<Disk>, bonds: &Bonds) -> Option<bool> {
+        let parts = self.kind.disk_mut()?;
+        if !parts.locks.come() {
+            return None;
+        }
         let grew = disk.size_bytes() != parts.disk.size_bytes();
         parts.was_empty |= disk.was_empty();
         disk.count_on_from(&parts.disk);
         parts.disk = disk;
-        parts.stand = follows(&parts.plan).then_some(Stand::Here);
         let found = Found::of(&parts.disk, &parts.plan, bonds.boot());
         parts.astray = None;
         if parts.bond.find(found) {
             // What its rings were served from is not what they would be served from now.
             self.queues.iter_mut().for_each(Queue::forget_guest);
         }
-        grew
+        Some(grew)
     }
 
     /// Its disk was let go, or could not be. Whether it is gone; nothing: it is not over yet.
     pub(crate) fn has_parted(&mut self) -> Option<bool> {
         let was_served = self.queues.iter().any(Queue::was_attached);
         let parts = self.kind.disk_mut()?;
-        let Some(Stand::Parting(parting)) = &parts.stand else { return None };
-        let kept = parting.outcome()?;
+        let kept = parts.locks.parting()?.outcome()?;
         let is_gone = kept.is_none();
-        parts.stand = Some(if is_gone { Stand::Away(None) } else { Stand::Here });
+        let _ = parts.locks.parted(!is_gone);
         match kept {
             Some(disk) => parts.disk = disk,
             // From here on it is no new disk, wherever its guest goes.

@@ -1,0 +1,76 @@
+//! The image of a disk whose locks follow its rings: how it is let go, and what is told of one that is not here.
+//!
+//! Letting go is a sync on a thread of its own, then the last close. Not here: when that is done (`locks`), and where
+//! locks are meanwhile (`control::disk`).
+
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use sidecore::{instant_of, nanos_of};
+use tracing::warn;
+
+use crate::disk::DiskParts;
+use crate::disk::bonds::Bonds;
+use crate::disk::sync::DiskSync;
+use crate::poll::{Poll, Token};
+
+/// What is to be done about a lock, if it is not another guest's.
+const STOP_IT: &str = "; stop that process or give another image";
+
+impl DiskParts {
+    /// When its locks are asked for again, if a ring waits for them.
+    pub(crate) fn asks_at(&self) -> Option<Instant> {
+        self.locks.due_at().map(instant_of)
+    }
+
+    /// Since when it is being let go.
+    pub(crate) fn parting_since(&self) -> Option<Instant> {
+        self.locks.parting_since().map(instant_of)
+    }
+
+    /// A front-end has gone in order, and the image with it: on what its guest is when it comes back, from
+    /// another daemon, is not known here.
+    pub(crate) fn forget_parted(&mut self, bonds: &mut Bonds) {
+        let has_left = self.locks.follows() && self.locks.is_away();
+        if has_left && self.bond.part() {
+            let (id, socket) = (&self.plan.id, &self.plan.socket);
+            if let Err(error) = bonds.forget(id, socket) {
+                warn!(disk = id, %error, "which image its guest was on could not be forgotten");
+            }
+        }
+    }
+
+    /// Begins to let it go, as the disk of that device, none of whose rings is with a sidecore. False: it stays,
+    /// because it has lost data and only an operator knows what to do, or there is nobody to do it.
+    pub(crate) fn let_go(&mut self, number: u32, now: Instant, poll: &Poll) -> bool {
+        if self.disk.sync_failed() || !self.locks.may_part() {
+            return false;
+        }
+        let begun = DiskSync::begin(&self.disk)
+            .and_then(|parting| poll.add(parting.as_fd(), Token::Parted(number)).map(|()| parting));
+        match begun {
+            Ok(parting) => {
+                self.disk = self.disk.away();
+                self.locks.part(parting, nanos_of(now)).is_ok()
+            }
+            Err(error) => {
+                warn!(disk = self.plan.id, %error, "its image cannot be let go");
+                false
+            }
+        }
+    }
+
+    /// Why a ring waits for its locks.
+    pub(crate) fn waits_for(&self, now: Instant) -> Option<String> {
+        if let Some(remote) = &self.remote {
+            return remote.waits_for(now);
+        }
+        let why = self.locks.why()?.to_string();
+        // Whoever stopped that process would stop the guest there.
+        let why = match why.strip_suffix(STOP_IT) {
+            Some(why) => format!("{why}; it goes on when the guest there has stopped or moved"),
+            None => why,
+        };
+        Some(format!("its guest waits for the image: {why}"))
+    }
+}
