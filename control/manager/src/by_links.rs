@@ -12,8 +12,8 @@ use crate::remote::around::{Around, Next};
 use crate::rooms::Rooms;
 
 impl Rooms {
-    /// Links, and what they reach.
-    pub(crate) fn links(&mut self) -> (&mut Remote, Around<'_>) {
+    /// Links, and what they reach. What they want of others is done by [`Rooms::have_links`].
+    fn links(&mut self) -> (&mut Remote, Around<'_>) {
         let Rooms { remote, turn, devices, cores, bonds, poll, plan, network, unsynced, .. } = self;
         let next = Vec::new();
         let around = Around { turn, devices, cores, bonds, poll, plan, network, unsynced, next };

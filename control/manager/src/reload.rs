@@ -124,7 +124,7 @@ impl Reloading {
         rooms: &mut Rooms,
         mode: Mode,
     ) {
-        let prepared = self.may_begin(mode).and_then(|()| apply::prepare(force, rooms));
+        let prepared = self.may_begin(mode).and_then(|()| apply::prepare(force, rooms, mode));
         let prepared = match prepared {
             Ok(prepared) => prepared,
             Err(refused) => return finish(reply, Err(refused)),

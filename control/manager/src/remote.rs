@@ -35,6 +35,7 @@ mod greeter;
 pub(crate) mod handing;
 mod host;
 mod keys;
+mod later;
 mod ledger;
 mod lends;
 mod lent_nics;
@@ -54,10 +55,13 @@ pub(crate) mod words;
 use around::Around;
 use client::Client;
 use error::{HandingError, InheritError, LinkError};
+use export::Export;
 use greeter::{Greeter, Word};
 use handing::{Inherited, InheritedShard};
 use host::Host;
 pub use keys::read as read_key;
+use later::Later;
+pub(crate) use later::Said;
 use ledger::Ledger;
 use link::{End, OneLink};
 use words::{KnownWords, ShardWords};
@@ -68,8 +72,8 @@ pub(crate) struct Remote {
     links: Vec<OneLink>,
     greeter: Option<Greeter>,
     ledger: Ledger,
-    /// What sidecores have said of shards, and is heard when an upgrade is over.
-    later: Vec<(usize, LinkKey, FromHost)>,
+    /// What shards have said, and is heard when an upgrade is over.
+    later: Later,
     /// What each link of a predecessor begins with.
     inherited: BTreeMap<LinkKey, Inherited>,
 }
@@ -85,7 +89,7 @@ impl Remote {
     pub(crate) fn new(state_dir: &str) -> Remote {
         let ledger = Ledger::in_folder(state_dir);
         let (links, greeter) = (Vec::new(), None);
-        Remote { links, greeter, ledger, later: Vec::new(), inherited: BTreeMap::new() }
+        Remote { links, greeter, ledger, later: Later::default(), inherited: BTreeMap::new() }
     }
 
     /// Whether there are any.
@@ -229,6 +233,7 @@ impl Remote {
     }
 
     fn link_is_open(&mut self, key: LinkKey, opened: LinkShards, around: &mut Around<'_>) {
+        self.later.forget(key);
         let link = found!(around.turn.defects, self.link(key), "link of that number");
         link.open(opened, around.turn, around.cores);
         let shards: Vec<usize> = link.line.cores().collect();
@@ -260,7 +265,7 @@ impl Remote {
         around: &mut Around<'_>,
     ) {
         if self.shard_of(core, key).is_none() {
-            return late("seat of a link");
+            return late("shard of a link");
         }
         if let Some(mut client) = self.client(key, around) {
             client.hear(said);
@@ -270,18 +275,18 @@ impl Remote {
     /// What an IOhost's link says, at the shard of that sidecore.
     pub(crate) fn hear_host(
         &mut self,
-        (core, key, said): (usize, LinkKey, FromHost),
+        (core, key, said): Said,
         mode: Mode,
         around: &mut Around<'_>,
     ) {
-        if let FromHost::Clients(event) = &said
-            // What comes behind that which waits, waits, too.
-            && (self.is_for_later(key, event, mode) || !self.later.is_empty())
-        {
-            return self.later.push((core, key, said));
-        }
+        let said = match said {
+            FromHost::Clients(event) if self.is_for_later((core, key), &event, mode) => {
+                return self.later.keep((core, key), event, &mut around.turn.defects);
+            }
+            said => said,
+        };
         // None: one that was refused, and was opened again with fewer.
-        let Some(shard) = self.shard_of(core, key) else { return late("seat of a link") };
+        let Some(shard) = self.shard_of(core, key) else { return late("shard of a link") };
         if let Some(mut host) = self.host(key, around) {
             host.hear(shard, said);
         }
@@ -292,18 +297,21 @@ impl Remote {
     }
 
     /// What a client wants would begin what another process is told has ended, or what that one would wait for the end of.
-    fn is_for_later(&mut self, key: LinkKey, event: &HostEvent, mode: Mode) -> bool {
-        let begins = match event {
-            HostEvent::Open { .. } => true,
+    fn is_for_later(&self, at: (usize, LinkKey), event: &HostEvent, mode: Mode) -> bool {
+        match event {
+            HostEvent::Open { .. } => mode.heir_waits(),
             // One that is removed is gone for an heir.
             HostEvent::LetGo { export, .. } => {
-                let serving = self.link(key).and_then(|link| link.serving());
-                let export = serving.and_then(|serving| serving.export(*export));
-                export.is_none_or(|export| !export.is_removed())
+                let link = self.links.get(usize::from(at.1.0));
+                let export = link.and_then(|link| link.serving()?.export(*export));
+                let is_removed = export.is_some_and(Export::is_removed);
+                mode.is_frozen() || (mode.heir_waits() && !is_removed)
             }
-            HostEvent::SessionBegan { .. } | HostEvent::SessionEnded { .. } => false,
-        };
-        mode.is_frozen() || (mode.heir_waits() && begins)
+            // No session goes over.
+            HostEvent::SessionBegan { .. } | HostEvent::SessionEnded { .. } => {
+                self.later.is_behind(at, event)
+            }
+        }
     }
 
     /// The greeter has something to say.
@@ -400,7 +408,7 @@ impl Remote {
     ) {
         let its = found!(around.turn.defects, self.link(key), "link of that number");
         if !its.line.is_home(core, link) {
-            return late("seat of a link");
+            return late("shard of a link");
         }
         if !mode.is_frozen() {
             // It was late for an upgrade that was given up.
@@ -431,8 +439,8 @@ impl Remote {
     }
 
     /// What links have said meanwhile, to be heard now.
-    pub(crate) fn take_later(&mut self) -> Vec<(usize, LinkKey, FromHost)> {
-        std::mem::take(&mut self.later)
+    pub(crate) fn take_later(&mut self) -> Vec<Said> {
+        self.later.take()
     }
 
     /// Takes what ended out of the rings of shards that are here.

@@ -15,7 +15,7 @@ use testing::lacking::left_out;
 use testing::namespace::ended_within;
 use testing::own_network::in_namespace;
 
-use super::{remote, remote_seats};
+use super::{remote, remote_shards};
 use tests::link_stations::{Stations, Via};
 
 const WITHIN: Duration = Duration::from_secs(90);
@@ -34,12 +34,12 @@ fn a_guest_has_its_disk_over_frames_of_9000() -> Result<()> {
 
 #[test]
 fn four_clients_have_two_sidecores_over_frames_of_1500() -> Result<()> {
-    in_namespace(|| remote_seats::without_ip(&Stations::new(Via::Packet, 1500, 1)?))
+    in_namespace(|| remote_shards::without_ip(&Stations::new(Via::Packet, 1500, 1)?))
 }
 
 #[test]
 fn four_clients_have_two_sidecores_over_frames_of_9000() -> Result<()> {
-    in_namespace(|| remote_seats::without_ip(&Stations::new(Via::Packet, 9000, 1)?))
+    in_namespace(|| remote_shards::without_ip(&Stations::new(Via::Packet, 9000, 1)?))
 }
 
 /// Every frame is known for one, and the records of a session without keys are read.

@@ -6,6 +6,6 @@
 mod ethernet;
 mod remote;
 mod remote_nic;
-mod remote_seats;
+mod remote_shards;
 mod remote_upgrade;
 mod xdp;

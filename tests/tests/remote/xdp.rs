@@ -5,7 +5,7 @@
 use anyhow::Result;
 use testing::own_network::in_namespace;
 
-use super::{remote, remote_seats};
+use super::{remote, remote_shards};
 use tests::link_stations::{Stations, Via};
 
 #[test]
@@ -20,10 +20,10 @@ fn a_guest_has_its_disk_by_the_stack() -> Result<()> {
 
 #[test]
 fn four_clients_have_two_sidecores_on_one_queue() -> Result<()> {
-    in_namespace(|| remote_seats::without_ip(&Stations::new(Via::Xdp, 1500, 1)?))
+    in_namespace(|| remote_shards::without_ip(&Stations::new(Via::Xdp, 1500, 1)?))
 }
 
 #[test]
 fn four_clients_have_two_sidecores_on_two_queues() -> Result<()> {
-    in_namespace(|| remote_seats::without_ip(&Stations::new(Via::Xdp, 1500, 2)?))
+    in_namespace(|| remote_shards::without_ip(&Stations::new(Via::Xdp, 1500, 2)?))
 }

@@ -177,7 +177,7 @@ fn largest_circle(sources: &[&Source], folder: &str) -> BTreeSet<String> {
     reached.keys().map(circle).max_by_key(BTreeSet::len).unwrap_or_default()
 }
 
-/// `remote::seats` of `control/manager/src/remote/seats.rs`; nothing of the root.
+/// `remote::shards` of `control/manager/src/remote/shards.rs`; nothing of the root.
 fn module_of(path: &str, folder: &str) -> String {
     let inner = path.trim_start_matches(folder).trim_end_matches(".rs");
     if inner == "lib" { String::new() } else { inner.replace('/', "::") }

@@ -73,7 +73,7 @@ fn add(spec: &DiskSpec, rooms: &mut Rooms, mode: Mode) -> Answered {
     let refused = |error: NotOpen| {
         refused_with(&format!("disk {id:?}"), &error, "name another image or socket")
     };
-    match DevicePlan::Disk(plan.clone()).open(Socket::Own, rooms) {
+    match DevicePlan::Disk(plan.clone()).open(Socket::Own, rooms, mode) {
         Ok(device) => {
             open::serve(device, rooms, mode).map_err(refused)?;
         }

@@ -26,7 +26,7 @@ pub(super) fn add(spec: &NicSpec, rooms: &mut Rooms, mode: Mode) -> Answered {
     let added = Addition::begin(spec, &rooms.plan, &rooms.network)?;
     let plan = added.plan.clone();
     let id = plan.id.clone();
-    let opened = added.open(rooms);
+    let opened = added.open(rooms, mode);
     let served = opened.and_then(|device| open::serve(device, rooms, mode));
     let number = served.map_err(|error| not_added(&id, &error))?;
     rooms.plan.nics.push(plan);
@@ -78,10 +78,10 @@ impl Addition {
     ///
     /// # Errors
     /// As [`DevicePlan::open`]; what was opened is closed then.
-    fn open(self, rooms: &mut Rooms) -> Result<Device, NotOpen> {
+    fn open(self, rooms: &mut Rooms, mode: Mode) -> Result<Device, NotOpen> {
         let Addition { plan, opened } = self;
         let host = plan.host().cloned();
-        match DevicePlan::Nic(plan).open(Socket::Own, rooms) {
+        match DevicePlan::Nic(plan).open(Socket::Own, rooms, mode) {
             Ok(mut device) => {
                 if let Some(nic) = device.nic_mut() {
                     nic.bring(opened);

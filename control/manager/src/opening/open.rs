@@ -41,7 +41,12 @@ impl DevicePlan {
     ///
     /// # Errors
     /// Why not; nothing was changed.
-    pub(crate) fn open(self, socket: Socket, rooms: &mut Rooms) -> Result<Device, NotOpen> {
+    pub(crate) fn open(
+        self,
+        socket: Socket,
+        rooms: &mut Rooms,
+        mode: Mode,
+    ) -> Result<Device, NotOpen> {
         let plan = self;
         let number = rooms.devices.next_number();
         if number >= DEVICES_END {
@@ -81,7 +86,7 @@ impl DevicePlan {
                 }
                 Device::new(number, Facts::from(&parts.plan), Kind::Disk(parts))
             }
-            (DevicePlan::Disk(plan), None) => open_disk(number, plan, rooms)?,
+            (DevicePlan::Disk(plan), None) => open_disk(number, plan, rooms, mode)?,
             (DevicePlan::Nic(plan), _) => {
                 let parts = NicParts::new(plan, None);
                 is_up.into_iter().for_each(|is_up| parts.live().set_up(is_up));
@@ -141,11 +146,16 @@ fn open_socket(device: &mut Device, socket: Socket, is_heir: bool) -> Result<(),
     Ok(())
 }
 
-fn open_disk(number: u32, plan: DiskPlan, rooms: &mut Rooms) -> Result<Device, NotOpen> {
+fn open_disk(
+    number: u32,
+    plan: DiskPlan,
+    rooms: &mut Rooms,
+    mode: Mode,
+) -> Result<Device, NotOpen> {
     if matches!(plan.source, Source::Remote { .. }) {
         let facts = Facts::from(&plan);
-        let (remote, mut around) = rooms.links();
-        let mut parts = remote.open_remote(plan, &mut around)?.bound(&rooms.bonds);
+        let opened = rooms.have_links(mode, |remote, around| remote.open_remote(plan, around));
+        let mut parts = opened?.bound(&rooms.bonds);
         let is_lost = rooms.unsynced.recall(&parts);
         if let Some(remote) = &mut parts.remote {
             remote.set_lost(is_lost);
@@ -238,7 +248,7 @@ pub(crate) fn take_in(plan: DevicePlan, rooms: &mut Rooms, mode: Mode) {
         return rooms.shut.insert(Shut::waiting(plan, why, rooms.turn.now()));
     }
     let opened =
-        plan.clone().open(Socket::Own, rooms).and_then(|device| serve(device, rooms, mode));
+        plan.clone().open(Socket::Own, rooms, mode).and_then(|device| serve(device, rooms, mode));
     if let Err(why) = opened {
         rooms.shut.insert(match why {
             NotOpen::Ended(_) | NotOpen::Late(_) | NotOpen::Living(_) => {
@@ -260,7 +270,7 @@ pub(crate) fn open_shut(rooms: &mut Rooms, mode: Mode) {
 fn open_again(plan: DevicePlan, rooms: &mut Rooms, mode: Mode) {
     let now = rooms.turn.now();
     let id = plan.id().to_string();
-    let opened = plan.open(Socket::Own, rooms).and_then(|device| serve(device, rooms, mode));
+    let opened = plan.open(Socket::Own, rooms, mode).and_then(|device| serve(device, rooms, mode));
     let removing = rooms.devices.values().any(|device| device.is_going())
         || rooms.openers.is_closing()
         || rooms.remote.is_taking();

@@ -46,13 +46,14 @@ pub(super) struct Applied {
 pub(super) fn prepare(
     force: bool,
     rooms: &mut Rooms,
+    mode: Mode,
 ) -> Result<(Wanted, Judged, Prepared), ApiError> {
     let mut wanted = Wanted::read(rooms)?;
     let judged = wanted.judge(rooms, !force)?;
     // What is opened is opened for who may have it then.
     let links = std::mem::take(&mut wanted.links);
     let before = std::mem::replace(&mut rooms.plan.links, links);
-    let prepared = Prepared::open(&wanted, &judged.made, rooms);
+    let prepared = Prepared::open(&wanted, &judged.made, rooms, mode);
     let prepared = prepared.inspect_err(|_| rooms.plan.links = before)?;
     Ok((wanted, judged, prepared))
 }

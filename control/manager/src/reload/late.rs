@@ -42,7 +42,7 @@ pub(super) fn restore(late: &[Late], rooms: &mut Rooms, mode: Mode) -> Restored 
         let Some(before) = before.clone().filter(|_| has_failed) else { continue };
         // What stands among those that are not open is tried again, with the patience for that.
         let failed = rooms.shut.remove(plan.id());
-        let opened = before.clone().open(Socket::Own, rooms);
+        let opened = before.clone().open(Socket::Own, rooms, mode);
         let why = match opened.and_then(|device| open::serve(device, rooms, mode)) {
             Ok(number) => {
                 put_in_force(&before, rooms);

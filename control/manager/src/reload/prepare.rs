@@ -10,7 +10,8 @@ use std::path::Path;
 use config::Change;
 use config::api::ApiError;
 use config::plan::{DiskPlan, Origin};
-use config::spec::Mode;
+use config::spec::Mode as SocketMode;
+use control::mode::Mode;
 use tracing::warn;
 
 use super::additions::{Going, going, refusal};
@@ -55,12 +56,13 @@ impl Prepared {
         wanted: &Wanted,
         made: &[String],
         rooms: &mut Rooms,
+        mode: Mode,
     ) -> Result<Prepared, ApiError> {
         let going = going(&wanted.changes, &rooms.devices);
         let mut prepared = Prepared::default();
         rooms.bounds.lend(going.iter().map(|going| &going.plan));
-        let disks = prepared.open_disks(wanted, &going, rooms);
-        let all = disks.and_then(|()| prepared.open_net(&wanted.changes, &going, rooms));
+        let disks = prepared.open_disks(wanted, &going, rooms, mode);
+        let all = disks.and_then(|()| prepared.open_net(&wanted.changes, &going, rooms, mode));
         rooms.bounds.lend([]);
         prepared.promised.clear();
         if let Err(mut refused) = all {
@@ -85,6 +87,7 @@ impl Prepared {
         wanted: &Wanted,
         going: &[Going],
         rooms: &mut Rooms,
+        mode: Mode,
     ) -> Result<(), ApiError> {
         let failed = rooms.shut.iter().filter(|shut| !shut.is_waiting());
         let failed: BTreeSet<String> = failed.map(|shut| shut.plan().id().to_string()).collect();
@@ -92,7 +95,7 @@ impl Prepared {
         let added = |plan: &&DiskPlan| new.contains(plan.id.as_str()) || failed.contains(&plan.id);
         for plan in wanted.plan.disks.iter().filter(added) {
             let is_new = new.contains(plan.id.as_str());
-            if let Err(why) = self.open_disk(plan, going, rooms) {
+            if let Err(why) = self.open_disk(plan, going, rooms, mode) {
                 // One of the API that still does not open is no mistake of the file.
                 if plan.origin == Origin::Api && !is_new {
                     continue;
@@ -114,6 +117,7 @@ impl Prepared {
         disk: &DiskPlan,
         going: &[Going],
         rooms: &mut Rooms,
+        mode: Mode,
     ) -> Result<(), NotOpen> {
         let plan = DevicePlan::Disk(disk.clone());
         let before = going.iter().find(|old| old.plan.id() == disk.id);
@@ -129,7 +133,9 @@ impl Prepared {
         };
         let is_one_file = |old: &Going| old.file.is_some() && old.file == file;
         if let Some(old) = going.iter().find(|old| is_one_file(old) || has_name_of(old)) {
-            if !takes_socket && disk.mode == Mode::Listen && rooms.plan.link_of(&disk.id).is_none()
+            if !takes_socket
+                && disk.mode == SocketMode::Listen
+                && rooms.plan.link_of(&disk.id).is_none()
             {
                 let rights = Rights::of(&disk.rights).map_err(io::Error::from);
                 let made = rights
@@ -143,7 +149,7 @@ impl Prepared {
             return Ok(());
         }
         let socket = if takes_socket { Socket::OfAnother } else { Socket::Own };
-        match plan.clone().open(socket, rooms) {
+        match plan.clone().open(socket, rooms, mode) {
             Ok(device) => self.opened.push(device),
             // It would take a disk away from its guest, and give it another one at some time.
             Err(why @ (NotOpen::Ended(_) | NotOpen::Late(_)))
@@ -167,6 +173,7 @@ impl Prepared {
         changes: &[Change],
         going: &[Going],
         rooms: &mut Rooms,
+        mode: Mode,
     ) -> Result<(), ApiError> {
         self.hosts = Hosts::open(changes, &rooms.network)?;
         for change in changes {
@@ -181,7 +188,7 @@ impl Prepared {
                 self.later.push(Late { plan, why, before });
                 continue;
             }
-            let opened = plan.clone().open(Socket::Own, rooms);
+            let opened = plan.clone().open(Socket::Own, rooms, mode);
             self.opened.push(opened.map_err(|why| refusal(&plan, &why))?);
         }
         Ok(())
@@ -191,7 +198,8 @@ impl Prepared {
     pub(super) fn take_sockets(&mut self, devices: &mut Devices, poll: &Poll) {
         for device in &mut self.opened {
             let facts = device.facts();
-            let listens = facts.mode == Mode::Listen && !device.is_off() && !device.is_exported();
+            let listens =
+                facts.mode == SocketMode::Listen && !device.is_off() && !device.is_exported();
             if !listens || device.listener().is_some() {
                 continue;
             }

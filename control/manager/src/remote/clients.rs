@@ -174,7 +174,7 @@ mod tests {
     }
 
     fn assign(clients: &mut Clients, who: Who, places: &[Place], at: Instant) -> usize {
-        clients.assign(who, places, (at, PATIENCE), |_| false).expect("a seat")
+        clients.assign(who, places, (at, PATIENCE), |_| false).expect("a shard")
     }
 
     #[test]
@@ -237,7 +237,7 @@ mod tests {
         }
         let times = (start, PATIENCE);
         let crowded =
-            clients.assign(at(CLIENTS_MAX), &[IDLE], times, |_| false).expect_err("no seat");
+            clients.assign(at(CLIENTS_MAX), &[IDLE], times, |_| false).expect_err("no shard");
         let expected = "there are 4096 clients already, with a session or in a handshake";
         assert_eq!(crowded.to_string(), expected);
         assert_eq!(clients.assign(at(7), &[IDLE], times, |_| false), Ok(0));
@@ -255,7 +255,7 @@ mod tests {
             clients.note(number as u32, true);
         }
         let crowded = clients.assign(at(SESSIONS_MAX), &[IDLE], times, |_| false);
-        let crowded = crowded.expect_err("no seat");
+        let crowded = crowded.expect_err("no shard");
         assert_eq!(crowded.to_string(), "its clients have 1024 sessions already");
     }
 }

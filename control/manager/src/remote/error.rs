@@ -166,7 +166,7 @@ pub(crate) enum HandingError {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InheritError {
     /// Bytes or sockets that are missing.
-    #[error("a seat is cut short")]
+    #[error("a shard is cut short")]
     Short,
     /// Number of a disk that is not the link's, or is another disk's as well.
     #[error("a disk has a number that its link does not have, or another disk has")]

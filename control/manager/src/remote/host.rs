@@ -95,7 +95,7 @@ impl Host<'_, '_> {
     pub(super) fn is_nowhere(&mut self, export: u16, is_synced: bool) {
         let defects = &mut self.around.turn.defects;
         let one = found!(defects, self.serving.export_mut(export), "export of that number");
-        let shard = found!(defects, one.is_nowhere(), "seat where a device is let go of");
+        let shard = found!(defects, one.is_nowhere(), "shard where a device is let go of");
         self.tell_shard(shard, ToHost::LetGo { export, is_synced });
         self.tell_shards(Some(shard), || ToHost::ComesFree { export });
     }
@@ -144,7 +144,7 @@ impl Host<'_, '_> {
             }
         };
         let core = self.line.core(shard);
-        let core = found!(self.around.turn.defects, core, "sidecore of a seat");
+        let core = found!(self.around.turn.defects, core, "sidecore of a shard");
         self.around.cores.wake(core);
         if shard == shard_of(greeting.number) {
             return self.greeter.ask(Task::Answer(self.line.key(), greeting, greeted));

@@ -220,7 +220,7 @@ impl Host<'_, '_> {
         let held = export.loan().and_then(|loan| loan.held());
         let held = held.ok_or(missing("memory of what a client has"))?;
         let core = self.line.core(export.shard().unwrap_or(0));
-        let core = core.ok_or(missing("sidecore of a seat"))?;
+        let core = core.ok_or(missing("sidecore of a shard"))?;
         let device = export.device().and_then(|device| self.around.devices.get_mut(device));
         let device = device.ok_or(ExportError::NotOpen)?;
         let Some(served) = make_queue(device, held)? else { return Ok(()) };

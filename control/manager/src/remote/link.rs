@@ -267,9 +267,9 @@ impl Line {
 
     /// A sidecore is to have a shard.
     fn shard_begins(&mut self, shard: usize, made: Link, defects: &mut Defects, cores: &mut Cores) {
-        let shard = found!(defects, self.shards.get_mut(shard), "seat of a socket");
+        let shard = found!(defects, self.shards.get_mut(shard), "shard of a socket");
         if !shard.life.open() {
-            return defects.note("seat that no sidecore has");
+            return defects.note("shard that no sidecore has");
         }
         cores.send(shard.core, Command::AttachLink(self.key, made));
     }
@@ -301,7 +301,7 @@ impl Line {
         if !self.is_open() {
             return;
         }
-        let shard = found!(turn.defects, self.shards.get_mut(shard), "sidecore of a seat");
+        let shard = found!(turn.defects, self.shards.get_mut(shard), "sidecore of a shard");
         if let Some(told) = shard.life.tell(told) {
             cores.send(shard.core, told);
         }

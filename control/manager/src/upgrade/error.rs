@@ -122,13 +122,13 @@ pub(crate) enum ShardError {
     #[error("link {link:?} cannot be written down: {source}")]
     Save { link: String, source: io::Error },
     /// Gap in the numbers of shards.
-    #[error("link {link:?} has no seat {shard}")]
+    #[error("link {link:?} has no shard {shard}")]
     Missing { link: String, shard: usize },
     /// Failure to read a shard.
-    #[error("seat {shard} of link {link:?}: {source}")]
+    #[error("shard {shard} of link {link:?}: {source}")]
     Read { link: String, shard: usize, source: io::Error },
     /// Malformed words of a shard.
-    #[error("seat {shard} of link {link:?}: {source}")]
+    #[error("shard {shard} of link {link:?}: {source}")]
     Words { link: String, shard: usize, source: serde_json::Error },
 }
 

@@ -290,8 +290,8 @@ impl Estate {
                 known.extend(disks);
             }
             FromPredecessor::Shard { link, shard, words, bytes } => {
-                bounded(self.shards.len(), LINKS_ALL_MAX * SHARDS_MAX, "seats of links")?;
-                bounded(shard, SHARDS_MAX, "seats of one link")?;
+                bounded(self.shards.len(), LINKS_ALL_MAX * SHARDS_MAX, "shards of links")?;
+                bounded(shard, SHARDS_MAX, "shards of one link")?;
                 let (socket, file) = (one(fds)?, one(fds)?);
                 self.shards.push(ShardEstate { link, shard, socket, file, words, bytes });
             }

@@ -42,7 +42,7 @@ impl SavedShards {
     ) -> Result<(), ShardError> {
         let failed = |source: io::Error| ShardError::Save { link: id.to_string(), source };
         let words = serde_json::to_vec(&words).map_err(|error| failed(error.into()))?;
-        let file = memfd_create("sidecore-seat", MemfdFlags::CLOEXEC);
+        let file = memfd_create("sidecore-shard", MemfdFlags::CLOEXEC);
         let file = file.map_err(|error| failed(error.into()))?;
         write_at(&file, 0, &words).map_err(failed)?;
         write_at(&file, words.len() as u64, &bytes).map_err(failed)?;

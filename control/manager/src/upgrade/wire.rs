@@ -224,7 +224,7 @@ pub(crate) enum Broken {
     TooManyRings(usize),
     #[error("{0} disks of a link in one packet, more than {KNOWN_MAX}")]
     TooManyDisks(usize),
-    #[error("{0} bytes of a seat, more than {SHARD_BYTES_MAX}")]
+    #[error("{0} bytes of a shard, more than {SHARD_BYTES_MAX}")]
     LongShard(u64),
 }
 

@@ -31,7 +31,7 @@ pub(super) const GROUP: Group = Group::new(
             .module("remote")
             .variables(&[("REMOTE_SECONDS", "3", "600"), ("REMOTE_LOSS", "0", "1")]),
         Case::raw(PROGRAM, "nics").module("remote_nic"),
-        Case::raw(PROGRAM, "seats").module("remote_seats").variables(&[(
+        Case::raw(PROGRAM, "shards").module("remote_shards").variables(&[(
             "REMOTE_SECONDS",
             "3",
             "300",

@@ -136,7 +136,7 @@ fn places(iohost: &Daemon) -> Result<Option<Vec<u64>>> {
         let name = format!("host{one}");
         let its = ways.iter().filter(|way| way["peer"] == name.as_str());
         let places: Vec<u64> = its.filter_map(|way| way["sidecore"].as_u64()).collect();
-        // A session that was replaced lives for a while beside its successor, at the same seat.
+        // A session that was replaced lives for a while beside its successor, at the same shard.
         places.first().copied().filter(|first| places.iter().all(|place| place == first))
     };
     Ok((0..CLIENTS).map(of).collect())
@@ -215,7 +215,7 @@ fn ensure_whole(iohost: &Daemon, clients: &[Daemon]) -> Result<()> {
 fn clients_are_spread_over_sidecores_and_whichever_daemon_is_killed_nothing_is_lost() -> Result<()>
 {
     let seconds = told("REMOTE_SECONDS", 3)?;
-    let site = Site { lease_s: 1, ..Site::new("seats-killed")? };
+    let site = Site { lease_s: 1, ..Site::new("shards-killed")? };
     let mut iohost = site.iohost("")?;
     let clients = (0..CLIENTS).map(|one| site.client(one, &[one], &[]));
     let mut clients: Vec<Daemon> = clients.collect::<Result<_>>()?;
@@ -275,7 +275,7 @@ fn clients_are_spread_over_sidecores_and_whichever_daemon_is_killed_nothing_is_l
 /// A disk that several clients may have, one at a time: at whichever sidecore they are.
 #[test]
 fn a_disk_goes_from_one_sidecore_to_another_and_back() -> Result<()> {
-    let site = Site { lease_s: 1, ..Site::new("seats-goes")? };
+    let site = Site { lease_s: 1, ..Site::new("shards-goes")? };
     let iohost = site.iohost("")?;
     let shared = CLIENTS;
     let clients = (0..CLIENTS).map(|one| site.client(one, &[shared], &[]));
@@ -328,7 +328,7 @@ fn succeeds(single: &Single, guest: &mut Frontend, kind: Kind) -> Result<()> {
 /// sidecores. The first goes on, and when it gives the disk back the second has it, without waiting for a lease.
 #[test]
 fn who_waits_at_another_sidecore_has_the_disk_when_it_is_given_back() -> Result<()> {
-    let site = Site::new("seats-waits")?;
+    let site = Site::new("shards-waits")?;
     let iohost = site.iohost("")?;
     let shared = format!("db{CLIENTS}");
     let clients = (0..CLIENTS).map(|one| site.client(one, &[CLIENTS], &[]));
@@ -419,7 +419,7 @@ fn cross(from: (&mut Nic, u16), to: (&mut Nic, u16), count: u32) -> Result<u32> 
 /// Guests of machines at different sidecores on one switch; and a NIC that goes from one to the other.
 #[test]
 fn nics_are_where_their_clients_are() -> Result<()> {
-    let site = Site::new("seats-nics")?;
+    let site = Site::new("shards-nics")?;
     let iohost = site.iohost("")?;
     let shared = CLIENTS as u16;
     let clients = (0..CLIENTS).map(|one| site.client(one, &[], &[one]));
@@ -461,10 +461,10 @@ fn nics_are_where_their_clients_are() -> Result<()> {
     Ok(())
 }
 
-/// As it was before there were seats.
+/// As it was before there were shards.
 #[test]
 fn a_link_may_have_one_sidecore_of_two() -> Result<()> {
-    let site = Site::new("seats-one")?;
+    let site = Site::new("shards-one")?;
     let iohost = site.iohost("sidecores = 1\n")?;
     let clients = (0..CLIENTS).map(|one| site.client(one, &[one], &[]));
     let clients: Vec<Daemon> = clients.collect::<Result<_>>()?;
@@ -481,7 +481,7 @@ fn a_link_may_have_one_sidecore_of_two() -> Result<()> {
 
 /// Without IP, over a pair of interfaces: all clients are one station, and have a session each.
 pub(super) fn without_ip(stations: &Stations) -> Result<()> {
-    let site = Site::new("seats-ethernet")?;
+    let site = Site::new("shards-ethernet")?;
     let (mtu, via, address) = (stations.mtu(), stations.via().word(), stations.address()?);
     let mut iohost = site.iohost_at(&stations.at(), "")?;
     // Of the clients only one could have a program on their interface.
