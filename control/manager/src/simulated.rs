@@ -7,17 +7,20 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use schedule::Nanos;
 use sidecore::{Handle, Sidecore, SidecoreSpec};
 
 mod daemon;
+mod machine;
 
 pub use daemon::{Asked, Heard, Simulated};
+pub(crate) use machine::machine;
+pub use machine::{Machine, be_on};
 
 /// When made-up time begins, on the machine's clock.
 const BEGIN: Nanos = Nanos(1_000_000_000_000);
@@ -90,6 +93,24 @@ pub(crate) fn stage(name: &'static str, run: Box<dyn FnOnce() + Send>) -> Work {
         stage.staged.insert((at, stage.count), Staged { run, work });
     });
     word
+}
+
+/// What a thread does each time that it is asked.
+pub(crate) struct Step {
+    name: &'static str,
+    run: Arc<Mutex<dyn FnMut() + Send>>,
+}
+
+impl Step {
+    pub(crate) fn new(name: &'static str, run: impl FnMut() + Send + 'static) -> Step {
+        Step { name, run: Arc::new(Mutex::new(run)) }
+    }
+
+    /// Has it done once, by and by.
+    pub(crate) fn stage(&self) {
+        let run = Arc::clone(&self.run);
+        stage(self.name, Box::new(move || run.lock().unwrap_or_else(PoisonError::into_inner)()));
+    }
 }
 
 fn next_due() -> Option<Instant> {

@@ -1,10 +1,10 @@
 //! Threads that do what would hold control up, and how control waits for them.
 //!
 //! With the feature `simulated`, and where a simulation runs, none is begun: the simulation does their work, when it
-//! says so. Called by all who have work for a thread that ends; sidecores, the API and the greeter have their own.
+//! says so. Called by all who have work for a thread; sidecores and the API have their own.
 
 use std::io;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -52,6 +52,62 @@ pub(crate) fn begin(
         run();
     });
     Ok(Thread::Begun(thread?))
+}
+
+/// A thread that does what it is asked for, in order, for as long as anybody can ask.
+pub(crate) struct Worker<T> {
+    tasks: SyncSender<T>,
+    #[cfg(feature = "simulated")]
+    staged: Option<simulated::Step>,
+}
+
+impl<T: Send + 'static> Worker<T> {
+    /// Begins one that is confined as its kind is, for which so many tasks can wait.
+    ///
+    /// # Errors
+    /// There is none to be had.
+    pub(crate) fn begin(
+        (name, kind): (&'static str, Kind),
+        most: usize,
+        mut work: impl FnMut(T) + Send + 'static,
+    ) -> io::Result<Worker<T>> {
+        let (tasks, asked) = sync_channel::<T>(most);
+        #[cfg(feature = "simulated")]
+        if simulated::now().is_some() {
+            let step = move || asked.try_recv().into_iter().for_each(&mut work);
+            return Ok(Worker { tasks, staged: Some(simulated::Step::new(name, step)) });
+        }
+        begin(name, kind, move || asked.iter().for_each(work))?;
+        Ok(Worker {
+            tasks,
+            #[cfg(feature = "simulated")]
+            staged: None,
+        })
+    }
+
+    /// Asks for something, which is given back when too much waits.
+    pub(crate) fn ask(&self, task: T) -> Result<(), T> {
+        self.tasks.try_send(task).map_err(|refused| match refused {
+            TrySendError::Full(task) | TrySendError::Disconnected(task) => task,
+        })?;
+        #[cfg(feature = "simulated")]
+        self.staged.iter().for_each(simulated::Step::stage);
+        Ok(())
+    }
+
+    /// Asks for something that must be done, and waits until there is room for it.
+    pub(crate) fn insist(&self, task: T) {
+        #[cfg(feature = "simulated")]
+        if self.staged.is_some() {
+            let mut task = Some(task);
+            while let Some(left) = task.take().and_then(|task| self.ask(task).err()) {
+                simulated::work_on();
+                task = Some(left);
+            }
+            return;
+        }
+        let _ = self.tasks.send(task);
+    }
 }
 
 /// For one outcome, in which nothing lies: the thread has it until it is taken, and drops what nobody waits for.

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use backend::link::{Address, LinkKey};
@@ -22,6 +22,7 @@ use sidecore::Greeting;
 use tracing::debug;
 
 use crate::clock::now;
+use crate::threads::Worker;
 
 /// Between two words of hellos that a link refuses.
 const REFUSED_INTERVAL: Duration = Duration::from_secs(60);
@@ -80,7 +81,7 @@ pub(crate) enum Word {
 
 /// The thread, as control has it. It ends when this is dropped.
 pub(crate) struct Greeter {
-    tasks: SyncSender<Task>,
+    worker: Worker<Task>,
     words: Receiver<Word>,
     /// Readable when there are words.
     bell: OwnedFd,
@@ -94,28 +95,22 @@ impl Greeter {
     pub(crate) fn start(parties: BTreeMap<LinkKey, Party>) -> io::Result<Greeter> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let ring = bell.try_clone()?;
-        let (tasks, to_do) = sync_channel(TASKS_MAX);
         let (say, words) = channel();
-        std::thread::Builder::new().name("greeter".to_string()).spawn(move || {
-            // What it has of control's list is what it keeps when this fails.
-            let _ = confine::thread(Kind::Greeter);
-            let mut desk =
-                Desk { parties, begun: BTreeMap::new(), refused: BTreeMap::new(), say, ring };
-            while let Ok(task) = to_do.recv() {
-                desk.work(task);
-            }
-        })?;
-        Ok(Greeter { tasks, words, bell })
+        let mut desk =
+            Desk { parties, begun: BTreeMap::new(), refused: BTreeMap::new(), say, ring };
+        let kind = ("greeter", Kind::Greeter);
+        let worker = Worker::begin(kind, TASKS_MAX, move |task| desk.work(task))?;
+        Ok(Greeter { worker, words, bell })
     }
 
     /// Asks for something. Dropped when too much waits.
     pub(crate) fn ask(&self, task: Task) {
-        let _ = self.tasks.try_send(task);
+        let _ = self.worker.ask(task);
     }
 
     /// Tells it something that must not be dropped, which is rare.
     pub(crate) fn tell(&self, task: Task) {
-        let _ = self.tasks.send(task);
+        self.worker.insist(task);
     }
 
     /// The next word. To be asked until there is none, after [`Self::hear`].
@@ -242,6 +237,10 @@ pub(crate) struct System;
 
 impl Randomness for System {
     fn fill(&mut self, bytes: &mut [u8]) {
+        #[cfg(feature = "simulated")]
+        if let Some(machine) = crate::simulated::machine() {
+            return machine.fill(bytes);
+        }
         let mut left = bytes;
         while !left.is_empty() {
             match getrandom(&mut *left, GetRandomFlags::empty()) {

@@ -30,9 +30,8 @@ impl Ledger {
     pub(super) fn in_folder(state_dir: &str) -> Ledger {
         let generations = Generations::in_folder(state_dir, "generations");
         let losses = Generations::in_folder(state_dir, "losses");
-        // Read now: later on there may be no such file for this process. Without it nothing outlives the run.
-        let boot = names::kernel_text("/proc/sys/kernel/random/boot_id");
-        let boot = boot.map_or_else(|_| random(), |boot| device_of(boot.trim()));
+        // Read now: later on there may be no such file for this process.
+        let boot = boot();
         let standings = Standings::in_folder(state_dir, boot);
         Ledger { generations, losses, standings, boot, run: random() }
     }
@@ -111,6 +110,16 @@ impl Ledger {
             warn!(disk = id, %error, "how it stands at its IOhost cannot be kept: a restart of this daemon forgets it");
         }
     }
+}
+
+/// The boot of this machine. Where it is not told nothing outlives the run.
+fn boot() -> u64 {
+    #[cfg(feature = "simulated")]
+    if let Some(machine) = crate::simulated::machine() {
+        return machine.boot();
+    }
+    let boot = names::kernel_text("/proc/sys/kernel/random/boot_id");
+    boot.map_or_else(|_| random(), |boot| device_of(boot.trim()))
 }
 
 /// Another boot after each loss, also before that is counted.

@@ -5,7 +5,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
-use backend::link::{LinkShards, LinkSocket, LinkSource};
+use backend::link::{LinkOpenError, LinkShards, LinkSocket, LinkSource};
 use config::plan::{LinkAt, LinkEnd, LinkPeer, LinkPlan};
 use config::spec::Via;
 use tracing::warn;
@@ -24,7 +24,7 @@ const ETHERNET_BYTES: u16 = 2;
 /// # Errors
 /// The system's; or they carry too little.
 pub(super) fn open(plan: &LinkPlan, shards: usize) -> Result<LinkShards, SocketError> {
-    let opened = LinkShards::open(&source_of(plan), shards)?;
+    let opened = open_shards(&source_of(plan), shards)?;
     match longest(&opened) < usize::from(frame_bytes(plan)) {
         true => Err(SocketError::Mtu {
             carries: longest(&opened) + usize::from(ETHERNET_BYTES),
@@ -46,9 +46,9 @@ pub(super) fn inherit(
 ) -> Result<Option<LinkShards>, InheritError> {
     let source = source_of(plan);
     // Another address, or another interface: it is opened anew, and begins with what is known all the same.
-    let inherited = LinkShards::inherit(&source, sockets).or_else(|why| {
+    let inherited = inherit_shards(&source, sockets).or_else(|why| {
         warn!(link = plan.id, "its sockets are made anew: {why}");
-        LinkShards::open(&source, shards)
+        open_shards(&source, shards)
     });
     let is_iohost = matches!(plan.end, LinkEnd::Iohost { .. });
     let mut sockets = match inherited {
@@ -60,6 +60,22 @@ pub(super) fn inherit(
     }
     sockets.sockets.truncate(shards.max(1));
     Ok(Some(sockets))
+}
+
+fn open_shards(source: &LinkSource, shards: usize) -> Result<LinkShards, LinkOpenError> {
+    #[cfg(feature = "simulated")]
+    if let Some(machine) = crate::simulated::machine() {
+        return machine.open_link(source, shards, false);
+    }
+    LinkShards::open(source, shards)
+}
+
+fn inherit_shards(source: &LinkSource, sockets: Vec<OwnedFd>) -> Result<LinkShards, LinkOpenError> {
+    #[cfg(feature = "simulated")]
+    if let Some(machine) = crate::simulated::machine() {
+        return machine.open_link(source, sockets.len(), true);
+    }
+    LinkShards::inherit(source, sockets)
 }
 
 /// Where its sockets are: a client's of UDP at any port, of the kind that its IOhosts have.
