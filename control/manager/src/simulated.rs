@@ -30,6 +30,8 @@ type Delay = Box<dyn FnMut(&'static str) -> Duration>;
 
 /// What a thread would do, and when.
 struct Staged {
+    name: &'static str,
+    may_run: Box<dyn Fn() -> bool + Send>,
     run: Box<dyn FnOnce() + Send>,
     work: Work,
 }
@@ -83,15 +85,15 @@ pub(crate) fn hold(ends: [UnixStream; 2]) {
     on_stage(|stage| stage.held.extend(ends));
 }
 
-/// Has something done by and by.
-pub(crate) fn stage(name: &'static str, run: Box<dyn FnOnce() + Send>) -> Work {
+/// Has something done by and by, when it may run.
+pub(crate) fn stage(
+    name: &'static str,
+    may_run: Box<dyn Fn() -> bool + Send>,
+    run: Box<dyn FnOnce() + Send>,
+) -> Work {
     let work = Work::default();
     let word = work.clone();
-    on_stage(|stage| {
-        let at = stage.now + (stage.delay)(name);
-        stage.count += 1;
-        stage.staged.insert((at, stage.count), Staged { run, work });
-    });
+    on_stage(|stage| stage.put(Staged { name, may_run, run, work }));
     word
 }
 
@@ -109,7 +111,20 @@ impl Step {
     /// Has it done once, by and by.
     pub(crate) fn stage(&self) {
         let run = Arc::clone(&self.run);
-        stage(self.name, Box::new(move || run.lock().unwrap_or_else(PoisonError::into_inner)()));
+        stage(
+            self.name,
+            Box::new(|| true),
+            Box::new(move || run.lock().unwrap_or_else(PoisonError::into_inner)()),
+        );
+    }
+}
+
+impl Inner {
+    /// Has it done as late as the simulation says.
+    fn put(&mut self, staged: Staged) {
+        let at = self.now + (self.delay)(staged.name).max(Duration::from_micros(1));
+        self.count += 1;
+        self.staged.insert((at, self.count), staged);
     }
 }
 
@@ -117,17 +132,20 @@ fn next_due() -> Option<Instant> {
     on_stage(|stage| stage.staged.keys().next().map(|(at, _)| *at)).flatten()
 }
 
-/// Does the next thing that is staged; it is that late then.
+/// Does the next thing that is staged, or puts it off; it is that late then.
 pub(crate) fn work_on() {
     let next = on_stage(|stage| {
         let ((at, _), next) = stage.staged.pop_first()?;
         stage.now = stage.now.max(at);
         Some(next)
     });
-    if let Some(Staged { run, work }) = next.flatten() {
-        run();
-        work.0.store(true, Ordering::Relaxed);
+    let Some(next) = next.flatten() else { return };
+    if !(next.may_run)() {
+        on_stage(|stage| stage.put(next));
+        return;
     }
+    (next.run)();
+    next.work.0.store(true, Ordering::Relaxed);
 }
 
 /// Waits for the outcome of what is staged, as long as that: others do their work meanwhile.

@@ -44,7 +44,7 @@ pub(crate) fn begin(
 ) -> io::Result<Thread> {
     #[cfg(feature = "simulated")]
     if simulated::now().is_some() {
-        return Ok(Thread::Staged(simulated::stage(name, Box::new(run))));
+        return Ok(Thread::Staged(simulated::stage(name, Box::new(|| true), Box::new(run))));
     }
     let thread = std::thread::Builder::new().name(name.to_string()).spawn(move || {
         // What it has of control's list is what it keeps when this fails.
@@ -108,6 +108,36 @@ impl<T: Send + 'static> Worker<T> {
         }
         let _ = self.tasks.send(task);
     }
+}
+
+/// What work on a thread of its own has to wait for.
+pub(crate) trait Before: Send + 'static {
+    /// Whether it has come.
+    fn is_over(&self) -> bool;
+    /// Waits for it, as long as it takes.
+    fn wait(&self);
+}
+
+/// Begins a thread as [`begin`] does, which waits for something first.
+///
+/// # Errors
+/// As [`begin`].
+pub(crate) fn begin_after(
+    name: &'static str,
+    kind: Kind,
+    before: impl Before,
+    run: impl FnOnce() + Send + 'static,
+) -> io::Result<Thread> {
+    // One that waits there keeps nobody else from going on.
+    #[cfg(feature = "simulated")]
+    if simulated::now().is_some() {
+        let may_run = Box::new(move || before.is_over());
+        return Ok(Thread::Staged(simulated::stage(name, may_run, Box::new(run))));
+    }
+    begin(name, kind, move || {
+        before.wait();
+        run();
+    })
 }
 
 /// For one outcome, in which nothing lies: the thread has it until it is taken, and drops what nobody waits for.

@@ -311,10 +311,9 @@ impl Openers {
         let (tell, outcome) = threads::outcome();
         let is_over = Arc::new(AtomicBool::new(false));
         let (runs, plan, over) = (order.clone(), plan.clone(), Arc::clone(&is_over));
-        let (wake, closings) = (self.wake.clone(), self.closings.clone());
-        let thread = threads::begin("opener", Kind::Opener, move || {
-            // Or it would meet its own lock.
-            plan.source.path().into_iter().for_each(|path| closings.await_closed(path.as_ref()));
+        let wake = self.wake.clone();
+        let before = self.closings.last_of(plan.source.path().unwrap_or(IN_MEMORY).as_ref());
+        let thread = threads::begin_after("opener", Kind::Opener, before, move || {
             let outcome = runs.run(&plan, is_kept, &vetting);
             over.store(true, Ordering::Release);
             wake.wake();

@@ -14,7 +14,7 @@ use confine::Kind;
 use names::Medium;
 
 use super::Wake;
-use crate::threads;
+use crate::threads::{self, Before};
 
 /// What is to be closed, and what was. As many as there were disks open at most.
 #[derive(Clone, Default)]
@@ -107,18 +107,9 @@ impl Closings {
         next
     }
 
-    /// Waits until the image of that name is closed.
-    pub(super) fn await_closed(&self, path: &Path) {
-        let is_open = |list: &mut List| {
-            list.waiting.iter().any(|closing| closing.path == path)
-                || list.under_way.iter().any(|(_, other)| other == path)
-        };
-        #[cfg(feature = "simulated")]
-        while crate::simulated::now().is_some() && is_open(&mut self.list()) {
-            crate::simulated::work_on();
-        }
-        let waited = self.0.closed.wait_while(self.list(), is_open);
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    /// What whoever opens the image of that name waits for, or he would meet this process's own lock.
+    pub(super) fn last_of(&self, path: &Path) -> LastClose {
+        LastClose { closings: self.clone(), path: path.to_path_buf() }
     }
 
     /// Devices whose images were closed since this was asked last.
@@ -130,5 +121,30 @@ impl Closings {
     pub(super) fn is_any(&self) -> bool {
         let list = self.list();
         !list.waiting.is_empty() || !list.under_way.is_empty()
+    }
+}
+
+/// The last close of what has that name, if one is under way.
+pub(super) struct LastClose {
+    closings: Closings,
+    path: PathBuf,
+}
+
+impl LastClose {
+    fn is_in(&self, list: &List) -> bool {
+        list.waiting.iter().any(|closing| closing.path == self.path)
+            || list.under_way.iter().any(|(_, other)| *other == self.path)
+    }
+}
+
+impl Before for LastClose {
+    fn is_over(&self) -> bool {
+        !self.is_in(&self.closings.list())
+    }
+
+    fn wait(&self) {
+        let Closings(inner) = &self.closings;
+        let waited = inner.closed.wait_while(self.closings.list(), |list| self.is_in(list));
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 }
