@@ -8,6 +8,8 @@ use config::{Plan, Size, Spec, SwitchSpec};
 use cpus::HostCpus;
 use random::Random;
 
+use crate::rack;
+
 /// Sectors of each disk at first.
 pub(crate) const SECTORS: u64 = 160;
 /// The one switch.
@@ -75,8 +77,10 @@ impl File {
                 self.add(random);
                 None
             }
-            1 if !self.spec.disk.is_empty() => Some(self.spec.disk.remove(at).id),
-            2 => {
+            1 if self.spec.disk.get(at).is_some_and(|disk| !rack::is_lent(&disk.id)) => {
+                Some(self.spec.disk.remove(at).id)
+            }
+            2 if self.spec.disk.get(at).is_some_and(|disk| !rack::is_lent(&disk.id)) => {
                 let disk = self.spec.disk.get_mut(at)?;
                 disk.serial = Some(format!("s{}", random.below(1000)));
                 // What is in memory would be gone.
@@ -149,7 +153,7 @@ pub(crate) fn is_in_memory(id: &str) -> bool {
     is_nic(id) || number(id) % 3 == 1
 }
 
-fn queues(id: &str) -> u16 {
+pub(crate) fn queues(id: &str) -> u16 {
     (number(id) / 3 % 3 + 1) as u16
 }
 

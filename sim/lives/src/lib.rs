@@ -18,6 +18,8 @@ mod core;
 mod file;
 mod life;
 mod operator;
+mod rack;
 mod vmm;
+mod wire;
 
 pub use life::{Outcome, run};

@@ -6,6 +6,7 @@
 mod calm;
 mod host;
 mod judgement;
+mod links;
 mod steps;
 mod trouble;
 
@@ -14,12 +15,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::Duration;
 
-use manager::simulated::Stage;
+use manager::simulated::{Stage, be_on};
 use random::Random;
 use schedule::Nanos;
 use world::Trace;
 
 use host::Host;
+use links::Links;
+
+use crate::wire::{Ground, Wire};
 
 /// Steps in which things go wrong.
 const STEPS: u64 = 4_000;
@@ -79,12 +83,15 @@ struct Course {
     trace: Trace,
     /// Nothing goes wrong any more.
     is_calm: Rc<Cell<bool>>,
+    ground: Rc<Ground>,
     stage: Stage,
 }
 
 struct Life {
     course: Course,
+    /// Clients of links before their IOhost.
     hosts: Vec<Host>,
+    links: Option<Links>,
     /// Steps since something was done.
     idle: u32,
 }
@@ -95,7 +102,10 @@ impl Course {
         let mut delays = Random::new(seed, 1);
         let calm = Rc::clone(&is_calm);
         let stage = Stage::set(move |_| Duration::from_nanos(delay_ns(&mut delays, calm.get())));
-        Course { random: Random::new(seed, 0), trace: trace.clone(), is_calm, stage }
+        let wire = Wire::new(Random::new(seed, 5), trace);
+        let ground = Rc::new(Ground::new(wire, Random::new(seed, 6)));
+        be_on(Some(Rc::clone(&ground) as _));
+        Course { random: Random::new(seed, 0), trace: trace.clone(), is_calm, ground, stage }
     }
 
     fn note(&self, what: &'static str, numbers: [u64; 3]) {
@@ -115,14 +125,19 @@ impl Course {
 impl Life {
     fn new(seed: u64, trace: &Trace) -> Result<Life, String> {
         let mut course = Course::new(seed, trace);
-        let hosts = vec![Host::new(&mut course)?];
-        Ok(Life { course, hosts, idle: 0 })
+        let links = Links::of(&mut course);
+        let hosts = match &links {
+            Some(links) => links.hosts(&mut course)?,
+            None => vec![Host::new(0, None, &mut course)?],
+        };
+        Ok(Life { course, hosts, links, idle: 0 })
     }
 
     fn live(&mut self) -> Result<(), String> {
         for _ in 0..STEPS {
             self.step()?;
             self.trouble()?;
+            self.trouble_links()?;
         }
         self.calm_down()?;
         for host in &self.hosts {
@@ -135,6 +150,7 @@ impl Life {
     /// All is dropped, and its time at last.
     fn end(self, lived: Result<(), String>) -> Result<(), String> {
         self.hosts.into_iter().for_each(Host::end);
+        be_on(None);
         drop(self.course);
         lived
     }

@@ -126,6 +126,11 @@ impl Vmm {
         self.tenant.begin_anew(random, &self.trace)
     }
 
+    /// It connects there from now on.
+    pub(crate) fn go_to(&mut self, socket_path: PathBuf) {
+        self.socket_path = socket_path;
+    }
+
     /// Hangs up, and comes again at that time.
     pub(crate) fn hang_up(&mut self, until_ns: u64) {
         self.socket = None;

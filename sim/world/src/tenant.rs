@@ -75,6 +75,11 @@ impl Tenant {
         self.guest.quiet = quiet;
     }
 
+    /// Whether an I/O error is no surprise.
+    pub fn set_may_fail(&mut self, may_fail: bool) {
+        self.guest.may_fail = may_fail;
+    }
+
     /// Requests that it waits for.
     pub fn waiting(&self) -> usize {
         self.guest.waiting()

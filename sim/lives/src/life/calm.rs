@@ -9,7 +9,7 @@ use super::{Life, MS};
 use crate::vmm::Vmm;
 
 /// Steps in which what must come does.
-pub(super) const STEPS_AFTER_MAX: u64 = 60_000;
+const STEPS_AFTER_MAX: u64 = 60_000;
 /// How often a file is read that a slow file system keeps from being read.
 const RELOADS_MAX: u32 = 20;
 
@@ -22,6 +22,7 @@ impl Life {
             host.break_state(false, &self.course)?;
             host.vmms.values_mut().for_each(|vmm| vmm.tenant.set_quiet(true));
         }
+        self.calm_links();
         self.until_answered()?;
         for host in 0..self.hosts.len() {
             self.reload_for_good(host)?;
@@ -38,6 +39,7 @@ impl Life {
                 host.ask(Call::AcceptDisk { id }, self.course.now().0);
             }
         }
+        self.prove_links()?;
         self.until("guests are served, and operators are answered", Host::is_content)?;
         for host in &mut self.hosts {
             host.ask(Call::ListDisks, self.course.now().0);

@@ -1,8 +1,8 @@
 //! A host: the daemons on it, whoever speaks with them, and what they find there.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use config::Plan;
@@ -14,6 +14,7 @@ use super::Course;
 use crate::core::Core;
 use crate::file::{self, File};
 use crate::operator::Operator;
+use crate::rack::{self, Rack};
 use crate::vmm::Vmm;
 
 /// A process: its control, and its sidecores.
@@ -24,6 +25,7 @@ pub(super) struct Daemon {
 
 /// One machine.
 pub(super) struct Host {
+    pub(super) number: u8,
     /// Who serves, and after it who is to; empty while it is dead.
     pub(super) daemons: Vec<Daemon>,
     pub(super) vmms: BTreeMap<String, Vmm>,
@@ -31,6 +33,10 @@ pub(super) struct Host {
     pub(super) file: Rc<RefCell<File>>,
     /// Devices whose guests may be disturbed when the file is read, and when that was written.
     pub(super) dirty: BTreeMap<String, u64>,
+    /// Devices whose guests are on other hosts.
+    pub(super) away: BTreeSet<String>,
+    /// Its daemons are to end.
+    pub(super) is_stopping: bool,
     /// State cannot be kept.
     pub(super) is_broken: bool,
     /// Why the file was not read.
@@ -53,29 +59,41 @@ impl Daemon {
     }
 
     /// All is dropped; what a violation has left behind is not asked for its tickets.
-    fn die(self) {
+    pub(super) fn die(self) {
         self.cores.into_iter().for_each(Core::die);
         drop(self.control);
     }
 }
 
 impl Host {
-    pub(super) fn new(course: &mut Course) -> Result<Host, String> {
+    /// One of that number, which is linked with others or not.
+    pub(super) fn new(
+        number: u8,
+        rack: Option<&Rack>,
+        course: &mut Course,
+    ) -> Result<Host, String> {
+        course.be_at(number);
         let folder = tempfile::Builder::new().prefix("lives").tempdir_in("/dev/shm");
         let folder = folder.map_err(|e| e.to_string())?;
         for name in ["run", "state"] {
             std::fs::create_dir(folder.path().join(name)).map_err(|e| e.to_string())?;
         }
         let cpus = course.random.between(1, 3) as u32;
-        let file = File::new(folder.path(), cpus, &mut course.random);
+        let mut file = File::new(folder.path(), cpus, &mut course.random);
+        if let Some(rack) = rack {
+            rack.write(number, &mut file.spec, folder.path(), &mut course.random)?;
+        }
         let file = Rc::new(RefCell::new(file));
         let daemons = vec![Daemon::start(&file)?];
         Ok(Host {
+            number,
             daemons,
             vmms: BTreeMap::new(),
             operator: Operator::default(),
             file,
             dirty: BTreeMap::new(),
+            away: BTreeSet::new(),
+            is_stopping: false,
             is_broken: false,
             refused: None,
             shown: Vec::new(),
@@ -148,8 +166,22 @@ impl Host {
 
     /// Whether somebody serves, and it is so of the VMM of each device.
     pub(super) fn is_each(&self, is_so: impl Fn(&Vmm) -> bool) -> bool {
-        !self.daemons.is_empty()
-            && self.devices().iter().all(|id| self.vmms.get(id).is_some_and(&is_so))
+        !self.daemons.is_empty() && self.served().all(|id| self.vmms.get(&id).is_some_and(&is_so))
+    }
+
+    /// Whether the guest of a device of that name is here, if there is one.
+    pub(super) fn has_guest(&self, id: &str) -> bool {
+        !rack::is_lent(id) && !self.away.contains(id)
+    }
+
+    /// Devices with guests here.
+    fn served(&self) -> impl Iterator<Item = String> {
+        self.devices().into_iter().filter(|id| self.has_guest(id))
+    }
+
+    /// Where front-ends of a device connect.
+    pub(super) fn socket_of(&self, id: &str) -> PathBuf {
+        self.folder().join("run").join(format!("{id}.sock"))
     }
 
     /// Each device has a guest.
@@ -157,10 +189,11 @@ impl Host {
         let Some(plan) = self.plan() else { return Ok(()) };
         let disks = plan.disks.iter().map(|disk| (disk.id.clone(), disk.spec.queues));
         let all = disks.chain(plan.nics.iter().map(|nic| (nic.id.clone(), 1)));
-        let without: Vec<_> = all.filter(|(id, _)| !self.vmms.contains_key(id)).collect();
+        let is_without = |id: &String| self.has_guest(id) && !self.vmms.contains_key(id);
+        let without: Vec<_> = all.filter(|(id, _)| is_without(id)).collect();
         for (id, queues) in without {
             let number = id.bytes().fold(0, |all, byte| all * 31 % 9973 + u32::from(byte));
-            let path = self.folder().join("run").join(format!("{id}.sock"));
+            let path = self.socket_of(&id);
             let shape = (file::SECTORS, queues);
             let mut vmm = Vmm::new(number, &id, path, shape, &mut course.random, &course.trace)?;
             course.note("guest", [number.into(), vmm.tenant.queues().into(), 0]);

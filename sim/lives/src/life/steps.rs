@@ -20,6 +20,7 @@ impl Life {
     pub(super) fn step(&mut self) -> Result<(), String> {
         let now = self.course.now();
         let host = self.course.any(self.hosts.len());
+        self.course.be_at(self.hosts[host].number);
         let did = self.hosts[host].step(&mut self.course)?;
         self.idle = if did { 0 } else { self.idle + 1 };
         if self.idle >= IDLE_STEPS {
@@ -36,7 +37,8 @@ impl Life {
     fn jump(&mut self) {
         let now = self.course.now();
         let due = self.hosts.iter_mut().flat_map(|host| host.due(now)).collect::<Vec<_>>();
-        let due = due.into_iter().chain(self.course.stage.due());
+        let arrives = self.course.ground.wire.due().map(Nanos);
+        let due = due.into_iter().chain(self.course.stage.due()).chain(arrives);
         let due = due.filter(|due| *due > now).min();
         let until = due.unwrap_or(Nanos(now.0 + MS));
         self.course.note("jump", [until.0 - now.0, 0, 0]);
@@ -82,6 +84,10 @@ impl Host {
             chosen(count, random)
         });
         course.note("turn", [came as u64, 0, 0]);
+        if stopped && self.is_stopping {
+            self.daemons.remove(at).die();
+            return Ok(true);
+        }
         if stopped {
             return Err("it has stopped by itself".into());
         }

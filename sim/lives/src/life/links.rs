@@ -1,0 +1,211 @@
+//! Hosts that are linked: who they are, what becomes of the network between them, and of what they lend one another.
+//!
+//! A disk has its guest at one client at a time, which another one of them may take over, once it has begun anew. Not here:
+//! what is in their files (`rack`), nor the network (`wire`).
+
+use std::collections::BTreeSet;
+
+use config::spec::DiskSpec;
+use random::Random;
+use schedule::Nanos;
+
+use super::host::Host;
+use super::{Course, Life, MS};
+use crate::rack::{self, Rack};
+use crate::vmm::{Stage, Vmm};
+use crate::wire::Weather;
+
+/// Steps in which guests read what is there, when all is well again.
+const STEPS_OF_PROOF: u64 = 2_000;
+
+/// How the hosts of a life are linked.
+pub(super) struct Links {
+    rack: Rack,
+    /// Disks that their IOhost may have taken away, so that requests may have failed: by client and name.
+    spoiled: BTreeSet<(u8, String)>,
+    /// Disks that the IOhost's file has no more.
+    removed: Vec<DiskSpec>,
+}
+
+impl Links {
+    /// Those of a life, if its hosts are linked, which a third is.
+    pub(super) fn of(course: &mut Course) -> Option<Links> {
+        let rack = course.random.one_in(3).then(|| Rack::new(&mut course.random))?;
+        Some(Links { rack, spoiled: BTreeSet::new(), removed: Vec::new() })
+    }
+
+    /// Clients first, so that they go before what they have does.
+    pub(super) fn hosts(&self, course: &mut Course) -> Result<Vec<Host>, String> {
+        let mut hosts = Vec::new();
+        for number in self.rack.clients().chain([self.rack.iohost]) {
+            let mut host = Host::new(number, Some(&self.rack), course)?;
+            if number > 1 {
+                host.away = self.rack.disks.iter().map(|number| rack::name_of(*number)).collect();
+            }
+            hosts.push(host);
+        }
+        Ok(hosts)
+    }
+}
+
+impl Life {
+    /// Something goes wrong with links, or with what goes by them.
+    pub(super) fn trouble_links(&mut self) -> Result<(), String> {
+        let Some(links) = &self.links else { return Ok(()) };
+        let (now, rack) = (self.course.now().0, links.rack.clone());
+        let random = &mut self.course.random;
+        match random.below(400) {
+            0..4 => {
+                let weather = weather(random);
+                self.course.note("weather", [weather.lost, weather.doubled, weather.jitter_ns]);
+                self.course.ground.wire.set_weather(weather);
+            }
+            4..7 => {
+                let client = random.between(1, rack.iohost.into()) as u8;
+                let peer = if client == rack.iohost { 1 } else { rack.iohost };
+                let until_ns = now + random.of(&[1, 10, 100, 1000, 2500, 6000, 12_000]) * MS;
+                let ways = random.of(&[[true, true], [true, true], [true, false], [false, true]]);
+                self.course.note("cut", [client.into(), until_ns - now, 0]);
+                for (from, to, is_cut) in [(client, peer, ways[0]), (peer, client, ways[1])] {
+                    if is_cut {
+                        self.course.ground.wire.cut(from, to, until_ns);
+                    }
+                }
+            }
+            7..9 => self.lend_otherwise(now),
+            9..11 => self.move_guest(now)?,
+            _ => {}
+        }
+        self.expect_failures();
+        Ok(())
+    }
+
+    /// The IOhost's file gives a client a disk, or takes it away; or it has a disk no more.
+    fn lend_otherwise(&mut self, now: u64) {
+        let (Some(links), Some(iohost)) = (&mut self.links, self.hosts.last_mut()) else { return };
+        let random = &mut self.course.random;
+        let number = random.of(&links.rack.disks);
+        let (id, name) = (rack::lent(number), rack::name_of(number));
+        let client = random.between(1, u64::from(links.rack.iohost) - 1) as u8;
+        let goes = random.one_in(3);
+        let mut file = iohost.file.borrow_mut();
+        let spec = &mut file.spec;
+        let clients = spec.link.iter_mut().flat_map(|link| &mut link.client);
+        let mut clients: Vec<_> = clients.collect();
+        if goes && let Some(at) = spec.disk.iter().position(|disk| disk.id == id) {
+            links.removed.push(spec.disk.remove(at));
+            clients.iter_mut().for_each(|client| client.disks.retain(|disk| *disk != id));
+            links.spoiled.extend(links.rack.clients().map(|client| (client, name.clone())));
+        } else if let Some(client_spec) = clients.get_mut(usize::from(client) - 1) {
+            match client_spec.disks.iter().position(|disk| *disk == id) {
+                Some(at) => drop(client_spec.disks.remove(at)),
+                None if spec.disk.iter().all(|disk| disk.id != id) => {
+                    let gone = links.removed.iter().position(|disk| disk.id == id);
+                    spec.disk.extend(gone.map(|at| links.removed.remove(at)));
+                    client_spec.disks.push(id.clone());
+                }
+                None => client_spec.disks.push(id.clone()),
+            }
+            links.spoiled.insert((client, name));
+        }
+        drop(file);
+        self.course.note("lends", [number.into(), client.into(), goes.into()]);
+        iohost.dirty.insert(id, now);
+    }
+
+    /// A guest ends at one client, and another one begins on its disk at another.
+    fn move_guest(&mut self, now: u64) -> Result<(), String> {
+        let Some(links) = &self.links else { return Ok(()) };
+        let clients = usize::from(links.rack.iohost) - 1;
+        let random = &mut self.course.random;
+        let id = rack::name_of(random.of(&links.rack.disks));
+        let from = self.hosts[..clients].iter().position(|host| host.vmms.contains_key(&id));
+        let Some(from) = from else { return Ok(()) };
+        let to = random.below(clients as u64) as usize;
+        let is_there = self.hosts[to].plan().is_some_and(|plan| plan.disk(&id).is_some());
+        if to == from || !is_there {
+            return Ok(());
+        }
+        let until_ns = now + random.below(50) * MS;
+        let mut random = Random::new(random.next(), 3);
+        let Some(mut vmm) = self.hosts[from].vmms.remove(&id) else { return Ok(()) };
+        vmm.hang_up(until_ns);
+        vmm.begin_anew(&mut random)?;
+        vmm.is_excused = false;
+        vmm.go_to(self.hosts[to].socket_of(&id));
+        self.course.note("moves", [vmm.number.into(), from as u64, to as u64]);
+        self.hosts[from].away.insert(id.clone());
+        self.hosts[to].away.remove(&id);
+        self.hosts[to].vmms.insert(id, vmm);
+        Ok(())
+    }
+
+    /// Whoever may have lost a disk is not surprised.
+    fn expect_failures(&mut self) {
+        let Some(links) = &self.links else { return };
+        for (client, id) in &links.spoiled {
+            let host = self.hosts.iter_mut().find(|host| host.number == *client);
+            if let Some(vmm) = host.and_then(|host| host.vmms.get_mut(id)) {
+                vmm.tenant.set_may_fail(true);
+            }
+        }
+    }
+
+    /// The network is well, and clients may have everything.
+    pub(super) fn calm_links(&mut self) {
+        let (Some(links), Some(iohost)) = (&mut self.links, self.hosts.last_mut()) else { return };
+        self.course.ground.wire.calm_down();
+        let mut file = iohost.file.borrow_mut();
+        file.spec.disk.append(&mut links.removed);
+        for client in file.spec.link.iter_mut().flat_map(|link| &mut link.client) {
+            client.disks = links.rack.disks.iter().map(|number| rack::lent(*number)).collect();
+        }
+    }
+
+    /// Guests that may have lost their disks begin anew; and all read what is there.
+    pub(super) fn prove_links(&mut self) -> Result<(), String> {
+        let Some(links) = &mut self.links else { return Ok(()) };
+        let spoiled = std::mem::take(&mut links.spoiled);
+        for host in &mut self.hosts {
+            for (id, vmm) in &mut host.vmms {
+                if spoiled.iter().any(|(_, spoiled)| spoiled == id) && vmm.stage == Stage::There {
+                    vmm.tenant.stop();
+                    vmm.stage = Stage::Resetting;
+                }
+            }
+        }
+        self.until("guests have begun anew", |host| host.is_each(Vmm::has_said_all))?;
+        self.set_borrowers(|vmm| {
+            vmm.tenant.set_may_fail(false);
+            vmm.tenant.set_quiet(false);
+        });
+        for _ in 0..STEPS_OF_PROOF {
+            self.step()?;
+        }
+        self.set_borrowers(|vmm| vmm.tenant.set_quiet(true));
+        Ok(())
+    }
+
+    fn set_borrowers(&mut self, mut set: impl FnMut(&mut Vmm)) {
+        let vmms = self.hosts.iter_mut().flat_map(|host| host.vmms.values_mut());
+        vmms.filter(|vmm| rack::is_borrowed(&vmm.id)).for_each(&mut set);
+    }
+}
+
+impl Course {
+    /// What has arrived by now is there, and that host has its turn.
+    pub(super) fn be_at(&self, host: u8) {
+        let Nanos(now) = self.now();
+        self.ground.wire.set_now(now);
+        self.ground.be_at(host);
+    }
+}
+
+/// Mostly fair, sometimes very bad.
+fn weather(random: &mut Random) -> Weather {
+    Weather {
+        lost: random.of(&[0, 0, 0, 10, 50, 200, 500]),
+        doubled: random.of(&[0, 0, 10, 50, 300]),
+        jitter_ns: random.of(&[0, 1_000, 20_000, 100_000, MS, 20 * MS]),
+    }
+}

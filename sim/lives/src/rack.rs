@@ -1,0 +1,221 @@
+//! Hosts that are linked: what their files say of it, and what of one another.
+//!
+//! One host is the IOhost of all others. Of its disks those whose names begin with `x` are for them: each is a disk `r` of
+//! the same number there, and a port `y` of its switch is a NIC `n` there. Not here: the rest of a file (`file`).
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use config::spec::{
+    BackendKind, DiskSpec, LinkClientSpec, LinkRole, LinkSecurity, LinkSpec, NicSpec,
+    SHARE_DEFAULT, UplinkSpec,
+};
+use config::{Size, Spec};
+use random::Random;
+use remote::handshake::public_key;
+
+use crate::file;
+use crate::wire::address_of;
+
+/// The one link of each.
+const LINK: &str = "rack";
+/// Of UDP.
+const PORT: u16 = 7447;
+/// Numbers of disks for others: of files, which outlive a daemon.
+const NUMBERS: [u32; 4] = [2, 3, 5, 6];
+
+/// How hosts are linked.
+#[derive(Clone, Debug)]
+pub(crate) struct Rack {
+    /// The IOhost's number; those of its clients go from 1 up to it.
+    pub(crate) iohost: u8,
+    security: LinkSecurity,
+    lease_s: u32,
+    sidecores: u32,
+    fail_after_s: Option<u32>,
+    keeps: bool,
+    /// Numbers of disks for others.
+    pub(crate) disks: Vec<u32>,
+    has_nic: bool,
+}
+
+impl Rack {
+    pub(crate) fn new(random: &mut Random) -> Rack {
+        let is_sealed = random.one_in(3);
+        let clients = if is_sealed { random.between(1, 2) as u8 } else { 1 };
+        let count = random.between(1, 3) as usize;
+        Rack {
+            iohost: clients + 1,
+            security: if is_sealed { LinkSecurity::Noise } else { LinkSecurity::None },
+            lease_s: random.between(1, 3) as u32,
+            sidecores: random.between(1, 3) as u32,
+            fail_after_s: None,
+            keeps: !random.one_in(4),
+            disks: NUMBERS[..count].to_vec(),
+            has_nic: random.one_in(2),
+        }
+    }
+
+    /// Clients, by number.
+    pub(crate) fn clients(&self) -> impl Iterator<Item = u8> + use<> {
+        1..self.iohost
+    }
+
+    /// What the file of a host says of links, and of what comes or goes by them.
+    ///
+    /// # Errors
+    /// Its key cannot be written.
+    pub(crate) fn write(
+        &self,
+        host: u8,
+        spec: &mut Spec,
+        folder: &Path,
+        random: &mut Random,
+    ) -> Result<(), String> {
+        let key_file = folder.join("key");
+        std::fs::write(&key_file, format!("{}\n", hex(&private_key(host))))
+            .and_then(|()| std::fs::set_permissions(&key_file, Permissions::from_mode(0o600)))
+            .map_err(|e| e.to_string())?;
+        let is_sealed = self.security == LinkSecurity::Noise;
+        let key_file = is_sealed.then(|| key_file.display().to_string());
+        let link = LinkSpec {
+            id: LINK.into(),
+            role: LinkRole::Client,
+            udp: None,
+            interface: None,
+            via: None,
+            iohosts: Vec::new(),
+            mtu: random.of(&[1500, 1500, 9000, 700]),
+            security: self.security,
+            key_file,
+            iohost_key: None,
+            fail_after_s: None,
+            keep: None,
+            lease_s: None,
+            sidecores: None,
+            memory: None,
+            client: Vec::new(),
+        };
+        match host == self.iohost {
+            true => self.write_iohost(link, spec, folder, random),
+            false => self.write_client(link, spec, random),
+        }
+        Ok(())
+    }
+
+    fn write_iohost(&self, link: LinkSpec, spec: &mut Spec, folder: &Path, random: &mut Random) {
+        let disks = self.disks.iter().map(|number| file::disk(&lent(*number), folder, random));
+        spec.disk.extend(disks);
+        if self.has_nic {
+            let uplink = uplink_of("y1");
+            spec.switch.iter_mut().for_each(|switch| switch.uplink.push(uplink.clone()));
+        }
+        let client = self.clients().map(|host| self.client(host)).collect();
+        spec.link.push(LinkSpec {
+            role: LinkRole::Iohost,
+            udp: Some(format!("{}:{PORT}", address_of(self.iohost))),
+            lease_s: Some(self.lease_s),
+            sidecores: Some(self.sidecores),
+            client,
+            ..link
+        });
+    }
+
+    /// What an IOhost's file says of a client that may have everything.
+    fn client(&self, host: u8) -> LinkClientSpec {
+        LinkClientSpec {
+            name: format!("c{host}"),
+            key: self.key_of(host),
+            disks: self.disks.iter().map(|number| lent(*number)).collect(),
+            nics: if self.has_nic { vec!["y1".into()] } else { Vec::new() },
+        }
+    }
+
+    fn write_client(&self, link: LinkSpec, spec: &mut Spec, random: &mut Random) {
+        spec.link.push(LinkSpec {
+            iohosts: vec![format!("{}:{PORT}", address_of(self.iohost))],
+            iohost_key: self.key_of(self.iohost),
+            fail_after_s: self.fail_after_s,
+            keep: (!self.keeps).then_some(Size(0)),
+            ..link
+        });
+        spec.disk.extend(self.disks.iter().map(|number| borrowed(*number, random)));
+        if self.has_nic {
+            let (by_link, remote) = (Some(LINK.into()), Some("y1".into()));
+            spec.nic.push(NicSpec { by_link, remote, ..NicSpec::new("nr1") });
+        }
+    }
+
+    fn key_of(&self, host: u8) -> Option<String> {
+        let public = public_key(&private_key(host)).ok()?;
+        (self.security == LinkSecurity::Noise).then(|| hex(&public))
+    }
+}
+
+/// A disk's name at its IOhost.
+pub(crate) fn lent(number: u32) -> String {
+    format!("x{number}")
+}
+
+/// Whether a disk has a name that is lent to other hosts: it has no socket, and no guest here.
+pub(crate) fn is_lent(id: &str) -> bool {
+    id.starts_with('x')
+}
+
+/// A disk's name at a client.
+pub(crate) fn name_of(number: u32) -> String {
+    format!("r{number}")
+}
+
+/// Whether a device has a name that comes from another host.
+pub(crate) fn is_borrowed(id: &str) -> bool {
+    id.starts_with('r') || id.starts_with("nr")
+}
+
+/// A disk of the IOhost's.
+fn borrowed(number: u32, random: &mut Random) -> DiskSpec {
+    let id = name_of(number);
+    DiskSpec {
+        backend: Some(BackendKind::Remote),
+        link: Some(LINK.into()),
+        remote: Some(lent(number)),
+        queues: file::queues(&id),
+        share: random.between(1, 1000) as u32,
+        ..DiskSpec::new(&id)
+    }
+}
+
+/// Shards of the links of a file, where there are so many sidecores.
+pub(crate) fn shards(spec: &Spec, cores: usize) -> usize {
+    let of = |link: &LinkSpec| match link.role {
+        LinkRole::Client => 1,
+        LinkRole::Iohost => link.sidecores.map_or(cores, |most| cores.min(most as usize)),
+    };
+    spec.link.iter().map(of).sum()
+}
+
+fn uplink_of(nic: &str) -> UplinkSpec {
+    UplinkSpec {
+        tap: None,
+        interface: None,
+        via: None,
+        remote: Some(nic.into()),
+        mac: None,
+        spoof: None,
+        vlan: None,
+        trunk: None,
+        native: None,
+        macs_max: None,
+        share: SHARE_DEFAULT,
+        policy: None,
+    }
+}
+
+fn private_key(host: u8) -> [u8; 32] {
+    [host; 32]
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,291 @@
+//! The network between hosts, and what links of a daemon find of the host that it is on.
+//!
+//! What is sent comes later, in another order, twice, or not at all, as the seed says. Hosts are cut off from one another,
+//! in one direction or both, and the cuts heal. Not here: what goes wrong when (`life::links`).
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use backend::link::{
+    Address, LinkOpenError, LinkShards, LinkSocket, LinkSource, LinkWhy, LinkWire,
+};
+use manager::simulated::Machine;
+use random::Random;
+use remote::iohost::shard_of;
+use remote::wire::{Header, Kind};
+use rustix::io::Errno;
+use world::Trace;
+
+/// What every frame takes.
+const FLIGHT_NS: u64 = 5_000;
+/// The first port of a socket that may have any.
+const PORT: u16 = 40_000;
+
+/// How bad it is. Of a thousand frames so many are lost, and so many come twice.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Weather {
+    pub(crate) lost: u64,
+    pub(crate) doubled: u64,
+    /// Each frame takes up to so long more than the shortest, so that they overtake one another.
+    pub(crate) jitter_ns: u64,
+}
+
+/// The network.
+pub(crate) struct Wire(Mutex<State>);
+
+struct State {
+    now: u64,
+    weather: Weather,
+    random: Random,
+    /// By time of arrival, and by number.
+    air: BTreeMap<(u64, u64), Frame>,
+    count: u64,
+    ends: BTreeMap<Place, End>,
+    /// From one host to another: until when nothing arrives.
+    cuts: BTreeMap<(u8, u8), u64>,
+    port: u16,
+    trace: Trace,
+}
+
+/// A shard of the socket at that address.
+type Place = (Vec<u8>, usize);
+
+/// What came there. A process and its heir have one.
+#[derive(Default)]
+struct End {
+    somebody: Vec<Weak<OwnedFd>>,
+    came: VecDeque<(Address, Vec<u8>)>,
+}
+
+struct Frame {
+    from: Address,
+    to: Address,
+    bytes: Vec<u8>,
+}
+
+/// One shard's end of the network.
+struct ShardWire(Arc<Wire>, usize);
+
+impl fmt::Debug for ShardWire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ShardWire").field(&self.1).finish()
+    }
+}
+
+impl End {
+    fn is_open(&self) -> bool {
+        self.somebody.iter().any(|some| some.strong_count() > 0)
+    }
+
+    fn wake(&self) {
+        for some in self.somebody.iter().filter_map(Weak::upgrade) {
+            // Only fails when it is readable as it can be.
+            let _ = rustix::io::write(&*some, &1_u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Wire {
+    pub(crate) fn new(random: Random, trace: &Trace) -> Arc<Wire> {
+        Arc::new(Wire(Mutex::new(State {
+            now: 0,
+            weather: Weather::default(),
+            random,
+            air: BTreeMap::new(),
+            count: 0,
+            ends: BTreeMap::new(),
+            cuts: BTreeMap::new(),
+            port: PORT,
+            trace: trace.clone(),
+        })))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is that late: what has arrived by now is there.
+    pub(crate) fn set_now(&self, now: u64) {
+        let mut state = self.state();
+        state.now = state.now.max(now);
+        while let Some(frame) = state.air.first_entry().filter(|frame| frame.key().0 <= now) {
+            let frame = frame.remove();
+            state.arrive(frame);
+        }
+    }
+
+    /// When the next frame arrives.
+    pub(crate) fn due(&self) -> Option<u64> {
+        self.state().air.keys().next().map(|(at, _)| *at)
+    }
+
+    pub(crate) fn set_weather(&self, weather: Weather) {
+        self.state().weather = weather;
+    }
+
+    /// Nothing from one host arrives at another until then.
+    pub(crate) fn cut(&self, from: u8, to: u8, until_ns: u64) {
+        self.state().cuts.insert((from, to), until_ns);
+    }
+
+    /// All is well, but what is under way.
+    pub(crate) fn calm_down(&self) {
+        let mut state = self.state();
+        state.weather = Weather::default();
+        state.cuts.clear();
+    }
+
+    fn open(
+        self: &Arc<Wire>,
+        host: u8,
+        source: &LinkSource,
+        shards: usize,
+        is_inherited: bool,
+    ) -> Result<LinkShards, LinkOpenError> {
+        let LinkSource::Udp { bind } = source else {
+            return Err(LinkOpenError { at: "no port".into(), why: LinkWhy::Missing });
+        };
+        let at = self.address(host, *bind, is_inherited);
+        let failed = |why| LinkOpenError { at: format!("udp {bind}"), why };
+        let is_used = {
+            let state = self.state();
+            state.ends.iter().any(|((place, _), end)| place == at.as_bytes() && end.is_open())
+        };
+        if is_used && !is_inherited {
+            return Err(failed(LinkWhy::InUse));
+        }
+        let socket = |shard| {
+            let socket = LinkSocket::simulated(Arc::new(ShardWire(Arc::clone(self), shard)), at);
+            socket.map_err(|_| failed(LinkWhy::Os { what: "open", source: Errno::MFILE }))
+        };
+        let sockets: Result<Vec<LinkSocket>, LinkOpenError> = (0..shards).map(socket).collect();
+        Ok(LinkShards { sockets: sockets?, refused: None })
+    }
+
+    /// Where a socket is. A client's that is handed over is the host's latest.
+    fn address(&self, host: u8, bind: SocketAddr, is_inherited: bool) -> Address {
+        let mut state = self.state();
+        if bind.port() == 0 && !is_inherited {
+            state.port += 1;
+        }
+        let port = if bind.port() == 0 { state.port } else { bind.port() };
+        Address::udp(SocketAddr::new(address_of(host).into(), port))
+    }
+}
+
+/// A host's address.
+pub(crate) fn address_of(host: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, host)
+}
+
+fn host_at(address: Address) -> u8 {
+    match address.as_udp() {
+        Some(SocketAddr::V4(at)) => at.ip().octets()[3],
+        _ => 0,
+    }
+}
+
+impl State {
+    /// The kernel gives a frame to the shard of its session, and to the first one if it has none.
+    fn arrive(&mut self, frame: Frame) {
+        let Frame { from, to, bytes } = frame;
+        let shards = self.ends.keys().filter(|(place, _)| place == to.as_bytes()).count();
+        let shard = match Header::parse(&bytes) {
+            Ok(header) if header.kind == Kind::Sealed => shard_of(header.session),
+            _ => 0,
+        };
+        let shard = if shard < shards { shard } else { 0 };
+        let Some(end) = self.ends.get_mut(&(to.as_bytes().to_vec(), shard)) else { return };
+        if end.is_open() {
+            end.came.push_back((from, bytes));
+            end.wake();
+        }
+    }
+
+    fn send(&mut self, from: Address, to: Address, bytes: &[u8]) {
+        let way = (host_at(from), host_at(to));
+        let Weather { lost, doubled, jitter_ns } = self.weather;
+        let is_cut = self.cuts.get(&way).is_some_and(|until_ns| self.now < *until_ns);
+        let copies = match self.random.below(1000) {
+            _ if is_cut => 0,
+            roll if roll < lost => 0,
+            roll if roll < lost + doubled => 2,
+            _ => 1,
+        };
+        let numbers = [u64::from(way.0) << 8 | u64::from(way.1), bytes.len() as u64, copies];
+        self.trace.note(self.now, "frame", numbers);
+        for _ in 0..copies {
+            let at = self.now + FLIGHT_NS + self.random.below(jitter_ns + 1);
+            self.count += 1;
+            self.air.insert((at, self.count), Frame { from, to, bytes: bytes.to_vec() });
+        }
+    }
+}
+
+impl LinkWire for ShardWire {
+    fn joined(&self, at: Address, some: Arc<OwnedFd>) {
+        let mut state = self.0.state();
+        let end = state.ends.entry((at.as_bytes().to_vec(), self.1)).or_default();
+        if !end.is_open() {
+            // What came for a socket that is gone went with it.
+            *end = End::default();
+        }
+        end.somebody.push(Arc::downgrade(&some));
+        drop(state);
+        let _ = rustix::io::write(&*some, &1_u64.to_ne_bytes());
+    }
+
+    fn receive(&self, at: Address, into: &mut Vec<u8>) -> Option<Address> {
+        let mut state = self.0.state();
+        let end = state.ends.get_mut(&(at.as_bytes().to_vec(), self.1))?;
+        let (from, bytes) = end.came.pop_front()?;
+        into.extend_from_slice(&bytes);
+        Some(from)
+    }
+
+    fn send(&self, from: Address, to: Address, frame: &[u8]) {
+        self.0.state().send(from, to, frame);
+    }
+}
+
+/// What daemons find of the host that has its turn.
+pub(crate) struct Ground {
+    pub(crate) wire: Arc<Wire>,
+    host: Cell<u8>,
+    random: RefCell<Random>,
+}
+
+impl Ground {
+    pub(crate) fn new(wire: Arc<Wire>, random: Random) -> Ground {
+        Ground { wire, host: Cell::new(0), random: RefCell::new(random) }
+    }
+
+    /// That host has its turn.
+    pub(crate) fn be_at(&self, host: u8) {
+        self.host.set(host);
+    }
+}
+
+impl Machine for Ground {
+    fn open_link(
+        &self,
+        source: &LinkSource,
+        shards: usize,
+        is_inherited: bool,
+    ) -> Result<LinkShards, LinkOpenError> {
+        self.wire.open(self.host.get(), source, shards, is_inherited)
+    }
+
+    fn fill(&self, bytes: &mut [u8]) {
+        let mut random = self.random.borrow_mut();
+        bytes.iter_mut().for_each(|byte| *byte = random.next() as u8);
+    }
+
+    fn boot(&self) -> u64 {
+        1000 + u64::from(self.host.get())
+    }
+}
