@@ -1,17 +1,21 @@
 //! A NIC's port: where it is plugged in, which sidecore it is at, and where it is going.
 //!
 //! A NIC goes as a whole. While it is on its way it is not known who has its queues, and what is to be said of them
-//! is kept. Not here: which sidecores have a part in that, bridges, and the lives of its queues ([`crate::queue`]).
+//! is kept. Not here: which sidecores have a part in that, bridges, the lives of its queues ([`crate::queue`]), and who
+//! waits for it ([`crate::moves`]).
 //!
 //! | | plug | depart | arrive | unplug |
 //! |---|---|---|---|---|
 //! | out | in | - | - | - |
-//! | in | - | on its way | - | out |
-//! | on its way | - | - | in, there or where it was | out, the move called off |
+//! | in | - | on its way, unless it is there | - | out |
+//! | on its way | - | - | in, there or where it was; there, it may be to go again | out, the move called off |
 
 use crate::Passes;
 use crate::held::Held;
-use crate::queue::Move;
+
+/// An operator's move is begun again so often: each takes a millisecond or two, in which a sidecore that sleeps, or
+/// frames that are on their way, may come too late. The loads' wishes come again by themselves.
+const TRIES_MAX: u8 = 50;
 
 /// Where a NIC is plugged in: `W` is what only its owner knows of that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +26,35 @@ pub struct At<W> {
     pub home: usize,
     /// An operator brought it there, and there it stays.
     pub by_hand: bool,
+}
+
+/// Where a NIC is to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// The sidecore.
+    pub to: usize,
+    /// It is an operator's: there it stays.
+    pub by_hand: bool,
+    /// How often it is begun again when sidecores were late.
+    tries_left: u8,
+}
+
+impl Wish {
+    /// One that was not tried yet.
+    pub fn new(to: usize, by_hand: bool) -> Wish {
+        Wish { to, by_hand, tries_left: if by_hand { TRIES_MAX } else { 0 } }
+    }
+}
+
+/// What sidecores made of a move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is there.
+    Moved,
+    /// It stayed.
+    Stayed,
+    /// It stayed, since some of them were late: they may be in time when it is begun again.
+    Late,
 }
 
 /// A NIC's port.
@@ -37,9 +70,8 @@ enum State<P: Passes, W> {
 
 #[derive(Debug)]
 struct Trip<P: Passes> {
-    to: Move<P::MoveId>,
-    /// How often it is begun again when it did not come about.
-    tries_left: u8,
+    id: P::MoveId,
+    wish: Wish,
     held: Held<u16, P::Command>,
     /// The address that its guest announced last.
     announced: Option<[u8; 6]>,
@@ -52,14 +84,12 @@ pub struct Arrived<C> {
     pub from: usize,
     /// The one that it is at.
     pub to: usize,
-    /// The one that it was to go to, and whether by hand.
-    pub wish: (usize, bool),
     /// What is to be said of its queues now.
     pub held: Vec<(u16, C)>,
     /// An address that is to be announced now.
     pub announced: Option<[u8; 6]>,
-    /// How often it may be begun again.
-    pub tries_left: u8,
+    /// It is to be begun again, with another number.
+    pub again: Option<Wish>,
 }
 
 impl<P: Passes, W> Default for Port<P, W> {
@@ -89,12 +119,17 @@ impl<P: Passes, W: Copy> Port<P, W> {
         self.at_mut().map(|at| &mut at.way)
     }
 
-    /// Where it is going.
-    pub fn moving(&self) -> Option<Move<P::MoveId>> {
+    /// The sidecore that it is on its way to.
+    pub fn going_to(&self) -> Option<usize> {
         match &self.0 {
-            State::Travelling(_, trip) => Some(trip.to),
+            State::Travelling(_, trip) => Some(trip.wish.to),
             _ => None,
         }
+    }
+
+    /// Whether it is on its way.
+    pub fn travels(&self) -> bool {
+        self.going_to().is_some()
     }
 
     /// It is plugged in. False: it is already.
@@ -109,8 +144,8 @@ impl<P: Passes, W: Copy> Port<P, W> {
 
     /// A move does not come about, since its port is about to go: whichever it was.
     pub fn call_off(&mut self) -> Option<P::MoveId> {
-        let State::Travelling(at, trip) = &self.0 else { return None };
-        let id = trip.to.id;
+        let State::Travelling(at, Trip { id, .. }) = &self.0 else { return None };
+        let id = *id;
         self.0 = State::In(*at);
         Some(id)
     }
@@ -133,31 +168,36 @@ impl<P: Passes, W: Copy> Port<P, W> {
         }
     }
 
-    /// It goes to another sidecore; if it does not get there, so often again. False: it is out, or goes already.
+    /// It goes to another sidecore, by that move. False: it is out, there, or goes already.
     #[must_use]
-    pub fn depart(&mut self, to: Move<P::MoveId>, tries_left: u8) -> bool {
+    pub fn depart(&mut self, id: P::MoveId, wish: Wish) -> bool {
         let State::In(at) = self.0 else { return false };
-        let trip = Trip { to, tries_left, held: Held::default(), announced: None };
+        if at.home == wish.to {
+            return false;
+        }
+        let trip = Trip { id, wish, held: Held::default(), announced: None };
         self.0 = State::Travelling(at, trip);
         true
     }
 
-    /// The move is over: it is there, or it `stayed`. `None`: there is no such move.
-    pub fn arrive(&mut self, id: P::MoveId, stayed: bool) -> Option<Arrived<P::Command>> {
-        if self.moving().is_none_or(|moving| moving.id != id) {
-            return None;
-        }
-        let State::Travelling(mut at, trip) = std::mem::replace(&mut self.0, State::Out) else {
-            return None;
+    /// The move is over. `None`: there is no such move.
+    pub fn arrive(&mut self, id: P::MoveId, outcome: Outcome) -> Option<Arrived<P::Command>> {
+        let (mut at, trip) = match std::mem::replace(&mut self.0, State::Out) {
+            State::Travelling(at, trip) if trip.id == id => (at, trip),
+            other => {
+                self.0 = other;
+                return None;
+            }
         };
-        let Trip { to: Move { to, by_hand, .. }, tries_left, held, announced } = trip;
-        let from = at.home;
-        if !stayed {
-            (at.home, at.by_hand) = (to, at.by_hand | by_hand);
+        let (from, wish) = (at.home, trip.wish);
+        if outcome == Outcome::Moved {
+            (at.home, at.by_hand) = (wish.to, at.by_hand | wish.by_hand);
         }
         self.0 = State::In(at);
-        let (wish, held) = ((to, by_hand), held.into_vec());
-        Some(Arrived { from, to: at.home, wish, held, announced, tries_left })
+        let fewer = wish.tries_left.checked_sub(1).filter(|_| outcome == Outcome::Late);
+        let again = fewer.map(|tries_left| Wish { tries_left, ..wish });
+        let Trip { held, announced, .. } = trip;
+        Some(Arrived { from, to: at.home, held: held.into_vec(), announced, again })
     }
 
     /// Something is to be said of one of its queues: now, or it is kept.
@@ -186,7 +226,7 @@ impl<P: Passes, W: Copy> Port<P, W> {
             at.by_hand = false;
         }
         if let State::Travelling(_, trip) = &mut self.0 {
-            trip.to.by_hand = false;
+            trip.wish.by_hand = false;
         }
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use backend::net::{HostPort, Simulated};
-use control::port::{Arrived, At};
+use control::port::{Arrived, At, Outcome, Wish};
 use control::queue::{Asked, Move, Moved, Owner, Place};
 use random::Random;
 use schedule::{Nanos, Policy};
@@ -110,7 +110,7 @@ impl Daemon {
         let Some(home) = nic.port.at().map(|at| at.home).filter(|home| *home != to) else {
             return Ok(());
         };
-        if !nic.port.depart(Move { id, to, by_hand: false }, 0) {
+        if !nic.port.depart(id, Wish::new(to, false)) {
             return Ok(());
         }
         let (port, way) = ((BRIDGE, PortId(number as u16)), (home as u16, to as u16));
@@ -341,7 +341,8 @@ impl Daemon {
     fn settled(&mut self, wanted: MoveId, moved: bool, now_ns: u64) -> Result<(), String> {
         for device in self.devices.values_mut() {
             let Some(nic) = device.as_nic() else { continue };
-            let Some(arrived) = nic.port.arrive(wanted, !moved) else { continue };
+            let outcome = if moved { Outcome::Moved } else { Outcome::Stayed };
+            let Some(arrived) = nic.port.arrive(wanted, outcome) else { continue };
             let Arrived { to, held, .. } = arrived;
             let number = device.number.into();
             self.trace.note(now_ns, "nic moved", [number, moved.into(), to as u64]);

@@ -145,7 +145,7 @@ impl Device {
 
     /// Whether it is a NIC that is on its way to another core.
     pub(crate) fn travels(&self) -> bool {
-        matches!(&self.kind, Kind::Nic(nic) if nic.port.moving().is_some())
+        matches!(&self.kind, Kind::Nic(nic) if nic.port.travels())
     }
 
     pub(crate) fn as_nic(&mut self) -> Option<&mut Nic> {

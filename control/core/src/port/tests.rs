@@ -18,7 +18,12 @@ impl Passes for Tokens {
 }
 
 const HERE: At<char> = At { way: 'a', home: 0, by_hand: false };
-const THERE: Move<u64> = Move { id: 5, to: 1, by_hand: false };
+const MOVE: u64 = 5;
+
+/// A wish of loads.
+fn there() -> Wish {
+    Wish::new(1, false)
+}
 
 fn out() -> Port<Tokens, char> {
     Port::default()
@@ -32,21 +37,23 @@ fn plugged() -> Port<Tokens, char> {
 
 fn travelling() -> Port<Tokens, char> {
     let mut port = plugged();
-    assert!(port.depart(THERE, 3));
+    assert!(port.depart(MOVE, there()));
     port
 }
 
 #[test]
 fn it_is_plugged_in_once_and_goes_once() {
     assert!(!plugged().plug(HERE) && !travelling().plug(HERE));
-    assert!(!out().depart(THERE, 0) && !travelling().depart(THERE, 0));
+    assert!(!out().depart(MOVE, there()) && !travelling().depart(MOVE, there()));
     assert_eq!((out().at(), plugged().at(), travelling().at()), (None, Some(HERE), Some(HERE)));
-    assert_eq!((plugged().moving(), travelling().moving()), (None, Some(THERE)));
+    assert_eq!((plugged().going_to(), travelling().going_to()), (None, Some(1)));
+    let mut port = plugged();
+    assert!(!port.depart(MOVE, Wish::new(HERE.home, true)) && !port.travels(), "it is there");
 }
 
 #[test]
 fn it_arrives_or_stays_and_what_was_kept_is_said() {
-    for stayed in [false, true] {
+    for outcome in [Outcome::Moved, Outcome::Stayed, Outcome::Late] {
         let mut port = travelling();
         for (queue, command) in [
             (1, Command::SetCall(1)),
@@ -57,13 +64,13 @@ fn it_arrives_or_stays_and_what_was_kept_is_said() {
             assert_eq!(port.tell(queue, command), None);
         }
         assert_eq!(port.announce([2; 6]), None);
-        let Arrived { from, to, wish, held, announced, tries_left } =
-            port.arrive(THERE.id, stayed).expect("it was on its way");
-        assert_eq!((from, to, wish), (0, usize::from(!stayed), (1, false)));
+        let Arrived { from, to, held, announced, again } =
+            port.arrive(MOVE, outcome).expect("it was on its way");
+        assert_eq!((from, to, again), (0, usize::from(outcome == Outcome::Moved), None));
         let kept = [(1, Command::Detach), (0, Command::SetCall(7)), (1, Command::SetCall(2))];
-        assert_eq!((held.as_slice(), announced, tries_left), (&kept[..], Some([2; 6]), 3));
+        assert_eq!((held.as_slice(), announced), (&kept[..], Some([2; 6])));
         assert_eq!(port.at(), Some(At { home: to, ..HERE }));
-        assert_eq!(port.moving(), None);
+        assert!(!port.travels());
         assert_eq!(port.tell(1, Command::Detach), Some(Command::Detach));
         assert_eq!(port.announce([2; 6]), port.at());
     }
@@ -72,13 +79,13 @@ fn it_arrives_or_stays_and_what_was_kept_is_said() {
 #[test]
 fn a_word_of_another_move_is_late() {
     for mut port in [out(), plugged(), travelling()] {
-        let before = (port.at(), port.moving());
-        assert!(port.arrive(4, false).is_none());
-        assert_eq!((port.at(), port.moving()), before);
+        let before = (port.at(), port.going_to());
+        assert!(port.arrive(4, Outcome::Moved).is_none());
+        assert_eq!((port.at(), port.going_to()), before);
     }
     let mut port = travelling();
-    assert_eq!(port.call_off(), Some(THERE.id));
-    assert!(port.arrive(THERE.id, false).is_none(), "it was called off");
+    assert_eq!(port.call_off(), Some(MOVE));
+    assert!(port.arrive(MOVE, Outcome::Moved).is_none(), "it was called off");
     assert_eq!((port.at(), port.call_off()), (Some(HERE), None));
 }
 
@@ -87,15 +94,15 @@ fn it_is_pulled_out_from_wherever_it_is() {
     assert_eq!((out().unplug(), plugged().unplug()), (None, Some(HERE)));
     let mut port = travelling();
     assert_eq!(port.unplug(), Some(HERE));
-    assert_eq!((port.at(), port.moving()), (None, None));
-    assert!(port.arrive(THERE.id, false).is_none());
+    assert_eq!((port.at(), port.going_to()), (None, None));
+    assert!(port.arrive(MOVE, Outcome::Moved).is_none());
 }
 
 #[test]
 fn an_operators_wish_holds_until_he_lets_go() {
-    let by_hand = Move { by_hand: true, ..THERE };
+    let by_hand = Wish::new(1, true);
     let mut port = plugged();
-    assert!(port.depart(by_hand, 0) && port.arrive(by_hand.id, false).is_some());
+    assert!(port.depart(MOVE, by_hand) && port.arrive(MOVE, Outcome::Moved).is_some());
     assert_eq!(port.at(), Some(At { home: 1, by_hand: true, ..HERE }));
     assert!(!port.stays_at(0, true) && port.stays_at(1, false));
     port.let_go();
@@ -103,8 +110,33 @@ fn an_operators_wish_holds_until_he_lets_go() {
     assert!(port.stays_at(1, true) && port.at().is_some_and(|at| at.by_hand));
     // Let go of on its way: it arrives, and does not stay.
     let mut port = plugged();
-    assert!(port.depart(by_hand, 0));
+    assert!(port.depart(MOVE, by_hand));
     port.let_go();
-    assert_eq!(port.arrive(by_hand.id, false).map(|arrived| arrived.wish), Some((1, false)));
+    assert!(port.arrive(MOVE, Outcome::Moved).is_some());
     assert_eq!(port.at(), Some(At { home: 1, ..HERE }));
+}
+
+#[test]
+fn only_an_operators_wish_is_tried_again_and_not_for_ever() {
+    let (mut port, mut wish) = (plugged(), Wish::new(1, true));
+    for tries_left in (0..TRIES_MAX).rev() {
+        assert!(port.depart(MOVE, wish));
+        let arrived = port.arrive(MOVE, Outcome::Late).expect("it was on its way");
+        wish = arrived.again.expect("it may be in time");
+        assert_eq!(wish, Wish { to: 1, by_hand: true, tries_left });
+        assert_eq!(port.at(), Some(HERE));
+    }
+    assert!(port.depart(MOVE, wish));
+    assert_eq!(port.arrive(MOVE, Outcome::Late).map(|arrived| arrived.again), Some(None));
+    for outcome in [Outcome::Moved, Outcome::Stayed] {
+        let mut port = plugged();
+        assert!(port.depart(MOVE, Wish::new(1, true)));
+        assert_eq!(port.arrive(MOVE, outcome).map(|arrived| arrived.again), Some(None));
+    }
+    // The one of an operator who has let it go meanwhile is one of nobody's.
+    let mut port = plugged();
+    assert!(port.depart(MOVE, Wish::new(1, true)));
+    port.let_go();
+    let again = port.arrive(MOVE, Outcome::Late).and_then(|arrived| arrived.again);
+    assert!(again.is_some_and(|wish| !wish.by_hand));
 }

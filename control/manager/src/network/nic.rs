@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use config::plan::NicPlan;
 use config::spec::Carrier;
-use control::port::{Arrived, At};
+use control::port::{Arrived, At, Outcome, Wish};
 use device::net::{Live, Shape};
 use schedule::Nanos;
 use sidecore::{Command, Lanes, MoveId, PortCounters, PortSpec};
 use switch::{Rules, Spoof};
 
-use crate::devices::queue::{Daemon, Move};
+use crate::devices::queue::Daemon;
 use crate::sidecores::Cores;
 
 use super::arrival::Arrival;
@@ -130,12 +130,12 @@ impl NicParts {
 
     /// The sidecore that it is on its way to.
     pub(crate) fn going_to(&self) -> Option<usize> {
-        self.port.moving().map(|moving| moving.to)
+        self.port.going_to()
     }
 
     /// Whether it is on its way to another sidecore.
     pub(crate) fn travels(&self) -> bool {
-        self.port.moving().is_some()
+        self.port.travels()
     }
 
     /// Whether it may be moved for its load. The other end of a wire is a descriptor of the host, with a
@@ -196,15 +196,15 @@ impl NicParts {
         self.port.stays_at(core, by_hand)
     }
 
-    /// It goes to another sidecore; if it does not get there, so often again. False: it is out, or goes already.
+    /// It goes to another sidecore. False: it is out, there, or goes already.
     #[must_use]
-    pub(crate) fn depart(&mut self, to: Move, tries_left: u8) -> bool {
-        self.port.depart(to, tries_left)
+    pub(crate) fn depart(&mut self, id: MoveId, wish: Wish) -> bool {
+        self.port.depart(id, wish)
     }
 
-    /// A move is over: it is there, or it `stayed`. `None`: there is no such move.
-    pub(super) fn arrive(&mut self, id: MoveId, stayed: bool) -> Option<Arrived<Command>> {
-        self.port.arrive(id, stayed)
+    /// A move is over. `None`: there is no such move.
+    pub(super) fn arrive(&mut self, id: MoveId, outcome: Outcome) -> Option<Arrived<Command>> {
+        self.port.arrive(id, outcome)
     }
 
     /// No operator wants it anywhere.

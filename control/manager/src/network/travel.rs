@@ -8,12 +8,11 @@
 use config::api::{ApiError, ErrorKind};
 use config::spec::NicMove;
 use config::{Plan, Target};
-use control::port::Arrived;
+use control::port::{Arrived, Outcome, Wish};
 use sidecore::{Command, MoveId, Stay, nanos_of, relocation};
 use tracing::{debug, info};
 
 use crate::defects::found;
-use crate::devices::queue::Move;
 use crate::sidecores::moves::{Moves, NotMoved};
 use crate::sidecores::wishes::check_sidecore;
 
@@ -58,7 +57,7 @@ impl Travel<'_> {
         let number = self.may_go(id, to.into())?;
         info!(nic = id, to, "moving");
         self.around.cores.wake(to.into());
-        Ok(Begun::Goes(number, self.begin(number, to.into(), true)))
+        Ok(Begun::Goes(number, self.begin(number, Wish::new(to.into(), true))))
     }
 
     /// Refuses what is no NIC, and one that goes nowhere.
@@ -100,18 +99,9 @@ impl Travel<'_> {
         Ok(device.number())
     }
 
-    /// Has a NIC that [may](Self::may_go) go to sidecore `to`. `None`: it is there.
-    fn begin(&mut self, number: u32, to: usize, by_hand: bool) -> Option<MoveId> {
-        // The loads' wishes come again by themselves.
-        self.set_out(number, (to, by_hand), if by_hand { TRIES_MAX } else { 0 })
-    }
-
-    fn set_out(
-        &mut self,
-        number: u32,
-        (to, by_hand): (usize, bool),
-        tries_left: u8,
-    ) -> Option<MoveId> {
+    /// Has a NIC that [may](Self::may_go) go to its new sidecore. `None`: it is there.
+    fn begin(&mut self, number: u32, wish: Wish) -> Option<MoveId> {
+        let Wish { to, by_hand, .. } = wish;
         let Around { turn, devices, .. } = &mut self.around;
         let device = found!(turn.defects, devices.get_mut(number), "NIC that moves");
         let queues = device.attached().len();
@@ -126,7 +116,7 @@ impl Travel<'_> {
         let id = self.moves.begin_nic(number);
         let Around { turn, devices, cores, .. } = &mut self.around;
         let nic = found!(turn.defects, devices.nic_mut(number), "NIC to move");
-        if !nic.depart(Move { id, to, by_hand }, tries_left) {
+        if !nic.depart(id, wish) {
             turn.defects.note("NIC that is at rest");
             self.moves.end(id, Ok(()));
             return None;
@@ -148,20 +138,24 @@ impl Travel<'_> {
         nic.note_moved(nanos_of(turn.now()));
         let from = nic.home();
         let may = self.may_go(&id, to).is_ok_and(|found| found == number);
-        let begun = may && self.begin(number, to, false).is_some();
+        let begun = may && self.begin(number, Wish::new(to, false)).is_some();
         debug!(device = number, from, to, begun, "balance");
     }
 
     /// A NIC is at its new home, or (with a reason) still at the old one.
     pub(crate) fn end(&mut self, id: MoveId, number: u32, why: Option<Stay>) {
-        let stayed = why.is_some();
+        let outcome = match why {
+            None => Outcome::Moved,
+            Some(Stay::Unsettled) => Outcome::Late,
+            Some(_) => Outcome::Stayed,
+        };
         let Around { turn, devices, cores, .. } = &mut self.around;
-        let arrived = devices.nic_mut(number).and_then(|nic| nic.arrive(id, stayed));
-        let Some(Arrived { from, to, wish, held, announced, tries_left }) = arrived else {
+        let arrived = devices.nic_mut(number).and_then(|nic| nic.arrive(id, outcome));
+        let Some(Arrived { from, to, held, announced, again }) = arrived else {
             return self.moves.end(id, Err(NotMoved::NotThere));
         };
         let device = found!(turn.defects, devices.get_mut(number), "NIC that has moved");
-        if !stayed {
+        if outcome == Outcome::Moved {
             let rings = usize::from(device.facts().rings);
             cores.give_load(from, rings);
             cores.take_load(to, rings);
@@ -179,27 +173,16 @@ impl Travel<'_> {
         }
         // What was not started meanwhile starts now.
         turn.touch(number);
-        let is_late = matches!(why, Some(Stay::Unsettled));
-        if is_late && tries_left > 0 && self.try_again(id, number, wish, tries_left - 1) {
-            return;
+        match again.and_then(|wish| self.begin_again(number, wish)) {
+            Some(next) => self.moves.replace(id, next),
+            None => self.moves.end(id, why.map_or(Ok(()), |why| Err(NotMoved::Stayed(why)))),
         }
-        self.moves.end(id, why.map_or(Ok(()), |why| Err(NotMoved::Stayed(why))));
     }
 
-    /// Begins an operator's move again, in place of `before`. False: it cannot go now.
-    fn try_again(
-        &mut self,
-        before: MoveId,
-        number: u32,
-        (to, by_hand): (usize, bool),
-        tries_left: u8,
-    ) -> bool {
-        let id = self.around.devices.get(number).map(|device| device.facts().id.clone());
-        if id.is_none_or(|id| self.may_go(&id, to).is_err()) {
-            return false;
-        }
-        let Some(next) = self.set_out(number, (to, by_hand), tries_left) else { return false };
-        self.moves.replace(before, next);
-        true
+    /// Begins an operator's move again. `None`: it cannot go now.
+    fn begin_again(&mut self, number: u32, wish: Wish) -> Option<MoveId> {
+        let id = self.around.devices.get(number)?.facts().id.clone();
+        self.may_go(&id, wish.to).ok()?;
+        self.begin(number, wish)
     }
 }

@@ -169,8 +169,8 @@ mod tests {
             queue.weighed_mut().load = 200;
         }
         assert_eq!(weigh(&mut device, &[], at, None), of(300, true, None));
-        let to = crate::devices::queue::Move { id: MoveId(1), to: 0, by_hand: true };
-        assert!(parts(&mut device).depart(to, 0));
+        let wish = control::port::Wish::new(0, true);
+        assert!(parts(&mut device).depart(MoveId(1), wish));
         assert_eq!(weigh(&mut device, &[], at, None), of(150, true, Some(at)));
         assert_eq!(parts(&mut device).call_off_travel(), Some(MoveId(1)));
         assert_eq!(weigh(&mut device, &[], Nanos(9), None), of(75, true, Some(at)));
