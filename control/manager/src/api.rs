@@ -261,7 +261,7 @@ impl Entrance {
     }
 
     /// Asks as an operator does, without a thread between: the place of the answer.
-    #[cfg(feature = "simulated")]
+    #[cfg(any(test, feature = "simulated"))]
     pub(crate) fn ask(&self, call: Call) -> oneshot::Receiver<Result<Answer, ApiError>> {
         let (reply, answer) = oneshot::channel();
         let from = Peer { uid: self.handles.own, pid: 0 };

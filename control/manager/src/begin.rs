@@ -197,7 +197,7 @@ fn open_api(
 /// For this thread, and those that it makes from here on: when it is woken it runs, or else an upgrade waits
 /// for others at each step. Sidecores have their processors.
 fn take_short_turns() {
-    #[cfg(feature = "simulated")]
+    #[cfg(any(test, feature = "simulated"))]
     if crate::simulated::now().is_some() {
         return;
     }

@@ -9,7 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// The monotonic clock.
 #[expect(clippy::disallowed_methods, reason = "control's one reader of the clock")]
 pub(crate) fn now() -> Instant {
-    #[cfg(feature = "simulated")]
+    #[cfg(any(test, feature = "simulated"))]
     if let Some(now) = crate::simulated::now() {
         return now;
     }
@@ -18,7 +18,7 @@ pub(crate) fn now() -> Instant {
 
 /// How long this machine was suspended so far, nanoseconds.
 pub(crate) fn suspended_ns() -> u64 {
-    #[cfg(feature = "simulated")]
+    #[cfg(any(test, feature = "simulated"))]
     if crate::simulated::now().is_some() {
         return 0;
     }
@@ -31,7 +31,7 @@ pub(crate) fn suspended_ns() -> u64 {
 
 /// The monotonic clock, which is the same for all processes of a machine, at `at`: nanoseconds.
 pub(crate) fn machine_ns(at: Instant) -> u64 {
-    #[cfg(feature = "simulated")]
+    #[cfg(any(test, feature = "simulated"))]
     if crate::simulated::now().is_some() {
         return sidecore::nanos_of(at).0;
     }

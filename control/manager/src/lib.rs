@@ -31,6 +31,7 @@
 //! | `clock` | the time, which loops alone read |
 //! | `threads` | what would hold control up is done there |
 //! | `simulated` | all of this on one thread, in made-up time |
+//! | `trial` | the same, for tests of what control promises |
 //! | `poll`, `sockets` | the system calls |
 #![forbid(unsafe_code)]
 
@@ -59,12 +60,14 @@ mod rights;
 mod rooms;
 mod service;
 mod sidecores;
-#[cfg(feature = "simulated")]
+#[cfg(any(test, feature = "simulated"))]
 pub mod simulated;
 mod sizes;
 mod sockets;
 mod state;
 mod threads;
+#[cfg(test)]
+mod trial;
 mod turn;
 pub mod upgrade;
 mod views;

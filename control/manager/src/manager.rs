@@ -438,3 +438,6 @@ impl Manager {
         self.calls.wake();
     }
 }
+
+#[cfg(test)]
+mod tests;

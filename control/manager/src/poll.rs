@@ -115,7 +115,7 @@ impl Poll {
             end.set_nonblocking(true)?;
             poll.add(end, token)?;
         }
-        #[cfg(feature = "simulated")]
+        #[cfg(any(test, feature = "simulated"))]
         if crate::simulated::now().is_some() {
             // Signals are the process's, and it has other lives in it.
             crate::simulated::hold([stop_end, reload_end]);
@@ -169,7 +169,7 @@ impl Poll {
 
     /// Waits so long, for nothing.
     pub(crate) fn pause(&self, time: Duration) {
-        #[cfg(feature = "simulated")]
+        #[cfg(any(test, feature = "simulated"))]
         if crate::simulated::now().is_some() {
             return crate::simulated::pass(time);
         }

@@ -26,7 +26,7 @@ use confine::Kind;
 use control::placement::{QUEUES_MAX, Sidecores};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use schedule::{CoreLoad, Decision, QueueLoad, Use};
-#[cfg(not(feature = "simulated"))]
+#[cfg(not(any(test, feature = "simulated")))]
 use sidecore::launch;
 use sidecore::{Command, Event, Handle, SidecoreSpec, build_road, nanos_of};
 use tracing::info;
@@ -34,7 +34,7 @@ use tracing::info;
 use crate::defects::{Defects, found};
 use crate::devices::queue::{Found, portion};
 use crate::sidecores::loads::Loads;
-#[cfg(feature = "simulated")]
+#[cfg(any(test, feature = "simulated"))]
 use crate::simulated::launch;
 
 /// Between two measurements of what a kick costs: a millionth of a core.
@@ -50,7 +50,7 @@ struct Core {
 /// Leaves the processors of `sidecores` to them: this thread, and those that it makes from now on, run
 /// on the others. Gives those; `None`, and nothing is changed, if there are none or none can be told.
 pub(crate) fn leave(sidecores: &[u32]) -> Option<CpuSet> {
-    #[cfg(feature = "simulated")]
+    #[cfg(any(test, feature = "simulated"))]
     if crate::simulated::now().is_some() {
         return None;
     }
@@ -124,7 +124,7 @@ impl Cores {
     }
 
     /// How many queues each is thought to have.
-    #[cfg(feature = "simulated")]
+    #[cfg(any(test, feature = "simulated"))]
     pub(crate) fn queues(&self) -> Vec<usize> {
         (0..self.all.len()).map(|core| self.placing.queues(core)).collect()
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use confine::Kind;
 
-#[cfg(feature = "simulated")]
+#[cfg(any(test, feature = "simulated"))]
 use crate::simulated;
 
 /// A thread that goes on by itself.
@@ -18,7 +18,7 @@ use crate::simulated;
 pub(crate) enum Thread {
     Begun(JoinHandle<()>),
     /// A simulation's.
-    #[cfg(feature = "simulated")]
+    #[cfg(any(test, feature = "simulated"))]
     Staged(simulated::Work),
 }
 
@@ -27,7 +27,7 @@ impl Thread {
     pub(crate) fn is_finished(&self) -> bool {
         match self {
             Thread::Begun(thread) => thread.is_finished(),
-            #[cfg(feature = "simulated")]
+            #[cfg(any(test, feature = "simulated"))]
             Thread::Staged(work) => work.is_over(),
         }
     }
@@ -42,7 +42,7 @@ pub(crate) fn begin(
     kind: Kind,
     run: impl FnOnce() + Send + 'static,
 ) -> io::Result<Thread> {
-    #[cfg(feature = "simulated")]
+    #[cfg(any(test, feature = "simulated"))]
     if simulated::now().is_some() {
         return Ok(Thread::Staged(simulated::stage(name, Box::new(|| true), Box::new(run))));
     }
@@ -57,7 +57,7 @@ pub(crate) fn begin(
 /// A thread that does what it is asked for, in order, for as long as anybody can ask.
 pub(crate) struct Worker<T> {
     tasks: SyncSender<T>,
-    #[cfg(feature = "simulated")]
+    #[cfg(any(test, feature = "simulated"))]
     staged: Option<simulated::Step>,
 }
 
@@ -72,7 +72,7 @@ impl<T: Send + 'static> Worker<T> {
         mut work: impl FnMut(T) + Send + 'static,
     ) -> io::Result<Worker<T>> {
         let (tasks, asked) = sync_channel::<T>(most);
-        #[cfg(feature = "simulated")]
+        #[cfg(any(test, feature = "simulated"))]
         if simulated::now().is_some() {
             let step = move || asked.try_recv().into_iter().for_each(&mut work);
             return Ok(Worker { tasks, staged: Some(simulated::Step::new(name, step)) });
@@ -80,7 +80,7 @@ impl<T: Send + 'static> Worker<T> {
         begin(name, kind, move || asked.iter().for_each(work))?;
         Ok(Worker {
             tasks,
-            #[cfg(feature = "simulated")]
+            #[cfg(any(test, feature = "simulated"))]
             staged: None,
         })
     }
@@ -90,14 +90,14 @@ impl<T: Send + 'static> Worker<T> {
         self.tasks.try_send(task).map_err(|refused| match refused {
             TrySendError::Full(task) | TrySendError::Disconnected(task) => task,
         })?;
-        #[cfg(feature = "simulated")]
+        #[cfg(any(test, feature = "simulated"))]
         self.staged.iter().for_each(simulated::Step::stage);
         Ok(())
     }
 
     /// Asks for something that must be done, and waits until there is room for it.
     pub(crate) fn insist(&self, task: T) {
-        #[cfg(feature = "simulated")]
+        #[cfg(any(test, feature = "simulated"))]
         if self.staged.is_some() {
             let mut task = Some(task);
             while let Some(left) = task.take().and_then(|task| self.ask(task).err()) {
@@ -129,7 +129,7 @@ pub(crate) fn begin_after(
     run: impl FnOnce() + Send + 'static,
 ) -> io::Result<Thread> {
     // One that waits there keeps nobody else from going on.
-    #[cfg(feature = "simulated")]
+    #[cfg(any(test, feature = "simulated"))]
     if simulated::now().is_some() {
         let may_run = Box::new(move || before.is_over());
         return Ok(Thread::Staged(simulated::stage(name, may_run, Box::new(run))));
@@ -143,7 +143,7 @@ pub(crate) fn begin_after(
 /// For one outcome, in which nothing lies: the thread has it until it is taken, and drops what nobody waits for.
 pub(crate) fn outcome<T>() -> (SyncSender<T>, Receiver<T>) {
     // One thread alone cannot be at both ends.
-    #[cfg(feature = "simulated")]
+    #[cfg(any(test, feature = "simulated"))]
     if simulated::now().is_some() {
         return sync_channel(1);
     }
@@ -152,7 +152,7 @@ pub(crate) fn outcome<T>() -> (SyncSender<T>, Receiver<T>) {
 
 /// Waits for that outcome, at most so long.
 pub(crate) fn wait<T>(outcome: &Receiver<T>, most: Duration) -> Result<T, RecvTimeoutError> {
-    #[cfg(feature = "simulated")]
+    #[cfg(any(test, feature = "simulated"))]
     if simulated::now().is_some() {
         return simulated::wait(outcome, most);
     }
@@ -162,7 +162,7 @@ pub(crate) fn wait<T>(outcome: &Receiver<T>, most: Duration) -> Result<T, RecvTi
 /// What a thread is to do next, for which it waits as long as anybody could ask. In a simulation it ends when nobody
 /// does.
 pub(crate) fn task<T>(asked: &Receiver<T>) -> Option<T> {
-    #[cfg(feature = "simulated")]
+    #[cfg(any(test, feature = "simulated"))]
     if simulated::now().is_some() {
         return asked.try_recv().ok();
     }

@@ -237,7 +237,7 @@ pub(crate) struct System;
 
 impl Randomness for System {
     fn fill(&mut self, bytes: &mut [u8]) {
-        #[cfg(feature = "simulated")]
+        #[cfg(any(test, feature = "simulated"))]
         if let Some(machine) = crate::simulated::machine() {
             return machine.fill(bytes);
         }

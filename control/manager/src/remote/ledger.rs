@@ -114,7 +114,7 @@ impl Ledger {
 
 /// The boot of this machine. Where it is not told nothing outlives the run.
 fn boot() -> u64 {
-    #[cfg(feature = "simulated")]
+    #[cfg(any(test, feature = "simulated"))]
     if let Some(machine) = crate::simulated::machine() {
         return machine.boot();
     }

@@ -63,7 +63,7 @@ pub(super) fn inherit(
 }
 
 fn open_shards(source: &LinkSource, shards: usize) -> Result<LinkShards, LinkOpenError> {
-    #[cfg(feature = "simulated")]
+    #[cfg(any(test, feature = "simulated"))]
     if let Some(machine) = crate::simulated::machine() {
         return machine.open_link(source, shards, false);
     }
@@ -71,7 +71,7 @@ fn open_shards(source: &LinkSource, shards: usize) -> Result<LinkShards, LinkOpe
 }
 
 fn inherit_shards(source: &LinkSource, sockets: Vec<OwnedFd>) -> Result<LinkShards, LinkOpenError> {
-    #[cfg(feature = "simulated")]
+    #[cfg(any(test, feature = "simulated"))]
     if let Some(machine) = crate::simulated::machine() {
         return machine.open_link(source, sockets.len(), true);
     }

@@ -77,6 +77,12 @@ impl Simulated {
         !self.manager.rooms.poll.wait(Some(Duration::ZERO)).is_empty()
     }
 
+    /// Its control loop, for tests of what is in its rooms.
+    #[cfg(test)]
+    pub(crate) fn manager(&mut self) -> &mut Manager {
+        &mut self.manager
+    }
+
     /// How long it would wait if nothing came; for ever without.
     pub fn patience(&mut self) -> Option<Duration> {
         self.manager.rooms.turn.tick();

@@ -58,6 +58,33 @@ impl Probation {
     }
 }
 
+/// A predecessor's end of one, for tests.
+#[cfg(test)]
+pub(crate) struct Predecessor(OwnedFd, Channel);
+
+#[cfg(test)]
+impl Predecessor {
+    /// Whether it was let go since this was asked last.
+    pub(crate) fn is_let_go(&self) -> bool {
+        // Made-up time stands still in a wait.
+        let has_come = is_readable(&self.0, Duration::ZERO);
+        let heard = has_come.then(|| self.1.receive(Duration::ZERO).ok().flatten()).flatten();
+        heard.is_some_and(|word| {
+            matches!(serde_json::from_slice(&word.bytes), Ok(FromHeir::Settled {}))
+        })
+    }
+}
+
+#[cfg(test)]
+impl Probation {
+    /// One that begins now, and who watches.
+    pub(crate) fn watched(poll: &Poll, now: Instant) -> (Probation, Predecessor) {
+        let (ours, theirs) = Channel::pair().expect("a channel");
+        let theirs = Predecessor(theirs.try_clone().expect("a descriptor"), Channel::of(theirs));
+        (Probation::begin(Heir::watched(ours), poll, now), theirs)
+    }
+}
+
 /// Waits until the heir is settled.
 ///
 /// # Errors

@@ -48,6 +48,12 @@ impl Heir {
         Ok(Heir { channel, taking: Taking::default() })
     }
 
+    /// One that serves, and whose predecessor is at the other end.
+    #[cfg(test)]
+    pub(super) fn watched(channel: Channel) -> Heir {
+        Heir { channel, taking: Taking::Watched }
+    }
+
     /// Tells the predecessor that it has to go on, and ends this process.
     pub fn refuse(&self, why: &str) -> ! {
         let why: String = why.chars().take(4096).collect();

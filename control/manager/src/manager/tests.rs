@@ -1,0 +1,271 @@
+//! What the loop promises whoever waits for it: nothing is forgotten, and it rests when there is nothing to do.
+
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
+
+use config::api::{Answer, Call, DiskState};
+use control::mode::Mode;
+use rustix::fs::{FlockOperation, flock};
+
+use crate::calls::removal;
+use crate::rooms::Timer;
+use crate::trial::vmm::{FLUSH, Guest, READ, Vmm, WRITE, dial};
+use crate::trial::{Trial, refused};
+use crate::upgrade::guard::{Predecessor, Probation};
+use crate::upgrade::succession::Succession;
+
+const MEMORY: &str = "[[disk]]\nid = \"a\"\nbackend = \"memory\"\nsize = \"1M\"\nqueues = 2\n";
+const CALLS: &str = "[[disk]]\nid = \"a\"\nbackend = \"memory\"\nsize = \"1M\"\nmode = \"connect\"\n\
+                     socket = \"{}/run/vmm.sock\"\n";
+const MIGRATABLE: &str =
+    "[[disk]]\nid = \"a\"\npath = \"{}/a.img\"\nsize = \"1M\"\nmigratable = true\n";
+
+const fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+#[test]
+fn a_guest_is_served_and_the_loop_rests_when_it_is_idle() {
+    let mut trial = Trial::of(MEMORY);
+    let mut vmm = Vmm::served(&mut trial, "a", 2);
+    assert_eq!(vmm.does(&mut trial, WRITE, 3, 7), Some(0));
+    assert_eq!(vmm.does(&mut trial, FLUSH, 0, 0), Some(0));
+    assert_eq!(vmm.does(&mut trial, READ, 3, 0), Some(0));
+    assert_eq!(vmm.guest.data(0), [7; 512]);
+    trial.pass(ms(10_000));
+    let before = trial.turns;
+    trial.pass(ms(10_000));
+    // Ten looks at loads a second, and a few of once a second.
+    assert!(trial.turns - before < 150, "{} turns in 10 s", trial.turns - before);
+    let shown = trial.disk("a");
+    assert_eq!((shown.queues_attached, shown.state), (2, DiskState::Running));
+}
+
+#[test]
+fn a_daemon_without_guests_is_hardly_awake() {
+    let mut trial = Trial::of(MEMORY);
+    trial.pass(ms(1_000));
+    let before = trial.turns;
+    trial.pass(ms(60_000));
+    assert!(trial.turns - before < 10, "{} turns in a minute", trial.turns - before);
+}
+
+/// A daemon that has just taken over.
+fn watched(trial: &mut Trial) -> Predecessor {
+    let manager = trial.manager();
+    let now = manager.rooms.turn.tick();
+    let (probation, predecessor) = Probation::watched(&manager.rooms.poll, now);
+    manager.succession = Succession::Watched(probation);
+    predecessor
+}
+
+/// The predecessor could take all back as long as nobody has said anything that it does not know.
+#[test]
+fn probation_does_not_end_by_a_call_that_nobody_answers() {
+    let mut trial = Trial::of(CALLS);
+    trial.pass(ms(500));
+    let predecessor = watched(&mut trial);
+    // The second call of the front-end falls into it.
+    trial.pass(ms(900));
+    assert!(trial.disk("a").problem.is_some_and(|why| why.contains("nobody answers")));
+    assert!(!predecessor.is_let_go(), "though nobody was there");
+    trial.pass(ms(200));
+    assert!(predecessor.is_let_go(), "its time is over");
+    assert!(!predecessor.is_let_go(), "it is told once");
+}
+
+#[test]
+fn probation_ends_before_a_front_end_that_answers_is_heard() {
+    let mut trial = Trial::of(CALLS);
+    trial.pass(ms(500));
+    let predecessor = watched(&mut trial);
+    let _vmm = UnixListener::bind(trial.path("run/vmm.sock")).expect("a socket");
+    trial.pass(ms(400));
+    assert!(!predecessor.is_let_go());
+    trial.pass(ms(200));
+    assert!(predecessor.is_let_go());
+    let connections = trial.rooms().devices.values().map(|device| device.connections().len());
+    assert_eq!(connections.sum::<usize>(), 1);
+}
+
+#[test]
+fn probation_ends_before_whoever_connects_and_whoever_changes_is_heard() {
+    let connects: fn(&mut Trial) = |trial| drop(dial(&trial.socket("a")).expect("it listens"));
+    let changes: fn(&mut Trial) =
+        |trial| drop(trial.ask(Call::RemoveDisk { id: "x".to_string(), force: false }));
+    let shows: fn(&mut Trial) = |trial| drop(trial.ask(Call::ListDisks));
+    for (does, ends) in [(connects, true), (changes, true), (shows, false)] {
+        let mut trial = Trial::of(MEMORY);
+        let predecessor = watched(&mut trial);
+        does(&mut trial);
+        trial.rest();
+        assert_eq!(predecessor.is_let_go(), ends);
+    }
+}
+
+/// Its last close may wait behind one that lingers for an hour.
+#[test]
+fn a_listener_that_is_closed_is_heard_no_more_though_somebody_waits_there() {
+    let mut trial = Trial::of(MEMORY);
+    trial.slow(ms(3_600_000));
+    let waits = dial(&trial.socket("a")).expect("it listens");
+    let rooms = trial.rooms();
+    let number = rooms.devices.number_of("a").expect("a device");
+    removal::begin(number, None, rooms, Mode::Serving);
+    // It goes round without end if the listener is still heard.
+    trial.rest();
+    assert!(trial.rooms().devices.is_empty());
+    assert!(!trial.daemon.has_events());
+    assert!(dial(&trial.socket("a")).is_none(), "nobody comes there any more");
+    drop(waits);
+}
+
+/// What is due at that time in that mode.
+fn due(trial: &mut Trial, mode: Mode) -> Vec<Timer> {
+    let rooms = trial.rooms();
+    let now = rooms.turn.tick();
+    rooms.timers(mode).due(now).into_iter().collect()
+}
+
+#[test]
+fn loads_wake_nobody_while_an_heir_waits_or_the_end_is_waited_for() {
+    let mut trial = Trial::of(MEMORY);
+    let _vmm = Vmm::served(&mut trial, "a", 1);
+    trial.pass(ms(1_000));
+    // Time goes on, and no turn is given.
+    trial.skip(ms(2_000));
+    assert!(due(&mut trial, Mode::Serving).contains(&Timer::Loads));
+    for mode in [Mode::HeirExpected, Mode::HeirWaits, Mode::Frozen, Mode::Stopping] {
+        assert!(!due(&mut trial, mode).contains(&Timer::Loads), "{mode:?}");
+    }
+}
+
+#[test]
+fn locks_that_are_waited_for_wake_nobody_while_an_heir_waits() {
+    let mut trial = Trial::of(MIGRATABLE);
+    let elsewhere = std::fs::File::open(trial.path("a.img")).expect("an image");
+    flock(&elsewhere, FlockOperation::NonBlockingLockExclusive).expect("nobody has it");
+    let mut vmm = Vmm::served(&mut trial, "a", 1);
+    let shown = trial.disk("a");
+    assert_eq!((shown.queues_attached, shown.state), (0, DiskState::Waiting));
+    assert!(shown.problem.is_some_and(|why| why.starts_with("its guest waits for the image")));
+    trial.skip(ms(5_000));
+    assert!(due(&mut trial, Mode::Serving).contains(&Timer::Devices));
+    for mode in [Mode::HeirExpected, Mode::HeirWaits, Mode::Frozen] {
+        assert!(!due(&mut trial, mode).contains(&Timer::Devices), "{mode:?}");
+    }
+    // They come by themselves when they are free.
+    flock(&elsewhere, FlockOperation::Unlock).expect("let go");
+    trial.pass(ms(2_000));
+    assert_eq!(trial.disk("a").queues_attached, 1);
+    assert_eq!(vmm.does(&mut trial, WRITE, 0, 1), Some(0));
+}
+
+#[test]
+fn what_is_touched_late_wakes_the_loop_once() {
+    let mut trial = Trial::of(MEMORY);
+    let number = trial.rooms().devices.number_of("a").expect("a device");
+    assert!(trial.daemon.patience().is_none_or(|time| !time.is_zero()));
+    trial.rooms().turn.touch(number);
+    assert_eq!(trial.daemon.patience(), Some(Duration::ZERO));
+    let before = trial.turns;
+    trial.rest();
+    assert_eq!(trial.turns - before, 1);
+    assert!(trial.daemon.patience().is_none_or(|time| !time.is_zero()));
+}
+
+/// Nothing is settled while all stands still, so that nothing is to turn the loop for it.
+#[test]
+fn what_is_touched_while_all_stands_still_wakes_nobody_and_is_settled_afterwards() {
+    let mut trial = Trial::of(MEMORY);
+    let number = trial.rooms().devices.number_of("a").expect("a device");
+    assert!(trial.manager().drain.freeze());
+    trial.rooms().turn.touch(number);
+    assert!(trial.daemon.patience().is_none_or(|time| !time.is_zero()));
+    trial.manager().settle();
+    assert!(trial.rooms().turn.has_touched());
+}
+
+const SWITCH: &str = "[[switch]]\nid = \"s\"\nmacs_max = 1024\n";
+
+/// Whatever waits for switches to be gone, an upgrade for example, would wait for ever.
+#[test]
+fn a_switch_without_ports_that_is_replaced_goes_at_once() {
+    let mut trial = Trial::of(&format!("{MEMORY}{SWITCH}"));
+    let other = SWITCH.replace("1024", "2048");
+    let done = trial.reload(&format!("{MEMORY}{other}"), false).expect("it is done");
+    assert_eq!(done.changes.len(), 1, "{:?}", done.changes);
+    assert!(!trial.rooms().network.is_losing_a_switch());
+    let Ok(Answer::Switches(all)) = trial.ask(Call::ListSwitches) else { panic!("no list") };
+    assert_eq!(all.switches.len(), 1);
+}
+
+#[test]
+fn a_switch_with_a_nic_that_is_replaced_goes_when_the_nic_has_moved() {
+    let nic = "[[nic]]\nid = \"n\"\nswitch = \"s\"\n";
+    let mut trial = Trial::of(&format!("{MEMORY}{SWITCH}{nic}"));
+    let mut vmm = Vmm::of_nic(&mut trial, "n");
+    let other = SWITCH.replace("1024", "2048");
+    trial.reload(&format!("{MEMORY}{other}{nic}"), false).expect("it is done");
+    trial.pass(ms(100));
+    assert!(!trial.rooms().network.is_losing_a_switch());
+    assert_eq!(trial.nic("n").queues_attached, 2);
+    assert!(!vmm.is_cut_off(&mut trial));
+}
+
+const LOST: &str = "[[disk]]\nid = \"b\"\npath = \"{}/b.img\"\n";
+
+/// The answer must not depend on what came first.
+#[test]
+fn a_disk_that_a_reload_opens_is_told_of_however_long_that_takes() {
+    for slow in [0, 300, 3_000] {
+        let text = format!("{MEMORY}{LOST}");
+        let mut trial = Trial::of(&text);
+        assert_eq!(trial.disk("b").state, DiskState::Failed);
+        std::fs::write(trial.path("b.img"), vec![0; 1 << 20]).expect("an image");
+        trial.slow(ms(slow));
+        let done = trial.reload(&text, false).expect("it is done");
+        assert_eq!(done.changes, ["opened disk b"], "opened in {slow} ms");
+        assert_eq!(trial.disk("b").problem, None);
+    }
+}
+
+#[test]
+fn a_disk_that_a_reload_cannot_open_yet_is_told_of_as_such() {
+    let text = format!("{MEMORY}{LOST}");
+    let mut trial = Trial::of(&text);
+    std::fs::write(trial.path("b.img"), vec![0; 1 << 20]).expect("an image");
+    trial.slow(ms(15_000));
+    let (kind, why) = refused(trial.reload(&text, false));
+    assert_eq!(kind, config::api::ErrorKind::Busy);
+    assert!(why.starts_with("disk \"b\" is not open yet: "), "{why}");
+    assert!(why.contains("everything else was done, and it is opened as soon as that can be"));
+    trial.pass(ms(20_000));
+    assert_eq!(trial.disk("b").problem, None);
+}
+
+#[test]
+fn a_stop_has_queues_back_and_ends_though_a_front_end_is_silent() {
+    let mut trial = Trial::of(MEMORY);
+    let mut vmm = Vmm::served(&mut trial, "a", 2);
+    let silent = Vmm::connect(&trial, "a", Guest::new(0)).expect("it listens");
+    trial.rest();
+    trial.daemon.stop();
+    assert!(!trial.has_ended());
+    trial.rest();
+    assert!(trial.has_ended());
+    assert!(vmm.is_cut_off(&mut trial));
+    assert!(!trial.socket("a").exists(), "who comes now is refused at once");
+    drop(silent);
+}
+
+/// An operator's call must not be lost between two processes.
+#[test]
+fn whoever_waits_when_another_process_takes_over_is_told_to_ask_again() {
+    let mut trial = Trial::of(MEMORY);
+    let waiting = trial.asks(Call::ListDisks);
+    trial.manager().answer_all_busy();
+    let (kind, why) = refused(trial.answer(waiting));
+    assert_eq!(kind, config::api::ErrorKind::Busy);
+    assert_eq!(why, "another process is taking over from this daemon; ask again");
+}
