@@ -154,11 +154,6 @@ impl<H, V> Giving<H, V> {
         is_next
     }
 
-    /// All is at rest here, and it may serve.
-    pub fn has_flipped(&self) -> bool {
-        matches!(self.stage, Stage::Flipped(..) | Stage::Given(..))
-    }
-
     /// What an heir that is killed leaves to do.
     pub fn give_up(self) -> Back<H> {
         match self.stage {

@@ -31,6 +31,8 @@ enum Said {
 enum Predecessor {
     Serves,
     Gives(Giving<(), ()>),
+    /// The same, and all is at rest here.
+    Rests(Giving<(), ()>),
     /// It has killed its heir, and waits for the end of that.
     Ends(Back<()>),
     Dead,
@@ -114,10 +116,11 @@ impl World {
     /// Whether guests are served by the predecessor, and by the heir.
     fn served(&self) -> (bool, bool) {
         let by_predecessor = match &self.predecessor {
-            Predecessor::Serves => true,
-            // Until all is at rest.
-            Predecessor::Gives(giving) => !giving.has_flipped(),
-            Predecessor::Ends(_) | Predecessor::Dead | Predecessor::Over => false,
+            Predecessor::Serves | Predecessor::Gives(_) => true,
+            Predecessor::Rests(_)
+            | Predecessor::Ends(_)
+            | Predecessor::Dead
+            | Predecessor::Over => false,
         };
         let by_heir =
             matches!(self.heir, Heir::Lives { taking: Taking::Watched | Taking::Settled, .. });
@@ -132,7 +135,8 @@ impl World {
             Step::Tell => self.tell(),
             Step::GiveUp => match &self.predecessor {
                 // Whoever has said that it is settled was heard before a time was over.
-                Predecessor::Gives(giving) if giving.given().is_none() || self.said.is_empty() => {
+                Predecessor::Gives(_) => self.give_up(),
+                Predecessor::Rests(giving) if giving.given().is_none() || self.said.is_empty() => {
                     self.give_up()
                 }
                 _ => false,
@@ -169,7 +173,10 @@ impl World {
     }
 
     fn hear(&mut self) -> bool {
-        let Predecessor::Gives(giving) = &mut self.predecessor else { return false };
+        let (Predecessor::Gives(giving) | Predecessor::Rests(giving)) = &mut self.predecessor
+        else {
+            return false;
+        };
         let Some(word) = self.said.pop_front() else {
             return matches!(self.heir, Heir::Dead) && self.give_up();
         };
@@ -179,6 +186,7 @@ impl World {
             Said::Ready => {
                 let is_next = giving.flip();
                 self.told.push_back(Told::Flip);
+                self.rest();
                 is_next
             }
             Said::Taken => {
@@ -206,9 +214,19 @@ impl World {
         tells
     }
 
+    /// All is at rest, before the heir is told where.
+    fn rest(&mut self) {
+        self.predecessor = match std::mem::replace(&mut self.predecessor, Predecessor::Dead) {
+            Predecessor::Gives(giving) => Predecessor::Rests(giving),
+            other => other,
+        };
+    }
+
     fn give_up(&mut self) -> bool {
         let before = std::mem::replace(&mut self.predecessor, Predecessor::Serves);
-        let Predecessor::Gives(giving) = before else { return false };
+        let (Predecessor::Gives(giving) | Predecessor::Rests(giving)) = before else {
+            return false;
+        };
         if let Heir::Lives { is_killed, .. } = &mut self.heir {
             *is_killed = true;
         }

@@ -144,11 +144,23 @@ impl Calls {
 
 /// The thread's end of the same.
 #[derive(Clone, Debug)]
-struct Door {
+pub(crate) struct Door {
     requests: SyncSender<Request>,
     wake: Arc<OwnedFd>,
     /// The daemon's own user, which this thread may not ask for.
     own: u32,
+}
+
+#[cfg(any(test, feature = "simulated"))]
+impl Door {
+    /// Asks as an operator does, without a thread between: the place of the answer. Nothing: nobody answers any more.
+    pub(crate) fn ask(&self, call: Call) -> Option<oneshot::Receiver<Result<Answer, ApiError>>> {
+        let (reply, answer) = oneshot::channel();
+        let from = Peer { uid: self.own, pid: 0 };
+        self.requests.try_send(Request { call, from, reply }).ok()?;
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        Some(answer)
+    }
 }
 
 /// The running server. Dropped, it stops, and if it has begun it takes its sockets away.
@@ -260,15 +272,10 @@ impl Entrance {
         Ok(Listening { api: duplicate(&self.api)?, read: read?, is_ungiven: false })
     }
 
-    /// Asks as an operator does, without a thread between: the place of the answer.
+    /// The thread's end, without a thread.
     #[cfg(any(test, feature = "simulated"))]
-    pub(crate) fn ask(&self, call: Call) -> oneshot::Receiver<Result<Answer, ApiError>> {
-        let (reply, answer) = oneshot::channel();
-        let from = Peer { uid: self.handles.own, pid: 0 };
-        // With no room for it the place of the answer is closed.
-        let _ = self.handles.requests.try_send(Request { call, from, reply });
-        let _ = rustix::io::write(&self.handles.wake, &1u64.to_ne_bytes());
-        answer
+    pub(crate) fn door(&self) -> &Door {
+        &self.handles
     }
 
     /// A thread of its own that can answer, and takes nobody in before [`Server::begin`]: it is known by

@@ -20,6 +20,7 @@ use crate::disk::bonds::Bonds;
 use crate::disk::looks;
 use crate::disk::unsynced::Unsynced;
 use crate::disk::watch::Watch;
+use crate::ending;
 use crate::front_ends::idle;
 use crate::guests::Guests;
 use crate::manager::{End, INBOX_INTERVAL, Manager};
@@ -37,15 +38,18 @@ use crate::sidecores::moves::Moves;
 use crate::sidecores::{self, Cores};
 use crate::state::StateFile;
 use crate::turn::Turn;
+use crate::upgrade::error::TakeBackError;
 use crate::upgrade::estate::Estate;
 use crate::upgrade::guard;
-use crate::upgrade::heir::Heir;
+use crate::upgrade::predecessor::HandedOver;
 use crate::upgrade::succession::Succession;
 
 mod error;
+mod inherit;
 mod open;
 
 pub use error::StartError;
+pub(crate) use inherit::Inheriting;
 pub(crate) use open::open_all;
 
 /// Serves `plan` until SIGTERM or SIGINT; SIGHUP reads the configuration file again.
@@ -67,7 +71,14 @@ pub fn run(plan: Plan, mut options: Options) -> Result<(), StartError> {
             }
         };
     };
-    let (mut manager, server) = inherit(plan, options, &mut heir);
+    let mut inheriting = Inheriting::begin(plan, options, &heir);
+    let (mut manager, server) = loop {
+        match inheriting {
+            // All that can fail does so before the predecessor is told to let go.
+            Inheriting::Given(manager, server) => break (manager, server),
+            waits => inheriting = waits.hear(&mut heir, settle_down),
+        }
+    };
     manager.take_over(heir);
     serve(manager, server)
 }
@@ -206,28 +217,6 @@ fn take_short_turns() {
     }
 }
 
-/// A manager that could serve all that another daemon serves, and waits for nothing any more. What it holds is
-/// shared, and dropping it would cut off front-ends: so whatever fails ends the process where it fails.
-fn inherit(plan: Plan, options: Options, heir: &mut Heir) -> (Manager, Server) {
-    let estate = granted(heir.receive_estate(&options.told()), heir);
-    let (mut manager, entrance) = granted(begin(&plan, options, Some(estate)), heir);
-    let mode = manager.mode();
-    granted(open_all(&mut manager.rooms, &manager.calls, plan, mode), heir);
-    granted(manager.adopt(), heir);
-    // All that can fail does so before the predecessor is told to let go.
-    let server = granted(settle_down(entrance, &manager.rooms.options), heir);
-    granted(manager.receive_rings(heir), heir);
-    granted(manager.inherit_uplinks(), heir);
-    granted(manager.inherit_links(), heir);
-    granted(manager.receive_leave(heir), heir);
-    (manager, server)
-}
-
-/// What was to be had, or the end of this process.
-fn granted<T, E: std::fmt::Display>(what: Result<T, E>, heir: &Heir) -> T {
-    what.unwrap_or_else(|why| heir.refuse(&why.to_string()))
-}
-
 /// The last thread, and then this one's own limits: nothing that follows fails.
 fn settle_down(entrance: Entrance, options: &Options) -> Result<Server, StartError> {
     let server = entrance.prepare(options.version).map_err(StartError::ApiThread)?;
@@ -250,7 +239,7 @@ fn serve(mut manager: Manager, mut server: Server) -> Result<(), StartError> {
     let (devices, shut) = (manager.rooms.devices.len(), manager.rooms.shut.len());
     info!(devices, shut, sidecores = manager.rooms.cores.count(), "serving");
     manager.rooms.shut.log();
-    let (pid, answered) = loop {
+    let pid = loop {
         let handed_over = match manager.turn_until_stopped() {
             End::Stopped => {
                 drop(manager);
@@ -261,28 +250,22 @@ fn serve(mut manager: Manager, mut server: Server) -> Result<(), StartError> {
         };
         // Whoever comes from now on is the other process's.
         server.take_nobody_in();
-        manager.answer_all_busy();
-        let Err(why) = handed_over.await_settled() else { break handed_over.settled() };
-        let back = manager.take_back(&why).and_then(|()| manager.open_door_again());
-        handed_over.failed(match &back {
-            Ok(_) => guard::taken_back(&why),
-            Err(more) => guard::lost(&why, more),
-        });
-        match back {
-            Ok(new) => std::mem::replace(&mut server, new).give_sockets_away(),
-            Err(more) => {
-                error!("the new process took over, and {why}; {more}: this process ends");
+        let version = manager.rooms.options.version;
+        let prepare = |entrance: Entrance| {
+            let mut server = entrance.prepare(version)?;
+            server.begin();
+            Ok(server)
+        };
+        match let_go(&mut manager, handed_over, prepare) {
+            Gone::ForGood(pid) => break pid,
+            Gone::Back(new) => std::mem::replace(&mut server, new).give_sockets_away(),
+            Gone::Lost => {
                 server.give_sockets_away();
                 // As after a crash: whoever starts the daemon again does so now.
-                std::process::exit(70);
+                ending::exit(70);
             }
         }
     };
-    manager.rooms.state.let_lock_go();
-    if let Some((reply, answer)) = answered {
-        reply.answer(Ok(answer));
-    }
-    (manager.rooms.options.handed_over)(pid);
     // They have no queues, and must not be what takes this process's memory apart.
     let (poll, cores) = (&manager.rooms.poll, &mut manager.rooms.cores);
     let late = cores.end_empty(LAST_LOOKS, || poll.pause(INBOX_INTERVAL));
@@ -292,5 +275,51 @@ fn serve(mut manager: Manager, mut server: Server) -> Result<(), StartError> {
     server.give_sockets_away();
     info!(pid, "another process serves now");
     // Destructors would shut down connections and remove sockets that are that process's.
-    std::process::exit(0)
+    ending::exit(0)
+}
+
+/// What became of what was handed over.
+pub(crate) enum Gone<D> {
+    /// Process `.0` serves, and nothing can be taken back any more.
+    ForGood(u32),
+    /// All is served here again, and operators come by this door.
+    Back(D),
+    /// By nobody; this process is of no use.
+    Lost,
+}
+
+/// Waits until what was handed over is another process's for good, or takes it back. `open` opens the door for operators
+/// again.
+pub(crate) fn let_go<D>(
+    manager: &mut Manager,
+    handed_over: HandedOver,
+    open: impl FnOnce(Entrance) -> std::io::Result<D>,
+) -> Gone<D> {
+    manager.answer_all_busy();
+    let orphaned = match handed_over.await_settled() {
+        Ok(settled) => {
+            let pid = settled.pid;
+            manager.rooms.state.let_lock_go();
+            settled.tell();
+            (manager.rooms.options.handed_over)(pid);
+            return Gone::ForGood(pid);
+        }
+        Err(orphaned) => orphaned,
+    };
+    let why = &orphaned.why;
+    let back = manager.take_back(why).and_then(|()| manager.open_door_again());
+    let back = back.and_then(|entrance| open(entrance).map_err(TakeBackError::Api));
+    match back {
+        Ok(door) => {
+            let error = guard::taken_back(why);
+            orphaned.tell(error);
+            Gone::Back(door)
+        }
+        Err(more) => {
+            error!("the new process took over, and {why}; {more}: this process ends");
+            let error = guard::lost(why, &more);
+            orphaned.tell(error);
+            Gone::Lost
+        }
+    }
 }

@@ -29,6 +29,7 @@
 //! | `rights` | who may open a socket |
 //! | `defects` | what control counted on and did not find |
 //! | `clock` | the time, which loops alone read |
+//! | `ending` | the end of the process at once |
 //! | `threads` | what would hold control up is done there |
 //! | `simulated` | all of this on one thread, in made-up time |
 //! | `trial` | the same, for tests of what control promises |
@@ -46,6 +47,7 @@ mod daemon_view;
 mod defects;
 mod devices;
 mod disk;
+mod ending;
 mod front_ends;
 mod guests;
 mod in_use;

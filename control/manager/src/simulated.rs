@@ -15,12 +15,19 @@ use std::time::{Duration, Instant};
 use schedule::Nanos;
 use sidecore::{Handle, Sidecore, SidecoreSpec};
 
-mod daemon;
-mod machine;
+use processes::Processes;
 
-pub use daemon::{Asked, Heard, Simulated};
+mod daemon;
+mod heir;
+mod machine;
+mod processes;
+
+pub use daemon::{Asked, Door, Heard, Simulated, Turned};
+pub use heir::{HeirStep, Launchers, NewProcess};
 pub(crate) use machine::machine;
 pub use machine::{Machine, be_on};
+pub use processes::Around;
+pub(crate) use processes::{end_here, go_on, is_dying, is_ready, kill, process};
 
 /// When made-up time begins, on the machine's clock.
 const BEGIN: Nanos = Nanos(1_000_000_000_000);
@@ -34,6 +41,8 @@ struct Staged {
     may_run: Box<dyn Fn() -> bool + Send>,
     run: Box<dyn FnOnce() + Send>,
     work: Work,
+    /// Whose thread it would be.
+    of: u32,
 }
 
 /// Word of such work.
@@ -56,6 +65,8 @@ struct Inner {
     cores: Vec<Sidecore>,
     /// Open for as long as the stage is.
     held: Vec<UnixStream>,
+    /// Daemons' processes.
+    processes: Processes,
 }
 
 thread_local! {
@@ -93,7 +104,13 @@ pub(crate) fn stage(
 ) -> Work {
     let work = Work::default();
     let word = work.clone();
-    on_stage(|stage| stage.put(Staged { name, may_run, run, work }));
+    // The threads of a process that has ended have ended with it.
+    if !is_dying() {
+        on_stage(|stage| {
+            let of = stage.processes.current;
+            stage.put(Staged { name, may_run, run, work, of });
+        });
+    }
     word
 }
 
@@ -144,7 +161,9 @@ pub(crate) fn work_on() {
         on_stage(|stage| stage.put(next));
         return;
     }
+    let before = processes::enter(next.of);
     (next.run)();
+    processes::enter(before);
     next.work.0.store(true, Ordering::Relaxed);
 }
 
@@ -197,6 +216,7 @@ impl Stage {
             count: 0,
             cores: Vec::new(),
             held: Vec::new(),
+            processes: Processes::default(),
         };
         STAGE.with(|stage| *stage.borrow_mut() = Some(inner));
         Stage(())

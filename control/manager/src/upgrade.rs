@@ -13,12 +13,13 @@
 //! | `succession` | which side of it this process is on |
 //! | `guard` | the first second after it, and the way back |
 //! | `links` | what links are given up, and begin with |
+//! | `process` | an heir's, watched and killed |
 //! | `pause` | how long queues stood still |
 //! | `error` | why it fails, on either side |
 
 pub(crate) mod adopt;
 pub(crate) mod bequest;
-mod channel;
+pub(crate) mod channel;
 pub(crate) mod error;
 pub(crate) mod estate;
 pub(crate) mod guard;
@@ -27,6 +28,7 @@ pub mod launcher;
 pub(crate) mod links;
 pub(crate) mod pause;
 pub(crate) mod predecessor;
+mod process;
 pub(crate) mod succession;
 pub(crate) mod wire;
 

@@ -84,7 +84,7 @@ struct Course {
     /// Nothing goes wrong any more.
     is_calm: Rc<Cell<bool>>,
     ground: Rc<Ground>,
-    stage: Stage,
+    stage: Rc<Stage>,
 }
 
 struct Life {
@@ -102,6 +102,7 @@ impl Course {
         let mut delays = Random::new(seed, 1);
         let calm = Rc::clone(&is_calm);
         let stage = Stage::set(move |_| Duration::from_nanos(delay_ns(&mut delays, calm.get())));
+        let stage = Rc::new(stage);
         let wire = Wire::new(Random::new(seed, 5), trace);
         let ground = Rc::new(Ground::new(wire, Random::new(seed, 6)));
         be_on(Some(Rc::clone(&ground) as _));

@@ -9,7 +9,7 @@ use config::api::{Answer, ApiError, Call};
 use config::spec::{
     Carrier, DiskChange, DiskMove, DiskResize, DiskSpec, NicChange, NicMove, NicSpec,
 };
-use manager::simulated::{Asked, Heard, Simulated};
+use manager::simulated::{Asked, Door, Heard};
 use random::Random;
 
 use crate::file;
@@ -64,8 +64,10 @@ impl Operator {
         self.pending.iter().any(|pending| is_it(&pending.call))
     }
 
-    pub(crate) fn ask(&mut self, daemon: &Simulated, call: Call, now_ns: u64) {
-        self.pending.push(Pending { asked: daemon.ask(call.clone()), call, at_ns: now_ns });
+    pub(crate) fn ask(&mut self, door: &Door, call: Call, now_ns: u64) {
+        // Whoever closes it serves no more.
+        let Some(asked) = door.ask(call.clone()) else { return };
+        self.pending.push(Pending { asked, call, at_ns: now_ns });
     }
 
     /// Something that an operator may want. `known` are all disks.

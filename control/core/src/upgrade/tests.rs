@@ -42,7 +42,6 @@ fn a_predecessor_goes_step_by_step_and_knows_the_way_back_from_each() {
         assert_eq!(is.launcher(), (steps == 0).then_some(1));
         assert_eq!(is.hello(), (steps > 1).then_some(&"version"));
         assert_eq!(is.given(), (steps == 5).then_some((&"heir", &"version")));
-        assert_eq!(is.has_flipped(), steps > 3);
         assert_eq!(giving(steps).into_given(), (steps == 5).then_some(("heir", "version")));
         assert_eq!(is.due(), Nanos([5, 6, 7, 7, 7, 7][steps]));
         assert_eq!(is.give_up(), back, "after {steps} steps");

@@ -14,7 +14,7 @@ use sidecore::nanos_of;
 use tracing::{info, warn};
 
 use super::Manager;
-use crate::api::{self, Reply, Server};
+use crate::api::{self, Entrance, Reply};
 use crate::calls::resizing;
 use crate::clock::machine_ns;
 use crate::defects::{found, late};
@@ -267,7 +267,7 @@ impl Manager {
     }
 
     /// Operators are heard again after another process has had the API's socket.
-    pub(crate) fn open_door_again(&mut self) -> Result<Server, TakeBackError> {
+    pub(crate) fn open_door_again(&mut self) -> Result<Entrance, TakeBackError> {
         let api = self.listening.api.try_clone().map_err(TakeBackError::Api)?;
         let read = self.listening.read.as_ref().map(OwnedFd::try_clone).transpose();
         let read = read.map_err(TakeBackError::Api)?;
@@ -279,13 +279,10 @@ impl Manager {
         let read = read.map(|(path, socket)| place(path, socket));
         let opened = api::open(place(Path::new(&daemon.api), api), read);
         let (entrance, calls) = opened.map_err(|(_, error)| TakeBackError::Api(error))?;
-        let server = entrance.prepare(self.rooms.options.version);
-        let mut server = server.map_err(TakeBackError::Api)?;
         self.rooms.poll.remove(self.calls.wake_fd());
         self.rooms.poll.add(calls.wake_fd(), Token::Calls).map_err(TakeBackError::Api)?;
         self.calls = calls;
-        server.begin();
-        Ok(server)
+        Ok(entrance)
     }
 }
 
@@ -301,15 +298,17 @@ impl Manager {
         adopting.adopt()
     }
 
-    /// Says that all could be served, and hears where it stands.
+    /// Hears the next of where all stands. Whether that is all, and rings are there.
     ///
     /// # Errors
     /// What makes no sense, or that the predecessor goes on.
-    pub(crate) fn receive_rings(&mut self, heir: &mut Heir) -> Result<(), HeirError> {
-        let Some(mut adopting) = self.rooms.adopting() else { return Ok(()) };
-        heir.receive_rings(adopting.estate)?;
-        adopting.place_rings();
-        Ok(())
+    pub(crate) fn hear_rings(&mut self, heir: &mut Heir) -> Result<bool, HeirError> {
+        let Some(mut adopting) = self.rooms.adopting() else { return Ok(true) };
+        let is_all = heir.hear_rings(adopting.estate)?;
+        if is_all {
+            adopting.place_rings();
+        }
+        Ok(is_all)
     }
 
     /// Takes what uplinks have counted, and the queues of taps.
@@ -334,12 +333,12 @@ impl Manager {
         Ok(())
     }
 
-    /// Says that it has all, and waits until the predecessor has let go, or has ended.
+    /// Waits until the predecessor has let go, or has ended.
     ///
     /// # Errors
     /// The predecessor goes on.
-    pub(crate) fn receive_leave(&mut self, heir: &mut Heir) -> Result<(), HeirError> {
-        self.rooms.estate.as_mut().map_or(Ok(()), |estate| heir.receive_leave(estate))
+    pub(crate) fn hear_leave(&mut self, heir: &mut Heir) -> Result<(), HeirError> {
+        self.rooms.estate.as_mut().map_or(Ok(()), |estate| heir.hear_leave(estate))
     }
 
     /// The predecessor has let go: all begins, and it is told how long that took.

@@ -7,11 +7,13 @@ use config::api::{Answer, ApiError, BoundsView, Call, DefectView};
 use sidecore::Sidecore;
 use tokio::sync::oneshot;
 
+use super::processes::{Alone, Around, Done, begin_process, drop_dead, end, enter, within};
 use super::take_cores;
-use crate::api::Entrance;
-use crate::begin::{self, StartError};
+use crate::api::{self, Entrance};
+use crate::begin::{self, Gone, StartError};
 use crate::manager::{End, Manager};
 use crate::options::Options;
+use crate::poll::Token;
 
 /// The place for one answer.
 #[derive(Debug)]
@@ -39,37 +41,78 @@ impl Asked {
     }
 }
 
+/// Where operators ask a daemon, whatever that does meanwhile.
+#[derive(Clone, Debug)]
+pub struct Door(api::Door);
+
+impl Door {
+    /// Asks as an operator does; nothing, if nobody is answered there any more.
+    pub fn ask(&self, call: Call) -> Option<Asked> {
+        self.0.ask(call).map(Asked)
+    }
+}
+
+/// What came of a turn.
+#[derive(Debug)]
+pub enum Turned {
+    /// It goes on.
+    On,
+    /// It has stopped.
+    Stopped,
+    /// Its process has ended: another one serves, or nobody.
+    Ended,
+    /// It panicked.
+    Broken(String),
+}
+
 /// A daemon without a thread. Its sockets are real, and so is what it keeps.
 pub struct Simulated {
-    manager: Manager,
-    entrance: Entrance,
+    pub(super) manager: Manager,
+    pub(super) entrance: Entrance,
+    pub(super) pid: u32,
+    /// What has come, and was not chosen from yet.
+    come: Vec<(Token, bool)>,
 }
 
 impl Simulated {
     /// One that serves `plan`, and its sidecores, for whoever gives them their passes.
     ///
     /// # Errors
-    /// What could not be opened, as at any start.
+    /// What could not be opened, as at any start; its process has ended then.
     pub fn start(plan: Plan, options: Options) -> Result<(Simulated, Vec<Sidecore>), StartError> {
-        let (mut manager, entrance) = begin::begin(&plan, options, None)?;
+        let pid = begin_process();
+        let before = enter(pid);
+        let started = Simulated::begin(plan, options, pid);
+        enter(before);
         let cores = take_cores();
-        let mode = manager.mode();
-        begin::open_all(&mut manager.rooms, &manager.calls, plan, mode)?;
-        manager.rooms.bonds.begin();
-        Ok((Simulated { manager, entrance }, cores))
+        match started {
+            Ok(daemon) => Ok((daemon, cores)),
+            Err(error) => {
+                end(pid);
+                Err(error)
+            }
+        }
     }
 
-    /// One turn, with what has come and `choose` leaves of it, in an order of its own: the rest comes again. True when it
-    /// has stopped.
-    pub fn turn(&mut self, choose: &mut dyn FnMut(usize) -> Vec<usize>) -> bool {
-        let come = self.manager.rooms.poll.wait(Some(Duration::ZERO));
-        let chosen = choose(come.len()).into_iter();
-        let events: Vec<_> = chosen.filter_map(|at| come.get(at).copied()).collect();
-        tracing::trace!("a turn: {events:?}");
-        match self.manager.turn(events) {
-            None => false,
-            Some(End::Stopped | End::HandedOver(_)) => true,
+    fn begin(plan: Plan, options: Options, pid: u32) -> Result<Simulated, StartError> {
+        let (mut manager, entrance) = begin::begin(&plan, options, None)?;
+        let mode = manager.mode();
+        let opened = begin::open_all(&mut manager.rooms, &manager.calls, plan, mode);
+        if let Err(error) = opened {
+            manager.close_all();
+            return Err(error);
         }
+        manager.rooms.bonds.begin();
+        Ok(Simulated::of(manager, entrance, pid))
+    }
+
+    pub(super) fn of(manager: Manager, entrance: Entrance, pid: u32) -> Simulated {
+        Simulated { manager, entrance, pid, come: Vec::new() }
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.pid
     }
 
     /// Whether something has come.
@@ -83,20 +126,79 @@ impl Simulated {
         &mut self.manager
     }
 
+    /// One turn, with what has come and `choose` leaves of it, in an order of its own: the rest comes again. Nobody goes on
+    /// while it waits. True when it has stopped.
+    pub fn turn(&mut self, choose: &mut dyn FnMut(usize) -> Vec<usize>) -> bool {
+        let chosen = choose(self.hear());
+        match self.turn_amid(&chosen, Alone).0 {
+            Turned::On => false,
+            Turned::Stopped | Turned::Ended => true,
+            Turned::Broken(said) => std::panic::panic_any(said),
+        }
+    }
+
+    /// How much has come.
+    pub fn hear(&mut self) -> usize {
+        self.come = self.manager.rooms.poll.wait(Some(Duration::ZERO));
+        self.come.len()
+    }
+
+    /// One turn, with so much of what has come as `chosen` says, in that order: the rest comes again. Others go on around
+    /// it while it waits within.
+    pub fn turn_amid<A: Around>(&mut self, chosen: &[usize], around: A) -> (Turned, A) {
+        let come = std::mem::take(&mut self.come);
+        let events: Vec<_> = chosen.iter().filter_map(|at| come.get(*at).copied()).collect();
+        tracing::trace!("a turn of {}: {events:?}", self.pid);
+        let (done, around) = within(self.pid, around, || self.take_turn(events));
+        let turned = match done {
+            Done::This(turned) => turned,
+            Done::Ended => Turned::Ended,
+            Done::Panicked(said) => Turned::Broken(said),
+        };
+        (turned, around)
+    }
+
+    fn take_turn(&mut self, events: Vec<(Token, bool)>) -> Turned {
+        match self.manager.turn(events) {
+            None => Turned::On,
+            Some(End::Stopped) => Turned::Stopped,
+            Some(End::HandedOver(handed_over)) => {
+                match begin::let_go(&mut self.manager, handed_over, Ok) {
+                    Gone::ForGood(_) | Gone::Lost => Turned::Ended,
+                    Gone::Back(entrance) => {
+                        self.entrance = entrance;
+                        Turned::On
+                    }
+                }
+            }
+        }
+    }
+
+    /// Its process has ended: what it had is dropped as the kernel does.
+    pub fn die(self) {
+        end(self.pid);
+        drop_dead(self);
+    }
+
     /// How long it would wait if nothing came; for ever without.
     pub fn patience(&mut self) -> Option<Duration> {
         self.manager.rooms.turn.tick();
         self.manager.wait_time()
     }
 
+    /// Where operators ask it.
+    pub fn door(&self) -> Door {
+        Door(self.entrance.door().clone())
+    }
+
     /// Asks as an operator does.
     pub fn ask(&self, call: Call) -> Asked {
-        Asked(self.entrance.ask(call))
+        self.door().ask(call).unwrap_or_else(|| Asked(oneshot::channel().1))
     }
 
     /// A stop begins.
     pub fn stop(&mut self) {
-        self.manager.begin_stop();
+        let _ = within(self.pid, Alone, || self.manager.begin_stop());
     }
 
     /// What control counted on and did not find.

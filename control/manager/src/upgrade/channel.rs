@@ -92,7 +92,12 @@ impl Channel {
             let what = format!("a packet of {} bytes and {} descriptors", bytes.len(), fds.len());
             return Err(io::Error::other(what));
         }
-        set_socket_timeout(&self.end, Timeout::Send, Some(within(limit, self.until.get(), now())))?;
+        let left = within(limit, self.until.get(), now());
+        #[cfg(any(test, feature = "simulated"))]
+        if !crate::simulated::is_ready(&self.end, PollFlags::OUT, left) {
+            return Err(Errno::AGAIN.into());
+        }
+        set_socket_timeout(&self.end, Timeout::Send, Some(left))?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() {
@@ -113,6 +118,10 @@ impl Channel {
     /// What the kernel said, `WouldBlock` when nothing came for so long, or a packet that was cut off.
     pub(crate) fn receive(&self, limit: Duration) -> io::Result<Option<Packet>> {
         let mut left = within(limit, self.until.get(), now());
+        #[cfg(any(test, feature = "simulated"))]
+        if !crate::simulated::is_ready(&self.end, PollFlags::IN, left) {
+            return Err(Errno::AGAIN.into());
+        }
         let mut bytes = vec![0; PACKET_BYTES_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -165,6 +174,10 @@ impl AsFd for Channel {
 
 /// Whether that becomes readable within `limit`.
 pub(super) fn is_readable(fd: &OwnedFd, limit: Duration) -> bool {
+    #[cfg(any(test, feature = "simulated"))]
+    if crate::simulated::now().is_some() {
+        return crate::simulated::is_ready(fd, PollFlags::IN, limit);
+    }
     let mut left = limit;
     loop {
         // While the machine stands still one step passes, and then there is another look.

@@ -6,15 +6,12 @@
 //! Where rings stand is then known as after a crash: by the in-flight record, or by the ring's used index. Not here:
 //! how it came to that (`predecessor`, `heir`).
 
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use config::api::{ApiError, ErrorKind};
-use rustix::process::{Signal, pidfd_send_signal};
-use tracing::error;
 use virtqueue::Format;
 
-use super::channel::{Channel, is_readable};
+use super::channel::Channel;
 use super::error::{SettleError, TakeBackError};
 use super::heir::Heir;
 use super::wire::FromHeir;
@@ -27,8 +24,6 @@ use crate::poll::{Poll, Token};
 const SETTLING_TIME: Duration = Duration::from_secs(1);
 /// How long it waits for a word of a process that lives: one that was stopped, or a machine that stands still.
 const WORD_TIME_MAX: Duration = Duration::from_secs(10);
-/// How long a process that was killed may take to end.
-const END_TIME_MAX: Duration = Duration::from_secs(10);
 /// What a queue is told whose place nobody knows.
 const PLACE_LOST: &str = "another process served its packed ring and died, and its front-end keeps no in-flight \
     record: reset the device in the guest (unbind and bind its driver), or restart the guest";
@@ -60,15 +55,13 @@ impl Probation {
 
 /// A predecessor's end of one, for tests.
 #[cfg(test)]
-pub(crate) struct Predecessor(OwnedFd, Channel);
+pub(crate) struct Predecessor(Channel);
 
 #[cfg(test)]
 impl Predecessor {
     /// Whether it was let go since this was asked last.
     pub(crate) fn is_let_go(&self) -> bool {
-        // Made-up time stands still in a wait.
-        let has_come = is_readable(&self.0, Duration::ZERO);
-        let heard = has_come.then(|| self.1.receive(Duration::ZERO).ok().flatten()).flatten();
+        let heard = self.0.receive(Duration::ZERO).ok().flatten();
         heard.is_some_and(|word| {
             matches!(serde_json::from_slice(&word.bytes), Ok(FromHeir::Settled {}))
         })
@@ -80,7 +73,7 @@ impl Probation {
     /// One that begins now, and who watches.
     pub(crate) fn watched(poll: &Poll, now: Instant) -> (Probation, Predecessor) {
         let (ours, theirs) = Channel::pair().expect("a channel");
-        let theirs = Predecessor(theirs.try_clone().expect("a descriptor"), Channel::of(theirs));
+        let theirs = Predecessor(Channel::of(theirs));
         (Probation::begin(Heir::watched(ours), poll, now), theirs)
     }
 }
@@ -88,33 +81,26 @@ impl Probation {
 /// Waits until the heir is settled.
 ///
 /// # Errors
-/// It has ended, and how that was seen; it is dead then.
-pub(super) fn watch(channel: &Channel, process: &OwnedFd) -> Result<(), SettleError> {
+/// It has ended, or makes no sense, and must not go on.
+pub(super) fn watch(channel: &Channel) -> Result<(), SettleError> {
     let mut has_served = false;
-    let heard = loop {
+    loop {
         let packet = match channel.receive(SETTLING_TIME + WORD_TIME_MAX) {
             Ok(Some(packet)) => packet,
-            Ok(None) => break Err(SettleError::Ended),
+            Ok(None) => return Err(SettleError::Ended),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                break Err(SettleError::Silent);
+                return Err(SettleError::Silent);
             }
-            Err(error) => break Err(SettleError::Receive(error)),
+            Err(error) => return Err(SettleError::Receive(error)),
         };
         match serde_json::from_slice(&packet.bytes) {
             Ok(FromHeir::Settled {}) => return Ok(()),
             // Who waited for it longer than it was to take; once, or it could be said for ever.
             Ok(FromHeir::Serving { .. }) if !has_served => has_served = true,
-            Ok(word) => break Err(SettleError::OutOfOrder(word)),
-            Err(error) => break Err(SettleError::Nonsense(error)),
+            Ok(word) => return Err(SettleError::OutOfOrder(word)),
+            Err(error) => return Err(SettleError::Nonsense(error)),
         }
-    };
-    // It may be gone; and one that is not must not serve beside this process.
-    let _ = pidfd_send_signal(process, Signal::KILL);
-    if !is_readable(process, END_TIME_MAX) {
-        error!("the process that took over does not end: this one gives way to it");
-        std::process::abort();
     }
-    heard
 }
 
 /// What the operator is told when the devices are back here.
@@ -179,42 +165,27 @@ pub(crate) fn find_rings(device: &mut Device) {
 mod tests {
     use super::*;
 
-    fn heir() -> (std::process::Child, OwnedFd) {
-        let child = std::process::Command::new("sleep").arg("1000").spawn().expect("a process");
-        let process = rustix::process::pidfd_open(
-            rustix::process::Pid::from_child(&child),
-            rustix::process::PidfdFlags::empty(),
-        );
-        (child, process.expect("a pidfd"))
-    }
-
     #[test]
-    fn an_heir_is_settled_by_its_word_alone_and_dead_without() {
+    fn an_heir_is_settled_by_its_word_alone_and_not_by_its_end() {
         let (ours, theirs) = Channel::pair().expect("a channel");
         let theirs = Channel::of(theirs);
-        let (mut child, process) = heir();
         let limit = Duration::from_secs(60);
         theirs.send(&FromHeir::Serving { pause: None }, &[], limit).expect("sent");
         theirs.send(&FromHeir::Settled {}, &[], limit).expect("sent");
-        watch(&ours, &process).expect("it is settled");
-        assert!(child.try_wait().expect("known").is_none(), "it was killed though it serves");
+        watch(&ours).expect("it is settled");
         drop(theirs);
-        let ended = watch(&ours, &process).expect_err("it ended");
-        assert_eq!(ended.to_string(), "it ended");
-        assert!(!child.wait().expect("it has ended").success());
+        assert_eq!(watch(&ours).expect_err("it ended").to_string(), "it ended");
     }
 
     #[test]
     fn an_heir_that_repeats_itself_is_not_waited_for() {
         let (ours, theirs) = Channel::pair().expect("a channel");
         let theirs = Channel::of(theirs);
-        let (mut child, process) = heir();
         let limit = Duration::from_secs(60);
         for _ in 0..2 {
             theirs.send(&FromHeir::Serving { pause: None }, &[], limit).expect("sent");
         }
-        let repeated = watch(&ours, &process).expect_err("it said it twice");
+        let repeated = watch(&ours).expect_err("it said it twice");
         assert_eq!(repeated.to_string(), "it said Serving { pause: None }");
-        assert!(!child.wait().expect("it has ended").success());
     }
 }

@@ -20,6 +20,7 @@ use super::error::HeirError;
 use super::estate::{DeviceEstate, Estate, Progress};
 use super::wire::{FORMATS, FromHeir};
 use crate::devices::device_plan::DevicePlan;
+use crate::ending;
 use crate::network::Network;
 use crate::network::host_ports::TapQueue;
 use crate::network::plugs::Home;
@@ -54,47 +55,75 @@ impl Heir {
         Heir { channel, taking: Taking::Watched }
     }
 
+    /// Over that end of a channel.
+    #[cfg(any(test, feature = "simulated"))]
+    pub(crate) fn at(end: OwnedFd) -> Heir {
+        Heir { channel: Channel::of(end), taking: Taking::default() }
+    }
+
     /// Tells the predecessor that it has to go on, and ends this process.
     pub fn refuse(&self, why: &str) -> ! {
         let why: String = why.chars().take(4096).collect();
         let _ = self.say(&FromHeir::Refused { why });
         // Destructors would shut down connections that are the predecessor's as well.
-        std::process::exit(1)
+        ending::exit(1)
     }
 
-    /// Says what this program is, and takes all but where rings stand.
+    /// Says what this program is.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub(crate) fn greet(&self, version: &str) -> Result<(), HeirError> {
+        let hello = FromHeir::Hello { version: version.to_string(), formats: FORMATS.to_vec() };
+        Ok(self.say(&hello)?)
+    }
+
+    /// Takes the next packet of what there is. Whether that is all.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(crate) fn receive_estate(&mut self, version: &str) -> Result<Estate, HeirError> {
-        let hello = FromHeir::Hello { version: version.to_string(), formats: FORMATS.to_vec() };
-        self.say(&hello)?;
-        let mut estate = Estate::default();
-        self.take_until(&mut estate, Progress::Devices)?;
-        Ok(estate)
+    pub(crate) fn hear_estate(&mut self, estate: &mut Estate) -> Result<bool, HeirError> {
+        self.take_one(estate, Progress::Devices)
     }
 
-    /// Says that it could serve, and takes where rings stand.
-    ///
-    /// # Errors
-    /// What is wrong with that, or that the predecessor goes on.
-    pub(crate) fn receive_rings(&mut self, estate: &mut Estate) -> Result<(), HeirError> {
-        self.is_next(Taking::ready)?;
-        self.say(&FromHeir::Ready {})?;
-        self.take_until(estate, Progress::Flipped)?;
-        self.is_next(Taking::flipped)
-    }
-
-    /// Says that it has all, and waits until the predecessor has let go, or has ended.
+    /// Says that it could serve all.
     ///
     /// # Errors
     /// The predecessor goes on.
-    pub(crate) fn receive_leave(&mut self, estate: &mut Estate) -> Result<(), HeirError> {
-        match self.say(&FromHeir::Taken {}) {
-            Ok(()) => {}
-            Err(error) if has_ended(&error) => return self.is_left_alone(),
-            Err(error) => return Err(error.into()),
+    pub(crate) fn say_ready(&mut self) -> Result<(), HeirError> {
+        self.is_next(Taking::ready)?;
+        Ok(self.say(&FromHeir::Ready {})?)
+    }
+
+    /// Takes the next packet of where rings stand. Whether that is all.
+    ///
+    /// # Errors
+    /// What is wrong with that, or that the predecessor goes on.
+    pub(crate) fn hear_rings(&mut self, estate: &mut Estate) -> Result<bool, HeirError> {
+        let is_all = self.take_one(estate, Progress::Flipped)?;
+        if is_all {
+            self.is_next(Taking::flipped)?;
         }
+        Ok(is_all)
+    }
+
+    /// Says that it has all. Whether it serves by that, since nobody else could.
+    ///
+    /// # Errors
+    /// The predecessor goes on.
+    pub(crate) fn say_taken(&mut self) -> Result<bool, HeirError> {
+        match self.say(&FromHeir::Taken {}) {
+            Ok(()) => Ok(false),
+            Err(error) if has_ended(&error) => self.is_left_alone().map(|()| true),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Waits until the predecessor has let go, or has ended.
+    ///
+    /// # Errors
+    /// The predecessor goes on.
+    pub(crate) fn hear_leave(&mut self, estate: &mut Estate) -> Result<(), HeirError> {
         // However long it takes: one that was stopped may let go when it is continued, and whoever had given up
         // by then would leave nobody. It says so, ends this process, or ends.
         match self.channel.receive(FOREVER)? {
@@ -106,16 +135,15 @@ impl Heir {
         }
     }
 
-    fn take_until(&mut self, estate: &mut Estate, until: Progress) -> Result<(), HeirError> {
-        loop {
-            let Some(packet) = self.channel.receive(HEAR_TIME_MAX)? else {
-                return self.is_left_alone();
-            };
-            match estate.take(&packet.bytes, packet.fds)? {
-                Progress::More => {}
-                progress if progress == until => return Ok(()),
-                came => return Err(HeirError::OutOfOrder { came, awaited: until }),
-            }
+    /// Takes one packet. Whether it is the last one, up to there.
+    fn take_one(&mut self, estate: &mut Estate, until: Progress) -> Result<bool, HeirError> {
+        let Some(packet) = self.channel.receive(HEAR_TIME_MAX)? else {
+            return self.is_left_alone().map(|()| true);
+        };
+        match estate.take(&packet.bytes, packet.fds)? {
+            Progress::More => Ok(false),
+            progress if progress == until => Ok(true),
+            came => Err(HeirError::OutOfOrder { came, awaited: until }),
         }
     }
 
@@ -135,7 +163,7 @@ impl Heir {
         }
     }
 
-    pub(super) fn channel(&self) -> &Channel {
+    pub(crate) fn channel(&self) -> &Channel {
         &self.channel
     }
 

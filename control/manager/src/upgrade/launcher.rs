@@ -66,8 +66,8 @@ pub struct Launcher {
 #[derive(Debug)]
 struct End {
     channel: Channel,
-    /// Never waited for: it ends when the channel does, which is with this process.
-    _child: Child,
+    /// Never waited for: it ends when the channel does, which is with this process. A simulation's is none.
+    _child: Option<Child>,
 }
 
 /// Failure of a launcher to start an heir, or to be asked for that.
@@ -112,6 +112,13 @@ impl Launcher {
     pub fn start() -> io::Result<Launcher> {
         let ends = (0..LAUNCHERS).map(|_| End::start()).collect::<io::Result<_>>()?;
         Ok(Launcher { ends, request: Cell::new(0) })
+    }
+
+    /// Those at the other ends of these channels, which are no processes.
+    #[cfg(any(test, feature = "simulated"))]
+    pub(crate) fn of(channels: impl IntoIterator<Item = Channel>) -> Launcher {
+        let end = |channel| End { channel, _child: None };
+        Launcher { ends: channels.into_iter().map(end).collect(), request: Cell::new(0) }
     }
 
     /// What is readable when one says something.
@@ -165,7 +172,7 @@ impl End {
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .spawn()?;
-        Ok(End { channel, _child: child })
+        Ok(End { channel, _child: Some(child) })
     }
 }
 
@@ -200,29 +207,43 @@ pub fn run(program: &Path, arguments: &[OsString]) -> io::Result<()> {
     confine::launcher(confine::Mode::of_environment()).map_err(io::Error::other)?;
     let channel = Channel::of(io::stdin().as_fd().try_clone_to_owned()?);
     let mut heir: Option<Child> = None;
-    while let Some(packet) = channel.receive(FOREVER)? {
-        let Start { request } = serde_json::from_slice(&packet.bytes)?;
+    let mut start_heir = |input| {
         if let Some(mut earlier) = heir.take() {
             // It was given up. If it has not ended yet it is left alone, as nobody's.
             let _ = earlier.try_wait();
         }
-        let outcome = match packet.fds.into_iter().next() {
-            Some(input) => match start(program, arguments, input) {
-                Ok(child) => {
-                    let pid = child.id();
-                    heir = Some(child);
-                    Outcome::Started { pid }
-                }
-                Err(error) => {
-                    let program = program.display();
-                    Outcome::Refused { why: format!("{program} cannot be started: {error}") }
-                }
-            },
-            None => Outcome::Refused { why: "the heir would have no input".to_string() },
-        };
-        channel.send(&Answer { request, outcome }, &[], ANSWER_TIME_MAX)?;
-    }
+        match start(program, arguments, input) {
+            Ok(child) => {
+                let pid = child.id();
+                heir = Some(child);
+                Ok(pid)
+            }
+            Err(error) => Err(format!("{} cannot be started: {error}", program.display())),
+        }
+    };
+    while serve_one(&channel, FOREVER, &mut start_heir)? {}
     Ok(())
+}
+
+/// Does the next thing that the daemon asks for. False: the daemon is gone.
+///
+/// # Errors
+/// What it says makes no sense, or it hears nothing.
+pub(crate) fn serve_one(
+    channel: &Channel,
+    limit: Duration,
+    start: &mut dyn FnMut(OwnedFd) -> Result<u32, String>,
+) -> io::Result<bool> {
+    let Some(packet) = channel.receive(limit)? else { return Ok(false) };
+    let Start { request } = serde_json::from_slice(&packet.bytes)?;
+    let input = packet.fds.into_iter().next();
+    let started = input.ok_or("the heir would have no input".to_string()).and_then(start);
+    let outcome = match started {
+        Ok(pid) => Outcome::Started { pid },
+        Err(why) => Outcome::Refused { why },
+    };
+    channel.send(&Answer { request, outcome }, &[], ANSWER_TIME_MAX)?;
+    Ok(true)
 }
 
 fn start(program: &Path, arguments: &[OsString], input: OwnedFd) -> io::Result<Child> {

@@ -6,23 +6,23 @@
 //! might serve, for its end ([`END_TIME_MAX`]). Not here: how queues come back (`drain`), what is sent
 //! (`bequest`); what is done to devices meanwhile (`manager/upgrading`).
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use config::api::{Answer, ApiError, ErrorKind, UpgradeView};
 use control::mode::Mode;
 use control::upgrade::{Back, Giving};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use sidecore::{instant_of, nanos_of};
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
-use super::channel::{Channel, SEND_TIME_MAX, is_readable};
+use super::channel::{Channel, SEND_TIME_MAX};
 use super::error::{SettleError, UpgradeError};
 use super::guard;
 use super::launcher::{LAUNCHERS, Launcher};
 use super::links::SavedShards;
 use super::pause::PauseWords;
+use super::process::Process;
 use super::timespec;
 use super::wire::{self, FromHeir, FromPredecessor};
 use crate::api::{Listening, Reply};
@@ -44,8 +44,6 @@ const BEQUEST_TIME_MAX: Duration = Duration::from_secs(15);
 const READY_TIME_MAX: Duration = Duration::from_secs(3);
 /// From where the rings stand to the heir's word that it has them.
 const TAKEN_TIME_MAX: Duration = Duration::from_secs(1);
-/// How long a process that was killed may take to end.
-const END_TIME_MAX: Duration = Duration::from_secs(10);
 /// From the word that it is all the heir's to its word that it serves.
 const SERVING_TIME_MAX: Duration = Duration::from_secs(2);
 
@@ -56,12 +54,6 @@ pub(crate) struct Upgrade {
     reply: Option<Reply>,
     /// What the heir told of queues that stood still.
     pause: Option<PauseWords>,
-}
-
-/// The heir's process, whatever becomes of that.
-struct Process {
-    pid: u32,
-    process: OwnedFd,
 }
 
 /// What it said of itself.
@@ -82,11 +74,22 @@ pub(crate) enum Next {
 
 /// The estate is somebody else's.
 pub(crate) struct HandedOver {
-    process: Process,
-    hello: Hello,
+    giving: Giving<Process, Hello>,
     reply: Option<Reply>,
     pause: Option<PauseWords>,
     channel: Channel,
+}
+
+/// Who serves, and what the operator is to be told who asked for that.
+pub(crate) struct Settled {
+    pub(crate) pid: u32,
+    answer: Option<(Reply, Answer)>,
+}
+
+/// The estate is nobody's: whoever had it has ended.
+pub(crate) struct Orphaned {
+    pub(crate) why: SettleError,
+    reply: Option<Reply>,
 }
 
 impl HandedOver {
@@ -94,23 +97,35 @@ impl HandedOver {
     ///
     /// # Errors
     /// The process that took over has ended before, and how that was seen.
-    pub(crate) fn await_settled(&self) -> Result<(), SettleError> {
-        match self.hello.format >= wire::WITH_GUARD {
-            true => guard::watch(&self.channel, &self.process.process),
-            false => Ok(()),
+    pub(crate) fn await_settled(self) -> Result<Settled, Orphaned> {
+        let HandedOver { giving, reply, pause, channel } = self;
+        let is_watched = giving.hello().is_some_and(|hello| hello.format >= wire::WITH_GUARD);
+        if let Err(why) = if is_watched { guard::watch(&channel) } else { Ok(()) } {
+            // It may be gone; and one that is not must not serve beside this process.
+            end(giving.give_up());
+            return Err(Orphaned { why, reply });
+        }
+        let (pid, version) = giving
+            .into_given()
+            .map_or_else(Default::default, |(heir, hello)| (heir.pid, hello.version));
+        let pause = pause.map(PauseWords::view);
+        let answer = Answer::Upgraded(UpgradeView { pid, version, pause });
+        Ok(Settled { pid, answer: reply.map(|reply| (reply, answer)) })
+    }
+}
+
+impl Settled {
+    /// The operator is told that it has come about.
+    pub(crate) fn tell(self) {
+        if let Some((reply, answer)) = self.answer {
+            reply.answer(Ok(answer));
         }
     }
+}
 
-    /// Who serves, and what the operator is to be told who asked for that.
-    pub(crate) fn settled(self) -> (u32, Option<(Reply, Answer)>) {
-        let HandedOver { process: Process { pid, .. }, hello, reply, pause, .. } = self;
-        let pause = pause.map(PauseWords::view);
-        let answer = Answer::Upgraded(UpgradeView { pid, version: hello.version, pause });
-        (pid, reply.map(|reply| (reply, answer)))
-    }
-
+impl Orphaned {
     /// The operator is told that it has not come about.
-    pub(crate) fn failed(self, error: ApiError) {
+    pub(crate) fn tell(self, error: ApiError) {
         if let Some(reply) = self.reply {
             reply.answer(Err(error));
         }
@@ -210,13 +225,10 @@ impl Upgrade {
         poll: &Poll,
         now: Instant,
     ) -> Result<(), UpgradeError> {
-        // Its parent has not asked how it ended, so the number is still its own.
-        let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        let process = process.map(|pid| pidfd_open(pid, PidfdFlags::empty()));
-        let Some(Ok(process)) = process else { return Err(UpgradeError::Watch) };
+        let process = Process::watch(pid).ok_or(UpgradeError::Watch)?;
         info!(pid, "an heir was started");
         let due = nanos_of(now + HELLO_TIME_MAX);
-        if !self.giving.started(Process { pid, process }, due) {
+        if !self.giving.started(process, due) {
             return Err(UpgradeError::NotBegun);
         }
         // What it has said already is heard then.
@@ -360,19 +372,7 @@ impl Upgrade {
     pub(crate) fn give_up(self, poll: &Poll, why: &UpgradeError) -> Option<(Reply, ApiError)> {
         let Upgrade { giving, channel, reply, .. } = self;
         poll.remove(&channel);
-        match giving.give_up() {
-            Back::GoOn(None) => {}
-            // It has nothing to do but to see that its channel is closed.
-            Back::GoOn(Some(heir)) | Back::SendOut(heir) => heir.kill(),
-            Back::EndFirst(heir) | Back::TakeBack(heir) => {
-                heir.kill();
-                if !is_readable(&heir.process, END_TIME_MAX) {
-                    // It may serve as soon as it runs again; two that serve would be worse than none.
-                    error!("the heir does not end: this process gives way to it");
-                    std::process::abort();
-                }
-            }
-        }
+        end(giving.give_up());
         warn!("the upgrade is given up: {why}");
         reply.map(|reply| (reply, refused(why)))
     }
@@ -381,15 +381,18 @@ impl Upgrade {
     pub(crate) fn handed_over(self, poll: &Poll) -> Option<HandedOver> {
         let Upgrade { giving, channel, reply, pause } = self;
         poll.remove(&channel);
-        let (process, hello) = giving.into_given()?;
-        Some(HandedOver { process, hello, reply, pause, channel })
+        let is_given = giving.given().is_some();
+        is_given.then_some(HandedOver { giving, reply, pause, channel })
     }
 }
 
-impl Process {
-    fn kill(&self) {
-        // It may have ended already.
-        let _ = pidfd_send_signal(&self.process, Signal::KILL);
+/// Has the heir end.
+fn end(back: Back<Process>) {
+    match back {
+        Back::GoOn(None) => {}
+        // It has nothing to do but to see that its channel is closed.
+        Back::GoOn(Some(heir)) | Back::SendOut(heir) => heir.kill(),
+        Back::EndFirst(heir) | Back::TakeBack(heir) => heir.end(),
     }
 }
 

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use config::Plan;
 use config::api::{ApiError, Call, DiskView};
 use manager::Options;
-use manager::simulated::Simulated;
+use manager::simulated::{Door, Simulated};
 
 use super::Course;
 use crate::core::Core;
@@ -20,6 +20,8 @@ use crate::vmm::Vmm;
 /// A process: its control, and its sidecores.
 pub(super) struct Daemon {
     pub(super) control: Simulated,
+    /// Where operators ask it.
+    pub(super) door: Door,
     pub(super) cores: Vec<Core>,
 }
 
@@ -55,13 +57,14 @@ impl Daemon {
         let load = move |running: &Plan| loaded.borrow().load(Some(running));
         let started = Simulated::start(plan, options(load));
         let (control, sidecores) = started.map_err(|e| format!("it does not start: {e}"))?;
-        Ok(Daemon { control, cores: sidecores.into_iter().map(Core::new).collect() })
+        let door = control.door();
+        Ok(Daemon { control, door, cores: sidecores.into_iter().map(Core::new).collect() })
     }
 
     /// All is dropped; what a violation has left behind is not asked for its tickets.
     pub(super) fn die(self) {
         self.cores.into_iter().for_each(Core::die);
-        drop(self.control);
+        self.control.die();
     }
 }
 
@@ -132,7 +135,7 @@ impl Host {
     /// Asks the one that serves.
     pub(super) fn ask(&mut self, call: Call, now_ns: u64) {
         if let Some(daemon) = self.daemons.first() {
-            self.operator.ask(&daemon.control, call, now_ns);
+            self.operator.ask(&daemon.door, call, now_ns);
         }
     }
 

@@ -140,7 +140,9 @@ impl Host {
 
     fn stop(&mut self) {
         self.is_stopping = true;
-        self.daemons.iter_mut().for_each(|daemon| daemon.control.stop());
+        for daemon in &mut self.daemons {
+            daemon.control.stop();
+        }
     }
 }
 

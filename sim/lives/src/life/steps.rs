@@ -1,8 +1,10 @@
 //! What a step of a life is: a turn of control, a pass of a sidecore, a word of a VMM, an act of a guest; or time goes on.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::rc::Rc;
 
 use config::api::{Answer, ApiError, Call};
+use manager::simulated::{Around, Stage, Turned};
 use random::Random;
 use schedule::Nanos;
 
@@ -14,6 +16,22 @@ use crate::vmm::{Step, Vmm};
 
 /// Steps without anything done, after which time jumps to what is due.
 const IDLE_STEPS: u32 = 16;
+
+/// Nothing goes on while a daemon waits, but time.
+pub(super) struct Nobody(pub(super) Rc<Stage>);
+
+impl Around for Nobody {
+    fn go_on(&mut self, until: Nanos) {
+        self.0.pass_until(until);
+    }
+}
+
+impl Course {
+    /// For what does not wait for anybody.
+    pub(super) fn nobody(&self) -> Nobody {
+        Nobody(Rc::clone(&self.stage))
+    }
+}
 
 impl Life {
     /// Somebody does something.
@@ -74,22 +92,20 @@ impl Host {
         let Some(daemon) = self.daemons.get_mut(at) else { return Ok(false) };
         let control = &mut daemon.control;
         let is_due = control.patience().is_some_and(|time| time.is_zero());
-        if !is_due && !control.has_events() {
+        let came = control.hear();
+        if !is_due && came == 0 {
             return Ok(false);
         }
-        let random = &mut course.random;
-        let mut came = 0;
-        let stopped = control.turn(&mut |count| {
-            came = count;
-            chosen(count, random)
-        });
+        let (turned, _) = control.turn_amid(&chosen(came, &mut course.random), course.nobody());
         course.note("turn", [came as u64, 0, 0]);
-        if stopped && self.is_stopping {
-            self.daemons.remove(at).die();
-            return Ok(true);
-        }
-        if stopped {
-            return Err("it has stopped by itself".into());
+        match turned {
+            Turned::On => {}
+            Turned::Stopped if self.is_stopping => {
+                self.daemons.remove(at).die();
+                return Ok(true);
+            }
+            Turned::Stopped | Turned::Ended => return Err("it has stopped by itself".into()),
+            Turned::Broken(said) => return Err(format!("a panic: {said}")),
         }
         if let Some(defect) = control.defects().first() {
             return Err(format!("a defect at {}: there is no {}", defect.at, defect.expected));
