@@ -360,4 +360,47 @@ mod tests {
             }
         );
     }
+
+    /// Nothing of the kernel's answer is trusted to be long enough, nor any of its fields to make sense.
+    #[test]
+    fn every_request_is_as_long_as_its_number_says() {
+        fn length<O: Op>(mut request: Request<O>) -> (usize, usize) {
+            (request.bytes_mut().len(), (O::NUMBER >> 16 & 0x3fff) as usize)
+        }
+        let lengths = [
+            length(set_api_version()),
+            length(destroy_dev("a").unwrap()),
+            length(iotlb_get_fd(1)),
+            length(get_features()),
+            length(inject_config_irq()),
+            length(vq_setup(0, 256)),
+            length(vq_get_info(0)),
+            length(vq_setup_kickfd(0, 3)),
+            length(vq_inject_irq(0)),
+        ];
+        for (at, (bytes, number)) in lengths.into_iter().enumerate() {
+            assert_eq!(bytes, number, "of request {at}");
+        }
+        // The kernel copies as much from behind the fields as they say.
+        for size in [0, 1, 60, 4096] {
+            assert_eq!(length(set_config(&vec![0; size])).0, (8 + size).max(8));
+        }
+    }
+
+    #[test]
+    fn a_run_of_addresses_and_kicks_are_where_the_kernel_looks() {
+        let mut request = iotlb_get_fd(0x1234);
+        assert_eq!(
+            request.bytes_mut()[8..24],
+            [0x1234u64, u64::MAX].map(u64::to_ne_bytes).concat()
+        );
+        request.bytes_mut()[..24].copy_from_slice(&[7u64, 8, 9].map(u64::to_ne_bytes).concat());
+        assert_eq!(request.answer(), IotlbEntry { offset: 7, first: 8, last: 9 });
+        assert_eq!(vq_setup_kickfd(3, 9).bytes_mut(), [3u32, 9].map(u32::to_ne_bytes).concat());
+        assert_eq!(vq_setup_kickfd(3, -1).bytes_mut()[4..], (-1i32).to_ne_bytes());
+        assert_eq!(vq_setup(5, 256).bytes_mut()[..6], [5, 0, 0, 0, 0, 1]);
+        let mut features = get_features();
+        features.bytes_mut().copy_from_slice(&(1u64 << 33).to_ne_bytes());
+        assert_eq!(features.answer(), 1 << 33);
+    }
 }

@@ -200,11 +200,13 @@ impl Bridge {
         for (index, _) in calls.iter().enumerate().filter(|(_, is_called)| **is_called) {
             self.call_driver(index as u32);
         }
-        if let [has_gone, has_said] = is_ready[1 + self.queues.len()..] {
+        if let [has_gone, channel @ ..] = &is_ready[1 + self.queues.len()..] {
             // It says nothing there without being asked.
-            if has_gone {
+            if *has_gone {
                 self.lose("the daemon has closed its socket");
-            } else if has_said && self.front.as_mut().is_some_and(FrontEnd::config_has_changed) {
+            } else if channel.contains(&true)
+                && self.front.as_mut().is_some_and(FrontEnd::config_has_changed)
+            {
                 self.tell_config();
             }
         }
@@ -401,3 +403,6 @@ fn over(child: &mut Child) -> Option<Result<(), Error>> {
     }
     Some(Err(Error::Bus(said.trim().to_string())))
 }
+
+#[cfg(test)]
+mod tests;

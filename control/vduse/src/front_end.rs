@@ -57,8 +57,8 @@ pub(crate) struct Ring<'a> {
 #[derive(Debug)]
 pub(crate) struct FrontEnd {
     stream: UnixStream,
-    /// Our end of the channel on which the daemon says that the config space has changed.
-    channel: UnixStream,
+    /// Our end of the channel on which the daemon says that the config space has changed, while it has the other one.
+    channel: Option<UnixStream>,
     /// Offered, without those of the transport.
     pub(crate) features: u64,
     protocol: u64,
@@ -72,9 +72,7 @@ impl FrontEnd {
         let wait = Some(Duration::from_secs(ANSWER_S_MAX));
         stream.set_read_timeout(wait)?;
         stream.set_write_timeout(wait)?;
-        let (channel, theirs) = UnixStream::pair()?;
-        channel.set_nonblocking(true)?;
-        let mut end = FrontEnd { stream, channel, features: 0, protocol: 0, queues: 1 };
+        let mut end = FrontEnd { stream, channel: None, features: 0, protocol: 0, queues: 1 };
         end.features = end.ask(&Message::GetFeatures)? & !bits::TRANSPORT;
         end.protocol = end.ask(&Message::GetProtocolFeatures)? & PROTOCOL;
         end.send(&Message::SetProtocolFeatures(end.protocol), false, &[])?;
@@ -83,26 +81,31 @@ impl FrontEnd {
             end.queues = u32::try_from(end.ask(&Message::GetQueueNum)?).unwrap_or(u32::MAX);
         }
         if end.protocol & bits::BACKEND_REQ != 0 {
+            let (channel, theirs) = UnixStream::pair()?;
+            channel.set_nonblocking(true)?;
             end.tell(&Message::SetBackendReqFd, &[theirs.as_fd()])?;
+            end.channel = Some(channel);
         }
         Ok(end)
     }
 
-    /// What is readable when the daemon has gone, and when it said something on its channel.
-    pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
-        [self.stream.as_fd(), self.channel.as_fd()]
+    /// What is readable when the daemon has gone, and then, where it has a channel, when it said something there.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(self.stream.as_fd()).chain(self.channel.iter().map(AsFd::as_fd))
     }
 
     /// Takes what lies in the channel; whether there was anything. All that can come there is that the config space
-    /// has changed.
+    /// has changed. A channel that has ended is no more looked at: it would be readable for ever.
     pub(crate) fn config_has_changed(&mut self) -> bool {
         let mut bytes = [0; 256];
         let mut came = false;
         // As much as is there now, of what the daemon says seldom.
         for _ in 0..16 {
-            match self.channel.read(&mut bytes) {
-                Ok(1..) => came = true,
-                _ => break,
+            let Some(channel) = &mut self.channel else { break };
+            match channel.read(&mut bytes) {
+                Ok(0) => self.channel = None,
+                Ok(_) => came = true,
+                Err(_) => break,
             }
         }
         came
@@ -236,3 +239,6 @@ impl FrontEnd {
         Ok((payload, fd))
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

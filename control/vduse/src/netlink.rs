@@ -124,6 +124,8 @@ fn read(bytes: &[u8]) -> io::Result<Heard> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -153,5 +155,50 @@ mod tests {
             let _ = read(&named[..cut]);
         }
         assert!(read(&error(0)[..HEADER]).is_err() && read(&[]).is_err());
+    }
+
+    #[test]
+    fn what_is_missing_is_said_beside_the_kernel_s_word() {
+        for (code, is_missing) in [(libc::ENOENT, true), (libc::ENODEV, true), (libc::EPERM, false)]
+        {
+            let error = explain(io::Error::from_raw_os_error(code), "no VDUSE");
+            assert_eq!(error.to_string().starts_with("no VDUSE: "), is_missing, "{error}");
+        }
+    }
+
+    proptest! {
+        /// Whatever a datagram has in it.
+        #[test]
+        fn any_datagram_is_an_answer_or_none(bytes in prop::collection::vec(0u8..8, 0..80), is_error in any::<bool>()) {
+            let mut bytes = bytes;
+            if is_error && bytes.len() > 5 {
+                bytes[4..6].copy_from_slice(&ERROR.to_ne_bytes());
+            }
+            let is_error = bytes.get(4..6) == Some(&ERROR.to_ne_bytes()[..]);
+            match read(&bytes) {
+                Ok(Heard::Done) => prop_assert!(is_error && bytes[16..20] == [0; 4]),
+                Ok(Heard::Family(family)) => {
+                    prop_assert!(!is_error);
+                    let named = [&FAMILY_ID.to_ne_bytes()[..], &family.to_ne_bytes()].concat();
+                    prop_assert!(bytes[22..].windows(4).any(|part| part == named));
+                }
+                Ok(Heard::Other) => prop_assert!(!is_error && bytes.len() > 5),
+                // Words of the kernel, or too few bytes for any.
+                Err(error) => prop_assert!(is_error || error.raw_os_error().is_none()),
+            }
+        }
+
+        /// Names and lengths, as the kernel checks them.
+        #[test]
+        fn any_name_is_one_attribute(name in "[a-z]{0,255}", command in any::<u8>(), family in any::<u16>()) {
+            let bytes = message(family, command, &[(MANAGEMENT_NAME, "vduse"), (DEV_NAME, &name)]);
+            let half = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
+            prop_assert_eq!((bytes.len() % 4, half(0) as usize, half(2)), (0, bytes.len(), 0));
+            prop_assert_eq!((half(4), bytes[16]), (family, command));
+            let at = 20 + 12;
+            prop_assert_eq!((half(20), half(22), half(at), half(at + 2)), (10, 2, name.len() as u16 + 5, 4));
+            prop_assert_eq!(&bytes[at + 4..at + 4 + name.len()], name.as_bytes());
+            prop_assert!(bytes[at + 4 + name.len()..].iter().all(|byte| *byte == 0));
+        }
     }
 }

@@ -135,7 +135,10 @@ impl Spec {
 
 #[cfg(test)]
 mod tests {
+    use std::thread::JoinHandle;
+
     use super::*;
+    use crate::front_end::tests::{CONFIG, Place, Told, connected};
 
     fn spec(kind: Kind) -> Spec {
         let (folder, program) = (PathBuf::from("/run/x"), PathBuf::from("/bin/x"));
@@ -154,5 +157,67 @@ mod tests {
             offered & 1 << 33 != 0 && offered & (1 << 17 | 1 << 22) == 0 && offered & 1 << 32 != 0
         );
         assert_eq!(nic.features(0), 1 << 33 | 1 << 3 | 1 << 5 | 1 << 16);
+    }
+
+    fn of_daemon(kind: Kind) -> (Place, JoinHandle<Told>, FrontEnd, Spec) {
+        let (place, daemon, front) = connected(0);
+        let spec = Spec { folder: place.folder(), socket: place.socket(), ..spec(kind) };
+        (place, daemon, front, spec)
+    }
+
+    const NIC: Kind = Kind::Nic { mac: [2, 1, 2, 3, 4, 5], mtu: 9000 };
+
+    #[test]
+    fn a_disk_s_config_space_is_the_daemon_s_and_a_nic_s_is_its_own() {
+        let (_place, daemon, mut front, disk) = of_daemon(Kind::Disk);
+        assert_eq!(disk.config(&mut front).unwrap(), [CONFIG; 60]);
+        assert_eq!((disk.device_id(), disk.queues(&front)), (2, 3));
+        let nic = spec(NIC);
+        // Address, carrier, one pair, MTU: little-endian, whatever the machine.
+        let expected = [2, 1, 2, 3, 4, 5, 1, 0, 1, 0, 0x28, 0x23];
+        assert_eq!(nic.config(&mut front).unwrap(), expected);
+        assert_eq!((nic.device_id(), nic.queues(&front)), (1, 2));
+        for (offered, taken) in [(0, 1), (1, 1), (64, 64), (65, 64), (u32::MAX, 64)] {
+            front.queues = offered;
+            assert_eq!(disk.queues(&front), taken, "of {offered}");
+        }
+        drop(front);
+        daemon.join().unwrap();
+    }
+
+    #[test]
+    fn a_disk_s_record_is_as_long_as_the_daemon_wants_it_and_keeps_what_it_has() {
+        let (_place, daemon, mut front, disk) = of_daemon(Kind::Disk);
+        let no_folder = disk.record(&mut front, 2).unwrap_err().to_string();
+        assert!(no_folder.starts_with("the record of what is in flight: "), "{no_folder}");
+        std::fs::write(disk.mark(), [7; 10]).unwrap();
+        let (area, file) = disk.record(&mut front, 2).unwrap().expect("a disk's");
+        let size = 2 * 256 * 16;
+        let expected = InflightArea { size, queues: 2, queue_size: 256, ..Default::default() };
+        assert_eq!((area, file.metadata().unwrap().len()), (expected, size));
+        let kept = std::fs::read(disk.mark()).unwrap();
+        assert_eq!((&kept[..10], kept[10..].iter().all(|byte| *byte == 0)), (&[7; 10][..], true));
+        // More than the daemon has room for: none, of no bytes, which it refuses then.
+        let none = disk.record(&mut front, 200).unwrap().map(|(area, _)| area.size);
+        assert_eq!(none, Some(0));
+        assert!(spec(NIC).record(&mut front, 2).unwrap().is_none());
+        drop(front);
+        daemon.join().unwrap();
+    }
+
+    #[test]
+    fn the_bus_is_asked_by_a_process_of_its_own() {
+        let spec = Spec { program: PathBuf::from("/nowhere/at/all"), ..spec(Kind::Disk) };
+        let said = spec.ask_bus("add").unwrap_err().to_string();
+        assert!(said.starts_with("the process that asks the bus: "), "{said}");
+        // One that says what it does not find.
+        let spec = Spec { program: PathBuf::from("ls"), ..spec };
+        let said = spec.ask_bus("del").unwrap().wait_with_output().unwrap();
+        let said = String::from_utf8(said.stderr).unwrap();
+        assert!(
+            ["vdpa", "del", "a"].iter().all(|word| said.contains(&format!("{word}'"))),
+            "{said}"
+        );
+        assert_eq!(spec.mark(), PathBuf::from("/run/x/a.inflight"));
     }
 }
