@@ -93,11 +93,6 @@ impl<L, C> Shard<L, C> {
         }
     }
 
-    /// Whether a sidecore hears at once what it is told.
-    pub fn is_served(&self) -> bool {
-        matches!(self.0, State::Served)
-    }
-
     /// Whether it was asked for: it is here, or on its way.
     pub fn is_away(&self) -> bool {
         matches!(self.0, State::Asked(_) | State::Home(..))

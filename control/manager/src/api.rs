@@ -86,7 +86,7 @@ impl Request {
     /// The call, and the duty to answer it later.
     pub fn into_parts(self) -> (Call, Reply) {
         let change = self.call.change();
-        (self.call, Reply { change, caller: self.reply })
+        (self.call, Reply { change, caller: self.reply, refused: None })
     }
 }
 
@@ -96,11 +96,20 @@ pub struct Reply {
     /// What it asks to have changed.
     change: Option<String>,
     caller: oneshot::Sender<Result<Answer, ApiError>>,
+    /// Why it is refused, when what was begun is undone.
+    refused: Option<ApiError>,
 }
 
 impl Reply {
+    /// It is answered by that, when it is answered: first what was begun is undone.
+    #[must_use]
+    pub(crate) fn refusing(self, why: ApiError) -> Reply {
+        Reply { refused: Some(why), ..self }
+    }
+
     /// Answers the call. That a change was refused is in the log, as that it was asked for.
     pub fn answer(self, answer: Result<Answer, ApiError>) {
+        let answer = self.refused.map_or(answer, Err);
         if let (Some(change), Err(refused)) = (&self.change, &answer) {
             tracing::info!("refused: {change}: {}", refused.error);
         }

@@ -42,9 +42,8 @@ use tracing::{info, warn};
 
 use crate::api::Reply;
 use crate::defects::found;
-use crate::devices::Devices;
 use crate::sidecores::Cores;
-use crate::turn::Turn;
+use crate::sidecores::around::Around;
 
 use mac_queries::MacQueries;
 use numbers::Numbers;
@@ -81,13 +80,6 @@ pub(crate) struct Network {
     queries: MacQueries,
     /// When another process was taken over from, if one was.
     took_over_at: Option<Instant>,
-}
-
-/// What the network reaches beside its own.
-pub(crate) struct Around<'a> {
-    pub(crate) turn: &'a mut Turn,
-    pub(crate) devices: &'a mut Devices,
-    pub(crate) cores: &'a mut Cores,
 }
 
 impl Network {

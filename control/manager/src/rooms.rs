@@ -27,12 +27,12 @@ use crate::disk::watch::Watch;
 use crate::front_ends::FrontEnds;
 use crate::front_ends::idle;
 use crate::guests::{self, Guests};
+use crate::network::Network;
 use crate::network::nic_calls::NicCalls;
 use crate::network::nic_views::NicViews;
 use crate::network::switch_calls::SwitchCalls;
 use crate::network::travel::Travel;
 use crate::network::uplink::Uplink;
-use crate::network::{self, Network};
 use crate::opening::openers::Openers;
 use crate::opening::shut::ShutDevices;
 use crate::options::Options;
@@ -40,8 +40,9 @@ use crate::poll::Poll;
 use crate::remote::Remote;
 use crate::service::{Groups, Services};
 use crate::sidecores::Cores;
+use crate::sidecores::around::Around;
 use crate::sidecores::balance::{self, Relief};
-use crate::sidecores::moves::{self, Moves};
+use crate::sidecores::moves::Moves;
 use crate::state::StateFile;
 use crate::turn::Turn;
 use crate::upgrade::adopt::Adopting;
@@ -198,7 +199,7 @@ impl Rooms {
         wish: &DiskMove,
     ) -> Result<Option<(u32, Vec<MoveId>)>, ApiError> {
         let Rooms { moves, turn, devices, cores, plan, .. } = self;
-        moves.bring(id, wish, plan, &mut moves::Around { turn, devices, cores })
+        moves.bring(id, wish, plan, &mut Around { turn, devices, cores })
     }
 
     /// Moves a queue to where there is more room for it.
@@ -223,9 +224,9 @@ impl Rooms {
         moves.is_over(id, why, &mut around)
     }
 
-    fn moves(&mut self) -> (&mut Moves, moves::Around<'_>) {
+    fn moves(&mut self) -> (&mut Moves, Around<'_>) {
         let Rooms { moves, turn, devices, cores, .. } = self;
-        (moves, moves::Around { turn, devices, cores })
+        (moves, Around { turn, devices, cores })
     }
 
     /// Disks whose locks follow their rings.
@@ -284,26 +285,26 @@ impl Rooms {
     }
 
     /// The network, and what it reaches.
-    pub(crate) fn network(&mut self) -> (&mut Network, network::Around<'_>) {
+    pub(crate) fn network(&mut self) -> (&mut Network, Around<'_>) {
         let Rooms { network, turn, devices, cores, .. } = self;
-        (network, network::Around { turn, devices, cores })
+        (network, Around { turn, devices, cores })
     }
 
     pub(crate) fn travel(&mut self) -> Travel<'_> {
         let Rooms { network, moves, plan, turn, devices, cores, .. } = self;
-        let around = network::Around { turn, devices, cores };
+        let around = Around { turn, devices, cores };
         Travel { network, moves, plan, around }
     }
 
     pub(crate) fn switch_calls(&mut self) -> SwitchCalls<'_> {
         let Rooms { network, plan, state, turn, devices, cores, .. } = self;
-        let around = network::Around { turn, devices, cores };
+        let around = Around { turn, devices, cores };
         SwitchCalls { network, plan, state, around }
     }
 
     pub(crate) fn nic_calls(&mut self) -> NicCalls<'_> {
         let Rooms { network, plan, shut, groups, state, turn, devices, cores, .. } = self;
-        let around = network::Around { turn, devices, cores };
+        let around = Around { turn, devices, cores };
         NicCalls { network, plan, shut, groups, state, around }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `around` | what those reach who move and plug in |
 //! | `loads` | how loaded each was at the last look |
 //! | `balance` | what goes elsewhere for its load |
 //! | `moves` | what is on its way, and who waits for it |
@@ -10,6 +11,7 @@
 //!
 //! Not here: which sidecore is the best (`control::placement`).
 
+pub(crate) mod around;
 pub(crate) mod balance;
 mod loads;
 pub(crate) mod moves;

@@ -24,7 +24,8 @@ fn home() -> Tested {
 
 /// Served, away, awaited, and what is here.
 fn shown(shard: &Tested) -> (bool, bool, bool, Option<&'static str>) {
-    (shard.is_served(), shard.is_away(), shard.is_awaited(), shard.home().copied())
+    let is_served = matches!(shard.0, State::Served);
+    (is_served, shard.is_away(), shard.is_awaited(), shard.home().copied())
 }
 
 const SHUT: (bool, bool, bool, Option<&str>) = (false, false, false, None);

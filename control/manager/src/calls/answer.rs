@@ -53,7 +53,7 @@ fn answer_net(call: Call, reply: Reply, rooms: &mut Rooms, mode: Mode) {
     let answer = match call {
         Call::ListNics => Ok(rooms.nic_views().list()),
         Call::ShowNic { id } => rooms.nic_views().show(&id, true),
-        Call::AddNic(spec) => nics::add(&spec, rooms, mode),
+        Call::AddNic(spec) => return nics::add_now(&spec, reply, rooms, mode),
         Call::ChangeNic { id, change } => {
             let changed = rooms.nic_calls().change(&id, &change);
             changed.and_then(|()| rooms.nic_views().show(&id, true))
@@ -64,7 +64,7 @@ fn answer_net(call: Call, reply: Reply, rooms: &mut Rooms, mode: Mode) {
             set.and_then(|()| rooms.nic_views().show(&id, true))
         }
         Call::ListSwitches => Ok(rooms.switch_calls().list()),
-        Call::AddSwitch(spec) => rooms.switch_calls().add(&spec),
+        Call::AddSwitch(spec) => return rooms.switch_calls().add(&spec, reply),
         Call::RemoveNic { id, force } => {
             let may = rooms.nic_calls().check_made_by_api(&id);
             match may.and_then(|()| in_use(rooms).check_unused("nic", &id, force)) {

@@ -61,13 +61,21 @@ fn begin_to_add(spec: &DiskSpec, rooms: &mut Rooms) -> Option<Duration> {
 
 /// Adds a disk now, and says in the log when it does not.
 pub(crate) fn add_now(spec: &DiskSpec, reply: Reply, rooms: &mut Rooms, mode: Mode) {
-    match add(spec, rooms, mode) {
-        Err(refused) => not_added(spec, reply, refused),
-        added => reply.answer(added),
+    let id = match add(spec, rooms, mode) {
+        Ok(id) => id,
+        Err(refused) => return not_added(spec, reply, refused),
+    };
+    match rooms.state.keep(&rooms.plan) {
+        Ok(()) => {
+            info!(disk = id, "added");
+            reply.answer(shown::disk(rooms, &id, true));
+        }
+        Err(error) => removal::undo(&id, not_kept(&error, UNDONE), reply, rooms, mode),
     }
 }
 
-fn add(spec: &DiskSpec, rooms: &mut Rooms, mode: Mode) -> Answered {
+/// Serves a disk more, which is not kept yet: its name.
+fn add(spec: &DiskSpec, rooms: &mut Rooms, mode: Mode) -> Result<String, ApiError> {
     let plan = rooms.plan.disk_from_api(spec)?;
     let id = plan.id.clone();
     let refused = |error: NotOpen| {
@@ -84,15 +92,7 @@ fn add(spec: &DiskSpec, rooms: &mut Rooms, mode: Mode) -> Answered {
         Err(error) => return Err(refused(error)),
     }
     rooms.plan.disks.push(plan);
-    if let Err(error) = rooms.state.keep(&rooms.plan) {
-        match rooms.devices.number_of(&id) {
-            Some(number) => removal::begin(number, None, rooms, mode),
-            None => removal::drop_shut(&id, rooms),
-        }
-        return Err(not_kept(&error, UNDONE));
-    }
-    info!(disk = id, "added");
-    shown::disk(rooms, &id, true)
+    Ok(id)
 }
 
 /// Changes how a disk is served, and who may open its socket.

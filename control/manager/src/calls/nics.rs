@@ -10,7 +10,7 @@ use config::{NicSpec, Plan};
 use control::mode::Mode;
 use tracing::info;
 
-use super::{Answered, UNDONE, not_kept, removal};
+use super::{UNDONE, not_kept, removal};
 use crate::api::Reply;
 use crate::devices::device::Device;
 use crate::devices::device_plan::DevicePlan;
@@ -22,20 +22,30 @@ use crate::opening::open::{self, Socket};
 use crate::rooms::Rooms;
 
 /// Adds a NIC.
-pub(super) fn add(spec: &NicSpec, rooms: &mut Rooms, mode: Mode) -> Answered {
+pub(super) fn add_now(spec: &NicSpec, reply: Reply, rooms: &mut Rooms, mode: Mode) {
+    let id = match add(spec, rooms, mode) {
+        Ok(id) => id,
+        Err(refused) => return reply.answer(Err(refused)),
+    };
+    match rooms.state.keep(&rooms.plan) {
+        Ok(()) => {
+            info!(nic = id, "added");
+            reply.answer(rooms.nic_views().show(&id, true));
+        }
+        Err(error) => removal::undo(&id, not_kept(&error, UNDONE), reply, rooms, mode),
+    }
+}
+
+/// Serves a NIC more, which is not kept yet: its name.
+fn add(spec: &NicSpec, rooms: &mut Rooms, mode: Mode) -> Result<String, ApiError> {
     let added = Addition::begin(spec, &rooms.plan, &rooms.network)?;
     let plan = added.plan.clone();
     let id = plan.id.clone();
     let opened = added.open(rooms, mode);
     let served = opened.and_then(|device| open::serve(device, rooms, mode));
-    let number = served.map_err(|error| not_added(&id, &error))?;
+    served.map_err(|error| not_added(&id, &error))?;
     rooms.plan.nics.push(plan);
-    if let Err(error) = rooms.state.keep(&rooms.plan) {
-        removal::begin(number, None, rooms, mode);
-        return Err(not_kept(&error, UNDONE));
-    }
-    info!(nic = id, "added");
-    rooms.nic_views().show(&id, true)
+    Ok(id)
 }
 
 /// Moves a NIC. The operator is answered when it is where it was to be, or is not going there.

@@ -37,6 +37,17 @@ pub(crate) fn remove(id: &str, reply: Reply, rooms: &mut Rooms, mode: Mode) {
     }
 }
 
+/// A device that was added is none after all, since that cannot be kept: whoever added it is told so when it is gone.
+pub(super) fn undo(id: &str, why: ApiError, reply: Reply, rooms: &mut Rooms, mode: Mode) {
+    match rooms.devices.number_of(id) {
+        Some(number) => begin(number, Some(reply.refusing(why)), rooms, mode),
+        None => {
+            drop_shut(id, rooms);
+            reply.answer(Err(why));
+        }
+    }
+}
+
 /// Keeps that a device is planned no more, before it is removed, since that could not be taken back.
 ///
 /// # Errors
@@ -127,4 +138,65 @@ fn is_gone(number: u32, rooms: &mut Rooms, mode: Mode) {
 pub(crate) fn image_is_closed(number: u32, rooms: &mut Rooms) {
     rooms.shut.retry_all(rooms.turn.now());
     rooms.waiting.closed(number);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use config::api::{Answer, Call, ErrorKind};
+    use rustix::fs::{FlockOperation, flock};
+    use serde_json::{from_str, json};
+
+    use crate::simulated::Heard;
+    use crate::trial::{Trial, refused};
+
+    const SWITCH: &str = "[[switch]]\nid = \"lan\"\n";
+
+    /// An operator who was refused may ask for the same in the next moment: whatever it needs is free by then.
+    #[test]
+    fn who_adds_a_disk_that_cannot_be_kept_is_told_when_it_is_gone() {
+        let mut trial = Trial::of("");
+        let (image, socket) = (trial.path("a.img"), trial.socket("a"));
+        std::fs::write(&image, [0; 4096]).expect("an image");
+        let spec = json!({ "id": "a", "path": image, "size": "4K" }).to_string();
+        let add = || Call::AddDisk(from_str(&spec).expect("a disk"));
+        trial.break_state(true);
+        trial.slow(Duration::from_millis(300));
+        let mut asked = trial.asks(add());
+        trial.pass(Duration::from_millis(400));
+        // It was opened, and is being closed.
+        assert!(matches!(asked.hear(), Heard::Nothing), "it is told too early");
+        let (kind, why) = refused(trial.answer(asked));
+        assert_eq!(kind, ErrorKind::Internal);
+        assert!(why.contains("the change cannot be kept: "), "{why}");
+        assert!(why.contains("; nothing was changed; make room in the state directory"), "{why}");
+        assert_eq!((trial.daemon.devices(), trial.daemon.plan().disks.len()), (0, 0));
+        assert!(!socket.exists(), "its socket is left");
+        let image = std::fs::File::open(&image).expect("the image");
+        flock(&image, FlockOperation::NonBlockingLockExclusive).expect("nobody has it");
+        drop(image);
+        trial.break_state(false);
+        assert!(matches!(trial.ask(add()), Ok(Answer::Disk(_))));
+    }
+
+    /// The same of what has no image.
+    #[test]
+    fn a_nic_or_switch_that_cannot_be_kept_is_gone_when_that_is_told() {
+        let mut trial = Trial::of(SWITCH);
+        trial.break_state(true);
+        let nic = r#"{"id":"eth","switch":"lan"}"#;
+        let add = || Call::AddNic(from_str(nic).expect("a NIC"));
+        let (_, why) = refused(trial.ask(add()));
+        assert!(why.contains("the change cannot be kept: "), "{why}");
+        assert_eq!((trial.daemon.devices(), trial.daemon.plan().nics.len()), (0, 0));
+        let switch = || Call::AddSwitch(from_str(r#"{"id":"new"}"#).expect("a switch"));
+        let (_, why) = refused(trial.ask(switch()));
+        assert!(why.contains("the change cannot be kept: "), "{why}");
+        assert_eq!(trial.daemon.plan().switches.len(), 1);
+        assert!(!trial.rooms().network.is_losing_a_switch(), "it still goes");
+        trial.break_state(false);
+        assert!(matches!(trial.ask(switch()), Ok(Answer::Switch(_))));
+        assert!(matches!(trial.ask(add()), Ok(Answer::Nic(_))));
+    }
 }

@@ -7,7 +7,7 @@ use sidecore::MacTable;
 use tracing::{info, warn};
 
 use crate::api::Reply;
-use crate::calls::{Answered, UNDONE, check_origin, not_kept};
+use crate::calls::{UNDONE, check_origin, not_kept};
 use crate::state::StateFile;
 
 use super::mac_queries::Found;
@@ -37,10 +37,22 @@ impl SwitchCalls<'_> {
     }
 
     /// Adds a switch with its uplinks, all of them open.
-    ///
-    /// # Errors
-    /// Why not; nothing was changed.
-    pub(crate) fn add(&mut self, spec: &SwitchSpec) -> Answered {
+    pub(crate) fn add(&mut self, spec: &SwitchSpec, reply: Reply) {
+        let id = match self.serve(spec) {
+            Ok(id) => id,
+            Err(refused) => return reply.answer(Err(refused)),
+        };
+        if let Err(error) = self.state.keep(self.plan) {
+            return self.begin_removal(&id, Some(reply.refusing(not_kept(&error, UNDONE))));
+        }
+        info!(switch = id, "added");
+        let shown = self.network.view(&id, self.around.devices);
+        let shown = shown.map(|view| Answer::Switch(Box::new(view)));
+        reply.answer(shown.ok_or_else(|| ApiError::no_such_switch(&id)));
+    }
+
+    /// Serves a switch more, which is not kept yet: its name.
+    fn serve(&mut self, spec: &SwitchSpec) -> Result<String, ApiError> {
         let plan = self.plan.switch_from_api(spec)?;
         let id = plan.id.clone();
         let refused = |error: &dyn std::fmt::Display| {
@@ -52,13 +64,7 @@ impl SwitchCalls<'_> {
         let served = self.network.serve_switch(plan.clone(), opened, &mut self.around);
         served.map_err(|error| refused(&error))?;
         self.plan.switches.push(plan);
-        if let Err(error) = self.state.keep(self.plan) {
-            self.begin_removal(&id, None);
-            return Err(not_kept(&error, UNDONE));
-        }
-        info!(switch = id, "added");
-        let shown = self.network.view(&id, self.around.devices);
-        Ok(Answer::Switch(Box::new(shown.ok_or_else(|| ApiError::no_such_switch(&id))?)))
+        Ok(id)
     }
 
     /// Removes a switch without NICs; the operator is answered when it is gone.

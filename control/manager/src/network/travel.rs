@@ -18,10 +18,6 @@ use crate::sidecores::wishes::check_sidecore;
 
 use super::{Around, Network};
 
-/// An operator's move is begun again so often: each takes a millisecond or two, in which a sidecore that sleeps,
-/// or frames that are on their way, may come too late.
-const TRIES_MAX: u8 = 50;
-
 /// NICs on their way, and what that concerns.
 pub(crate) struct Travel<'a> {
     pub(crate) network: &'a Network,

@@ -22,6 +22,7 @@ use sidecore::{
 use switch::Rules;
 use tracing::warn;
 
+use crate::defects::Defects;
 use crate::devices::start::policy_of;
 use crate::sidecores::Cores;
 
@@ -215,10 +216,18 @@ impl Uplink {
         HostPorts::open(&self.plan.host, self.wired.as_ref().map(|wired| wired.guest), taps)
     }
 
-    /// What was opened for it is here. Gives what is its link's.
-    pub(crate) fn come(&mut self, mut ports: HostPorts) -> Option<Box<LinkNic>> {
+    /// What was opened for it, while it was closed, is here. Gives what is its link's.
+    pub(crate) fn come(
+        &mut self,
+        mut ports: HostPorts,
+        defects: &mut Defects,
+    ) -> Option<Box<LinkNic>> {
         let end = ports.take_end();
-        self.life.come(ports.into_ports()).is_ok().then_some(end).flatten()
+        if self.life.come(ports.into_ports()).is_err() {
+            defects.note("closed uplink to open");
+            return None;
+        }
+        end
     }
 
     /// Its sidecore gets its descriptors.
@@ -344,12 +353,16 @@ impl Uplink {
     ///
     /// # Errors
     /// A descriptor is of something else.
-    pub(crate) fn inherit(&mut self, queues: Vec<(u16, TapQueue)>) -> Result<(), HostOpenError> {
+    pub(crate) fn inherit(
+        &mut self,
+        queues: Vec<(u16, TapQueue)>,
+        defects: &mut Defects,
+    ) -> Result<(), HostOpenError> {
         if let HostPlan::Tap { name } = &self.plan.host
             && !queues.is_empty()
         {
             let ports = HostPorts::inherit(name, queues.into_iter())?;
-            self.come(ports);
+            self.come(ports, defects);
         }
         Ok(())
     }

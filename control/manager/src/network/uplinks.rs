@@ -256,7 +256,7 @@ impl Network {
 
     fn attach_uplink(&mut self, number: u32, ports: HostPorts, around: &mut Around<'_>) {
         let uplink = found!(around.turn.defects, self.uplinks.get_mut(&number), "uplink to serve");
-        if let Some(end) = uplink.come(ports) {
+        if let Some(end) = uplink.come(ports, &mut around.turn.defects) {
             self.ends.push((number, end));
         }
         self.go_on(number, Mode::Serving, around);

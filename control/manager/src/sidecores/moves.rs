@@ -12,9 +12,8 @@ use tracing::debug;
 
 use crate::api::Reply;
 use crate::defects::{found, late};
-use crate::devices::Devices;
 use crate::devices::queue::{Move, Moved};
-use crate::sidecores::Cores;
+use crate::sidecores::around::Around;
 use crate::turn::Turn;
 
 /// Why something is not where it was to go.
@@ -23,13 +22,6 @@ pub(crate) type NotMoved = control::moves::NotMoved<Stay>;
 /// All moves that are under way.
 #[derive(Default)]
 pub(crate) struct Moves(control::moves::Moves<Reply, Stay>);
-
-/// What is reached beside them.
-pub(crate) struct Around<'a> {
-    pub(crate) turn: &'a mut Turn,
-    pub(crate) devices: &'a mut Devices,
-    pub(crate) cores: &'a mut Cores,
-}
 
 impl Moves {
     /// The number of a move of a NIC.

@@ -12,7 +12,8 @@ use tracing::info;
 use crate::defects::found;
 use crate::devices::Devices;
 use crate::devices::queue::Queue;
-use crate::sidecores::moves::{Around, Moves};
+use crate::sidecores::around::Around;
+use crate::sidecores::moves::Moves;
 
 impl Moves {
     /// Moves queues of a disk: its number, and the moves to wait for. `None`: they stay nowhere any more, which is done.

@@ -19,6 +19,7 @@ use super::channel::{Channel, SEND_TIME_MAX};
 use super::error::HeirError;
 use super::estate::{DeviceEstate, Estate, Progress};
 use super::wire::{FORMATS, FromHeir};
+use crate::defects::Defects;
 use crate::devices::device_plan::DevicePlan;
 use crate::ending;
 use crate::network::Network;
@@ -198,13 +199,17 @@ impl Estate {
     ///
     /// # Errors
     /// Which tap, and why.
-    pub(crate) fn pass_uplinks_on(&mut self, network: &mut Network) -> Result<(), HostOpenError> {
+    pub(crate) fn pass_uplinks_on(
+        &mut self,
+        network: &mut Network,
+        defects: &mut Defects,
+    ) -> Result<(), HostOpenError> {
         for uplink in network.uplinks_mut() {
             if let Some(counted) = self.uplinks.get(&uplink.lasting_name()) {
                 uplink.count_on(counted);
             }
             let queues = uplink.tap().map(|name| self.take_tap(name));
-            uplink.inherit(queues.unwrap_or_default())?;
+            uplink.inherit(queues.unwrap_or_default(), defects)?;
         }
         Ok(())
     }
