@@ -30,6 +30,8 @@ pub(crate) mod pause;
 pub(crate) mod predecessor;
 mod process;
 pub(crate) mod succession;
+#[cfg(test)]
+mod tests;
 pub(crate) mod wire;
 
 use std::time::Duration;

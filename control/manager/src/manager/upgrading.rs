@@ -370,7 +370,10 @@ impl Manager {
             self.settle_for_good();
         }
         for (id, device) in estate.devices.into_iter().filter(|(_, device)| device.is_left()) {
-            info!(device = id, "the configuration has it no more, or as another; it is gone");
+            info!(
+                device = id,
+                "the configuration has it no more, as another, or at a link: what is left of it goes"
+            );
             device.remove_socket();
         }
         let connections = self.rooms.devices.iter();

@@ -62,10 +62,13 @@ impl DevicePlan {
             device.connections.iter().any(|connection| connection.runs)
         };
         let has_guest = inherited.as_ref().is_some_and(runs);
+        let is_exported = rooms.plan.link_of(plan.id()).is_some();
         let (listener, disk, is_up) = match inherited {
             Some(device) => {
                 let is_up = device.words.nic.as_ref().map(|nic| nic.is_up);
-                (device.listener.take(), device.take_disk(), is_up)
+                // One that a link serves has no socket: it is taken away when this process serves.
+                let listener = device.listener.take_if(|_| !is_exported);
+                (listener, device.take_disk(), is_up)
             }
             None => (None, None, None),
         };
@@ -93,7 +96,7 @@ impl DevicePlan {
                 Device::new(number, Facts::from(parts.plan()), Kind::Nic(parts))
             }
         };
-        if rooms.plan.link_of(&device.facts().id).is_some() {
+        if is_exported {
             device.export();
         }
         listener.into_iter().for_each(|listener| device.listen_at(listener));
@@ -219,7 +222,7 @@ pub(crate) fn serve(mut device: Device, rooms: &mut Rooms, mode: Mode) -> Result
         }
         return Err(NotOpen::wrong(error));
     }
-    if rooms.estate.is_none() {
+    if !mode.is_inheriting() {
         // That its image was cut, which the next start would not see.
         rooms.devices.keep_begun(number, &mut rooms.bonds, &rooms.plan);
     }

@@ -40,7 +40,9 @@ impl Adopting<'_> {
     /// A device that a guest runs and that is not here.
     pub(crate) fn refuse_if_taken_from_guest(&mut self) -> Result<(), HeirError> {
         let estate = &mut *self.estate;
-        let plans = self.devices.values().map(|device| device.plan());
+        // Of one that a link serves from now on, no guest of this machine has anything.
+        let here = self.devices.values().filter(|device| !device.is_exported());
+        let plans = here.map(|device| device.plan());
         let here = plans.filter(|plan| estate.device_of(plan).is_some());
         let here: BTreeSet<String> = here.map(|plan| plan.id().to_string()).collect();
         let is_run =
@@ -71,6 +73,10 @@ impl Adopting<'_> {
             };
             let wrong = |source| HeirError::Device { name: plan.name(), source };
             go_on_as(device, &told.words, self.turn.now()).map_err(wrong)?;
+            if device.is_exported() {
+                // Who is connected and runs nothing is let go of with the estate.
+                continue;
+            }
             for connection in std::mem::take(&mut told.connections) {
                 self.adopt_connection(number, connection).map_err(wrong)?;
             }
@@ -230,4 +236,82 @@ fn frame_of((bytes, mut fds): (Vec<u8>, Vec<Lent>)) -> Result<Frame<Lent>, Adopt
     let mut rest = &bytes[..];
     let frame = Framer::default().push(&mut rest, &mut fds)?;
     frame.filter(|_| rest.is_empty()).ok_or(AdoptError::NotOneFrame)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
+    use config::plan::load;
+    use cpus::HostCpus;
+
+    use super::*;
+    use crate::clock::now;
+    use crate::devices::device_plan::{DevicePlan, Facts};
+    use crate::disk::DiskParts;
+    use crate::disk::bonds::Bonds;
+    use crate::opening::openers::{Openers, Patience};
+    use crate::upgrade::bequest::made_of;
+
+    /// A disk of nothing.
+    fn device() -> Device {
+        let text = "[daemon]\nrun_dir = \"/run\"\n[sidecores]\ncpus = \"0\"\n[[disk]]\nid = \"a\"\n\
+                    backend = \"null\"\nsize = \"1M\"\n";
+        let host = HostCpus { online: vec![0], auto: vec![0], auto_count: 1 };
+        let plan = load(text, "file", "/", &host, None).expect("a plan").disks.remove(0);
+        let (facts, bonds) = (Facts::from(&plan), Bonds::in_folder("/nowhere"));
+        let parts = DiskParts::open(plan, false, &bonds, &mut Openers::default(), Patience::First);
+        Device::new(0, facts, Kind::Disk(parts.expect("a disk of nothing")))
+    }
+
+    /// What is told of it, with a connection that runs it or does not.
+    fn told(plan: &DevicePlan, runs: bool) -> Estate {
+        let (near, _) = UnixStream::pair().expect("a connection");
+        let words = DeviceWords {
+            id: plan.id().to_string(),
+            made_of: made_of(plan),
+            socket: "/run/a.sock".to_string(),
+            handles: Vec::new(),
+            closed_for_ms: 0,
+            disk: None,
+            nic: None,
+        };
+        let device = DeviceEstate {
+            words,
+            listener: None,
+            handles: None,
+            connections: vec![ConnectionEstate::new(runs, OwnedFd::from(near))],
+            counters: Default::default(),
+        };
+        let mut estate = Estate::default();
+        estate.devices.insert(plan.id().to_string(), device);
+        estate
+    }
+
+    #[test]
+    fn no_guest_loses_its_disk_to_a_link_by_an_upgrade() {
+        let table =
+            [(false, false, true), (false, true, true), (true, false, true), (true, true, false)];
+        for (is_exported, runs, is_taken_over) in table {
+            let mut device = device();
+            let mut estate = told(&device.plan(), runs);
+            if is_exported {
+                device.export();
+            }
+            let mut devices = Devices::default();
+            devices.insert(0, device);
+            let (mut turn, poll) = (Turn::begin(now()), Poll::new().expect("a set"));
+            let mut bounds = Bounds::of_this_process(1, 0, 0);
+            let mut adopting = Adopting {
+                estate: &mut estate,
+                turn: &mut turn,
+                devices: &mut devices,
+                bounds: &mut bounds,
+                poll: &poll,
+            };
+            let refused = adopting.refuse_if_taken_from_guest();
+            assert_eq!(refused.is_ok(), is_taken_over, "{is_exported} {runs}: {refused:?}");
+        }
+    }
 }

@@ -119,7 +119,7 @@ pub(crate) enum Progress {
 
 impl ConnectionEstate {
     /// Of which nothing more is told yet.
-    fn new(runs: bool, socket: OwnedFd) -> ConnectionEstate {
+    pub(super) fn new(runs: bool, socket: OwnedFd) -> ConnectionEstate {
         let (told, unread) = (Vec::new(), VecDeque::new());
         ConnectionEstate { runs, socket, told, unread, unsent: Vec::new(), untold: Vec::new() }
     }

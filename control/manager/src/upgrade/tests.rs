@@ -1,0 +1,196 @@
+//! Both sides of an upgrade, a word at a time, on this thread.
+
+use std::cell::Cell;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::rc::Rc;
+
+use backend::link::{LinkOpenError, LinkShards, LinkSource, LinkWhy};
+use config::Plan;
+use config::api::{Answer, ApiError, Call};
+use config::plan::load;
+use cpus::HostCpus;
+use schedule::{Clock, Nanos};
+use sidecore::Sidecore;
+
+use crate::options::Options;
+use crate::simulated::{
+    Around, Asked, Heard, HeirStep, Launchers, Machine, NewProcess, Simulated, Stage, Turned, be_on,
+};
+
+/// What happens on a machine within a test, before it is said to go round without end.
+const STEPS_MAX: u32 = 20_000;
+
+/// A machine on which no link can be opened.
+struct NoLinks;
+
+impl Machine for NoLinks {
+    fn open_link(&self, _: &LinkSource, _: usize, _: bool) -> Result<LinkShards, LinkOpenError> {
+        Err(LinkOpenError { at: "rack".to_string(), why: LinkWhy::NoAddress })
+    }
+
+    fn fill(&self, bytes: &mut [u8]) {
+        bytes.fill(7);
+    }
+
+    fn boot(&self) -> u64 {
+        1
+    }
+}
+
+struct Ticking(Cell<u64>);
+
+impl Clock for Ticking {
+    fn now(&self) -> Nanos {
+        self.0.set(self.0.get() + 100);
+        Nanos(self.0.get())
+    }
+}
+
+/// All but the daemon that has its turn.
+#[derive(Default)]
+struct Rest {
+    cores: Vec<Sidecore>,
+    heir: Option<NewProcess>,
+    successor: Option<Simulated>,
+}
+
+impl Around for Rest {
+    fn go_on(&mut self, _: Nanos) {
+        let now = crate::simulated::now().map_or(Nanos(0), sidecore::nanos_of);
+        for core in &mut self.cores {
+            let _ = core.pass(now, &Ticking(Cell::new(now.0)));
+        }
+        match self.heir.take().map(|heir| heir.step(Rest::default())) {
+            Some((HeirStep::Waits(heir) | HeirStep::Goes(heir), cores, _)) => {
+                self.heir = Some(heir);
+                self.cores.extend(cores);
+            }
+            Some((HeirStep::Serves(daemon), ..)) => self.successor = Some(*daemon),
+            _ => {}
+        }
+        if let Some(successor) = &mut self.successor {
+            successor.turn(&mut |count| (0..count).collect());
+        }
+        crate::simulated::pass(std::time::Duration::from_millis(1));
+    }
+}
+
+/// One that goes from one file to the next.
+struct Pair {
+    daemon: Option<Simulated>,
+    rest: Rest,
+    launchers: Launchers,
+    stage: Stage,
+    folder: tempfile::TempDir,
+}
+
+fn plan(text: &str, folder: &Path) -> Plan {
+    let head = "[daemon]\napi = \"{}/api.sock\"\nrun_dir = \"{}\"\nstate_dir = \"{}\"\n\
+                [sidecores]\ncpus = \"0\"\n";
+    let text = format!("{head}{text}").replace("{}", &folder.display().to_string());
+    let host = HostCpus { online: (0..8).collect(), auto: Vec::new(), auto_count: 1 };
+    load(&text, "sidecore.toml", "/etc", &host, None).expect("a plan")
+}
+
+fn options(plan: Plan, launcher: Option<super::launcher::Launcher>) -> Options {
+    Options {
+        version: "0",
+        commit: None,
+        file: "sidecore.toml".to_string(),
+        path: "/etc/sidecore.toml".to_string(),
+        load: Box::new(move |_| Ok(plan.clone())),
+        ready: Box::new(|| {}),
+        stopping: Box::new(|| {}),
+        launcher,
+        run_state: None,
+        heir: None,
+        settled: Box::new(|| {}),
+        handed_over: Box::new(|_| {}),
+    }
+}
+
+impl Pair {
+    fn of(text: &str) -> Pair {
+        let stage = Stage::set(|_| std::time::Duration::ZERO);
+        be_on(Some(Rc::new(NoLinks)));
+        let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
+        let (launchers, launcher) = Launchers::begin().expect("launchers");
+        let plan = plan(text, folder.path());
+        let options = options(plan.clone(), Some(launcher));
+        let (daemon, cores) = Simulated::start(plan, options).expect("it starts");
+        let rest = Rest { cores, ..Rest::default() };
+        Pair { daemon: Some(daemon), rest, launchers, stage, folder }
+    }
+
+    /// Has a process take over that finds that text in the file. What the operator is told.
+    fn upgrade(&mut self, text: &str) -> Result<Answer, ApiError> {
+        let mut asked: Asked = self.daemon.as_ref().expect("it serves").ask(Call::Upgrade);
+        let plan = plan(text, self.folder.path());
+        for _ in 0..STEPS_MAX {
+            if let Some(at) = self.launchers.asked() {
+                let pid = self.stage.begin_process();
+                let heir = &mut self.rest.heir;
+                self.launchers.answer(at, &mut |input| {
+                    let plan = plan.clone();
+                    let options = options(plan.clone(), None);
+                    *heir = Some(NewProcess::begin(pid, input, plan, options));
+                    Ok(pid)
+                });
+            }
+            self.turn();
+            self.rest.go_on(Nanos(0));
+            match asked.hear() {
+                Heard::Answer(answer) => return *answer,
+                Heard::Nobody => panic!("nobody answers"),
+                Heard::Nothing => {}
+            }
+        }
+        panic!("there is no answer");
+    }
+
+    fn turn(&mut self) {
+        let Some(daemon) = &mut self.daemon else { return };
+        let all: Vec<usize> = (0..daemon.hear()).collect();
+        let (turned, rest) = daemon.turn_amid(&all, std::mem::take(&mut self.rest));
+        self.rest = rest;
+        if matches!(turned, Turned::Ended) {
+            self.daemon.take().into_iter().for_each(Simulated::die);
+        }
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        self.rest.cores.drain(..).for_each(Sidecore::die);
+        self.daemon.take().into_iter().for_each(Simulated::die);
+        self.rest.successor.take().into_iter().for_each(Simulated::die);
+        be_on(None);
+    }
+}
+
+const DISK: &str = "[[disk]]\nid = \"a\"\nbackend = \"null\"\nsize = \"1M\"\n";
+const LINK: &str = "[[link]]\nid = \"rack\"\nrole = \"iohost\"\nsecurity = \"none\"\n\
+                    udp = \"127.0.0.1:7447\"\n[[link.client]]\nname = \"c\"\n";
+
+#[test]
+fn a_disk_that_another_process_gives_to_a_link_leaves_no_name_of_its_socket() {
+    let mut pair = Pair::of(&format!("{DISK}{LINK}disks = []\n"));
+    let socket = pair.folder.path().join("a.sock");
+    assert!(socket.exists());
+    pair.upgrade(&format!("{DISK}{LINK}disks = [\"a\"]\n")).expect("it is replaced");
+    let successor = pair.rest.successor.as_ref().expect("another process serves");
+    assert_eq!(successor.devices(), 1);
+    assert!(!socket.exists(), "nobody listens there");
+}
+
+#[test]
+fn a_socket_is_the_same_one_in_another_process() {
+    let mut pair = Pair::of(DISK);
+    let socket = pair.folder.path().join("a.sock");
+    let before = std::fs::metadata(&socket).map(|it| std::os::unix::fs::MetadataExt::ino(&it));
+    pair.upgrade(DISK).expect("it is replaced");
+    let after = std::fs::metadata(&socket).map(|it| std::os::unix::fs::MetadataExt::ino(&it));
+    assert_eq!(before.expect("a socket"), after.expect("a socket"));
+    assert!(UnixListener::bind(&socket).is_err());
+}
