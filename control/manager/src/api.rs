@@ -68,6 +68,16 @@ pub struct Request {
 }
 
 impl Request {
+    /// One, and the place where its answer lies.
+    #[cfg(any(test, feature = "simulated"))]
+    pub(crate) fn made(
+        call: Call,
+        from: Peer,
+    ) -> (Request, oneshot::Receiver<Result<Answer, ApiError>>) {
+        let (reply, answer) = oneshot::channel();
+        (Request { call, from, reply }, answer)
+    }
+
     /// Answers it. A caller that has gone meanwhile misses nothing else.
     pub fn answer(self, answer: Result<Answer, ApiError>) {
         self.into_parts().1.answer(answer);
@@ -164,9 +174,8 @@ pub(crate) struct Door {
 impl Door {
     /// Asks as an operator does, without a thread between: the place of the answer. Nothing: nobody answers any more.
     pub(crate) fn ask(&self, call: Call) -> Option<oneshot::Receiver<Result<Answer, ApiError>>> {
-        let (reply, answer) = oneshot::channel();
-        let from = Peer { uid: self.own, pid: 0 };
-        self.requests.try_send(Request { call, from, reply }).ok()?;
+        let (request, answer) = Request::made(call, Peer { uid: self.own, pid: 0 });
+        self.requests.try_send(request).ok()?;
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
         Some(answer)
     }

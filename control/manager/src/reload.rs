@@ -241,3 +241,6 @@ fn finish(reply: Option<Reply>, answer: Result<ReloadView, ApiError>) {
         reply.answer(answer.map(Answer::Reloaded));
     }
 }
+
+#[cfg(test)]
+mod tests;

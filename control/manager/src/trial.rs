@@ -19,6 +19,7 @@ use sidecore::Sidecore;
 use crate::begin::StartError;
 use crate::manager::Manager;
 use crate::options::Options;
+use crate::poll::Token;
 use crate::rooms::Rooms;
 use crate::simulated::{Asked, Heard, Simulated, Stage};
 
@@ -36,6 +37,8 @@ pub(crate) struct Trial {
     cores: Vec<Core>,
     file: Rc<RefCell<String>>,
     slow: Rc<Cell<Duration>>,
+    /// Sidecores do nothing, as when their disks do not answer.
+    is_stalled: bool,
     /// Turns of the control loop so far.
     pub(crate) turns: u32,
     /// Its loop is over.
@@ -101,9 +104,19 @@ impl Trial {
         let load = move |running: &Plan| read(&loaded.borrow(), Some(running));
         let (daemon, cores) = Simulated::start(plan, options(load))?;
         let cores = cores.into_iter().map(|core| Core(core, false)).collect();
-        let (turns, has_ended, expects_defects) = (0, false, false);
-        let mut trial =
-            Trial { daemon, cores, file, slow, turns, has_ended, expects_defects, stage, folder };
+        let (is_stalled, turns, has_ended, expects_defects) = (false, 0, false, false);
+        let mut trial = Trial {
+            daemon,
+            cores,
+            file,
+            slow,
+            is_stalled,
+            turns,
+            has_ended,
+            expects_defects,
+            stage,
+            folder,
+        };
         trial.rest();
         Ok(trial)
     }
@@ -134,6 +147,11 @@ impl Trial {
     /// What is a thread's takes so long from now on.
     pub(crate) fn slow(&self, time: Duration) {
         self.slow.set(time);
+    }
+
+    /// Sidecores do nothing from now on, or go on.
+    pub(crate) fn stall(&mut self, is_stalled: bool) {
+        self.is_stalled = is_stalled;
     }
 
     /// Whether its loop is over.
@@ -171,6 +189,9 @@ impl Trial {
 
     fn pass_cores(&mut self) -> bool {
         let mut did = false;
+        if self.is_stalled {
+            return false;
+        }
         for Core(sidecore, asleep) in &mut self.cores {
             let now = self.stage.now();
             if *asleep {
@@ -202,11 +223,12 @@ impl Trial {
                 return;
             }
             let control = self.daemon.patience().map(|time| now.0 + time.as_nanos() as u64);
-            let asleep = self.cores.iter().filter(|core| core.1);
+            let asleep = self.cores.iter().filter(|core| core.1 && !self.is_stalled);
             let cores = asleep.filter_map(|core| core.0.wakes_at()).map(|at| at.0);
             let staged = self.stage.due().map(|at| at.0);
             // One that is awake looks again by and by.
-            let awake = self.cores.iter().any(|core| !core.1).then_some(now.0 + 50_000);
+            let is_awake = !self.is_stalled && self.cores.iter().any(|core| !core.1);
+            let awake = is_awake.then_some(now.0 + 50_000);
             let next = control.into_iter().chain(cores).chain(staged).chain(awake);
             let next = next.min().unwrap_or(until).clamp(now.0 + 1, until);
             self.stage.pass_until(Nanos(next));
@@ -261,6 +283,23 @@ impl Trial {
     /// Puts another text into the file; `{}` is the folder.
     pub(crate) fn write(&mut self, text: &str) {
         *self.file.borrow_mut() = file_of(text, &self.folder);
+    }
+
+    /// The file as it is.
+    pub(crate) fn file(&self) -> String {
+        self.file.borrow().clone()
+    }
+
+    /// Puts that into its place, whatever a trial needs.
+    pub(crate) fn write_whole(&mut self, text: String) {
+        *self.file.borrow_mut() = text;
+    }
+
+    /// As if a signal had come.
+    pub(crate) fn signal(&mut self, token: Token) {
+        let is_over = self.manager().turn(vec![(token, false)]);
+        self.has_ended |= is_over.is_some();
+        self.rest();
     }
 
     /// Reads the file again.

@@ -45,7 +45,7 @@ pub(crate) fn disk(device: &Device, parts: &DiskParts, (queues, now): (bool, Ins
         served_as: Some(parts.disk.describe().to_string()),
         locked: parts.plan.source.path().map(|_| !parts.disk.is_away()),
         faults: faults(&parts.disk),
-        was_empty: parts.was_empty && parts.plan.source.path().is_some(),
+        was_empty: parts.was_empty && parts.plan.source.path().is_some() && !was_used(device),
         refusals: parts.bond.refusals(),
         counters: sum(&snapshots),
         queues: match queues {
@@ -57,6 +57,11 @@ pub(crate) fn disk(device: &Device, parts: &DiskParts, (queues, now): (bool, Ins
         },
         ..of_plan
     }
+}
+
+/// Whether a guest was ever served.
+fn was_used(device: &Device) -> bool {
+    device.queues().iter().any(Queue::was_attached)
 }
 
 fn faults(disk: &backend::Disk) -> FaultsView {

@@ -180,3 +180,6 @@ pub(crate) fn check_made_by_api(id: &str, plan: &Plan) -> Result<(), ApiError> {
     let disk = plan.disk(id).ok_or_else(|| plan.no_such_disk(id))?;
     check_origin(&format!("disk {id:?}"), &disk.origin)
 }
+
+#[cfg(test)]
+mod tests;

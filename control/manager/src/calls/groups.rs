@@ -132,3 +132,6 @@ fn add_use(used: &mut GroupUseView, device: &Device) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

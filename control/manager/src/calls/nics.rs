@@ -107,3 +107,6 @@ impl Addition {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

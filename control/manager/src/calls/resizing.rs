@@ -192,3 +192,6 @@ fn tell_capacity(number: u32, rooms: &mut Rooms, mode: Mode) {
         rooms.have_links(mode, |remote, around| remote.tell_clients(number, around));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -116,3 +116,6 @@ impl WaitingCalls {
         self.0.clear();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,386 @@
+//! What operators are promised of disks: made whole or not at all, kept or taken back.
+
+use std::time::Duration;
+
+use config::api::{Call, DiskState, DiskView, ErrorKind};
+use config::spec::{BackendKind, DiskChange, DiskMove};
+use config::{DiskSpec, Size, Target};
+
+use crate::trial::vmm::{FLUSH, Vmm, WRITE, dial};
+use crate::trial::{Trial, disk_in, refused};
+
+const FILE: &str = "[[disk]]\nid = \"a\"\nbackend = \"memory\"\nsize = \"1M\"\n";
+
+fn memory(id: &str) -> DiskSpec {
+    DiskSpec { backend: Some(BackendKind::Memory), size: Some(Size(1 << 20)), ..DiskSpec::new(id) }
+}
+
+/// An image in the trial's folder.
+fn image(trial: &Trial, id: &str) -> DiskSpec {
+    let path = trial.path(&format!("{id}.img")).display().to_string();
+    DiskSpec { path: Some(path), size: Some(Size(1 << 20)), ..DiskSpec::new(id) }
+}
+
+fn add(trial: &mut Trial, spec: DiskSpec) -> Result<DiskView, (ErrorKind, String)> {
+    trial.ask(Call::AddDisk(spec)).map(disk_in).map_err(|why| (why.kind, why.error))
+}
+
+fn names(trial: &mut Trial) -> Vec<String> {
+    match trial.ask(Call::ListDisks) {
+        Ok(config::api::Answer::Disks(list)) => list.disks.into_iter().map(|it| it.id).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn ids(id: &str) -> String {
+    id.to_string()
+}
+
+#[test]
+fn a_disk_that_is_added_is_served_and_there_after_a_restart() {
+    let mut trial = Trial::of(FILE);
+    let spec = image(&trial, "b");
+    let added = add(&mut trial, spec).expect("it is added");
+    assert_eq!((added.state, added.declared.as_str()), (DiskState::Waiting, "api"));
+    assert!(added.was_empty, "its image was made");
+    let mut vmm = Vmm::served(&mut trial, "b", 1);
+    assert_eq!(vmm.does(&mut trial, WRITE, 1, 1), Some(0));
+    assert!(!trial.disk("b").was_empty, "a guest has used it");
+    let folder = trial.die();
+    let mut again = Trial::start(FILE, folder).unwrap_or_else(|why| panic!("{why}"));
+    assert_eq!(names(&mut again), ["a", "b"]);
+    assert!(dial(&again.socket("b")).is_some());
+}
+
+/// (what is asked, kind, error)
+#[test]
+fn what_cannot_be_added_is_refused_and_leaves_nothing_behind() {
+    let mut trial = Trial::of(FILE);
+    std::fs::write(trial.path("a-file"), "text").expect("a file");
+    std::fs::create_dir(trial.path("a-folder.img")).expect("a folder");
+    let first = image(&trial, "first");
+    add(&mut trial, first.clone()).expect("it is added");
+    let at = |name: &str| Some(trial.path(name).display().to_string());
+    let folder = trial.path("").display().to_string();
+    let folder = folder.trim_end_matches('/');
+    let wrong = |spec: DiskSpec| DiskSpec { id: ids("b"), ..spec };
+    let cases: Vec<(DiskSpec, ErrorKind, String)> = vec![
+        (
+            memory("a"),
+            ErrorKind::Conflict,
+            "id: the name \"a\" is taken by disk \"a\" (sidecore.toml:8)".into(),
+        ),
+        (
+            memory("B"),
+            ErrorKind::Refused,
+            "id: the name \"B\" has 'B', which is not possible in a name".into(),
+        ),
+        (memory(""), ErrorKind::Refused, "id: a name cannot be empty".into()),
+        (
+            DiskSpec { path: first.path.clone(), size: None, ..DiskSpec::new("b") },
+            ErrorKind::Conflict,
+            format!(
+                "path: the image \"{folder}/first.img\" is already that of disk \"first\" (api)"
+            ),
+        ),
+        (
+            DiskSpec { path: at("none.img"), size: None, ..DiskSpec::new("b") },
+            ErrorKind::Refused,
+            format!(
+                "disk \"b\": cannot open {folder}/none.img: No such file or directory (os error 2)"
+            ),
+        ),
+        (
+            DiskSpec { path: at("a-folder.img"), size: None, ..DiskSpec::new("b") },
+            ErrorKind::Refused,
+            format!(
+                "disk \"b\": {folder}/a-folder.img is neither a regular file nor a block device"
+            ),
+        ),
+        (
+            wrong(DiskSpec { group: Some(ids("g")), ..memory("b") }),
+            ErrorKind::Refused,
+            "group: there is no group \"g\"".into(),
+        ),
+        (
+            wrong(DiskSpec { limit_burst_ms: Some(9), ..memory("b") }),
+            ErrorKind::Refused,
+            "limit_burst_ms: there is a burst, and no limit".into(),
+        ),
+        (
+            wrong(DiskSpec { socket: at("run/a.sock"), ..memory("b") }),
+            ErrorKind::Conflict,
+            format!(
+                "socket: the socket \"{folder}/run/a.sock\" is that of disk \"a\" (sidecore.toml:8)"
+            ),
+        ),
+        (
+            wrong(DiskSpec { socket: at("api.sock"), ..memory("b") }),
+            ErrorKind::Conflict,
+            format!("socket: \"{folder}/api.sock\" is the socket of the API"),
+        ),
+        (
+            wrong(DiskSpec { socket: at("a-file"), ..image(&trial, "b") }),
+            ErrorKind::Refused,
+            format!(
+                "disk \"b\": its socket {folder}/a-file: {folder}/a-file exists and is not a socket: move it away"
+            ),
+        ),
+        (
+            wrong(DiskSpec { socket: at("a-file/b.sock"), ..image(&trial, "b") }),
+            ErrorKind::Refused,
+            format!(
+                "disk \"b\": its socket {folder}/a-file/b.sock: {folder}/a-file: Not a directory (os error 20)"
+            ),
+        ),
+    ];
+    let bounds = trial.daemon.bounds();
+    for (spec, kind, error) in cases {
+        let why = add(&mut trial, spec.clone()).expect_err("it is refused");
+        assert_eq!(why, (kind, error), "{spec:?}");
+        assert_eq!(names(&mut trial), ["a", "first"]);
+        assert!(!trial.path("b.img").exists(), "an image was made for nothing");
+        assert!(!trial.socket("b").exists());
+        assert_eq!(trial.daemon.bounds(), bounds);
+    }
+}
+
+/// Who waits for a slow file system keeps nobody else from being answered.
+#[test]
+fn a_slow_image_is_waited_for_without_anybody_else() {
+    let mut trial = Trial::of(FILE);
+    trial.slow(Duration::from_secs(5));
+    let spec = image(&trial, "b");
+    let asked = trial.asks(Call::AddDisk(spec));
+    trial.rest();
+    let began = trial.now();
+    assert_eq!(names(&mut trial), ["a"]);
+    assert_eq!(trial.now().since(began), 0, "who asked for a list waited");
+    let added = trial.answer(asked).map(disk_in).expect("it is added");
+    assert_eq!((added.state, added.problem), (DiskState::Waiting, None));
+    assert!((5_000_000_000..6_000_000_000).contains(&trial.now().since(began)));
+}
+
+#[test]
+fn an_image_that_is_too_late_is_opened_by_itself_afterwards() {
+    let mut trial = Trial::of(FILE);
+    trial.slow(Duration::from_secs(13));
+    let spec = image(&trial, "b");
+    let added = add(&mut trial, spec).expect("it is added");
+    assert_eq!(added.state, DiskState::Waiting);
+    let problem = added.problem.expect("it is not open");
+    assert!(problem.ends_with("b.img is still being opened: its file system has not answered yet"));
+    assert!(dial(&trial.socket("b")).is_none(), "a VMM would wait for an answer");
+    trial.pass(Duration::from_secs(10));
+    assert_eq!(trial.disk("b").problem, None);
+    assert!(dial(&trial.socket("b")).is_some());
+}
+
+#[test]
+fn of_two_who_add_one_name_at_once_one_has_it() {
+    let mut trial = Trial::of(FILE);
+    trial.slow(Duration::from_secs(1));
+    let spec = image(&trial, "b");
+    let first = trial.asks(Call::AddDisk(spec.clone()));
+    let second = trial.asks(Call::AddDisk(spec));
+    let answers = [trial.answer(first), trial.answer(second)];
+    let refusals = answers.iter().filter_map(|answer| answer.as_ref().err());
+    let refusals: Vec<_> = refusals.map(|why| (why.kind, why.error.as_str())).collect();
+    assert_eq!(
+        refusals,
+        [(ErrorKind::Conflict, "id: the name \"b\" is taken by disk \"b\" (api)")]
+    );
+    assert_eq!(names(&mut trial), ["a", "b"]);
+}
+
+#[test]
+fn what_cannot_be_kept_is_not_added_and_can_be_added_later() {
+    let mut trial = Trial::of(FILE);
+    let bounds = trial.daemon.bounds();
+    trial.break_state(true);
+    for spec in [memory("b"), image(&trial, "b")] {
+        let (kind, why) = refused(trial.ask(Call::AddDisk(spec)));
+        assert_eq!(kind, ErrorKind::Internal);
+        assert!(why.starts_with("the change cannot be kept: "), "{why}");
+        assert!(why.ends_with(crate::calls::UNDONE), "{why}");
+        trial.rest();
+        assert_eq!(names(&mut trial), ["a"]);
+        assert!(dial(&trial.socket("b")).is_none());
+        assert_eq!(trial.daemon.bounds(), bounds);
+    }
+    // Nor one whose image is late.
+    trial.slow(Duration::from_secs(13));
+    let spec = image(&trial, "b");
+    let (kind, _) = refused(trial.ask(Call::AddDisk(spec.clone())));
+    assert_eq!(kind, ErrorKind::Internal);
+    trial.pass(Duration::from_secs(20));
+    assert_eq!(names(&mut trial), ["a"]);
+    trial.slow(Duration::ZERO);
+    trial.break_state(false);
+    add(&mut trial, spec).expect("it is added");
+    assert_eq!(trial.daemon.bounds().devices, 2);
+}
+
+#[test]
+fn what_is_changed_is_shown_served_and_kept() {
+    let mut trial = Trial::of(FILE);
+    add(&mut trial, memory("b")).expect("it is added");
+    let mut vmm = Vmm::served(&mut trial, "b", 1);
+    let change = DiskChange { share: Some(7), limit_iops: Some(10), ..DiskChange::default() };
+    let changed = trial.ask(Call::ChangeDisk { id: ids("b"), change }).map(disk_in);
+    let changed = changed.expect("it is changed");
+    assert_eq!((changed.service.share, changed.service.limit_iops), (7, Some(10)));
+    // A burst of 100 ms is one request; the next has to wait for its turn.
+    let mut done = 0;
+    for _ in 0..3 {
+        vmm.guest.request(0, WRITE, 0, 1);
+        trial.pass(Duration::from_millis(1));
+        if vmm.guest.status(0).is_some() {
+            done += 1;
+        } else {
+            break;
+        }
+    }
+    assert!(done < 3, "no limit was kept");
+    let folder = trial.die();
+    let mut again = Trial::start(FILE, folder).unwrap_or_else(|why| panic!("{why}"));
+    assert_eq!(again.disk("b").service.share, 7);
+}
+
+#[test]
+fn what_cannot_be_changed_is_as_it_was() {
+    let mut trial = Trial::of(FILE);
+    add(&mut trial, memory("b")).expect("it is added");
+    let share = || DiskChange { share: Some(7), ..DiskChange::default() };
+    let zero = DiskChange { share: Some(0), ..DiskChange::default() };
+    let cases = [
+        ("a", share(), ErrorKind::Conflict, "disk \"a\" is declared in sidecore.toml, line 8"),
+        ("c", share(), ErrorKind::NotFound, "there is no disk \"c\""),
+        ("b", DiskChange::default(), ErrorKind::Refused, "nothing is to be changed"),
+        ("b", zero, ErrorKind::Refused, "share: 0 is out of bounds"),
+    ];
+    for (id, change, kind, error) in cases {
+        let why = trial.ask(Call::ChangeDisk { id: ids(id), change }).expect_err("it is refused");
+        assert_eq!((why.kind, why.error.as_str()), (kind, error));
+    }
+    trial.break_state(true);
+    let (kind, _) = refused(trial.ask(Call::ChangeDisk { id: ids("b"), change: share() }));
+    assert_eq!((kind, trial.disk("b").service.share), (ErrorKind::Internal, 100));
+    trial.break_state(false);
+    trial.ask(Call::ChangeDisk { id: ids("b"), change: share() }).expect("it is changed");
+}
+
+#[test]
+fn lost_data_is_remembered_until_an_operator_says_that_he_knows() {
+    let mut trial = Trial::of(FILE);
+    let spec = image(&trial, "b");
+    add(&mut trial, spec).expect("it is added");
+    let (kind, why) = refused(trial.ask(Call::ClearDisk { id: ids("b") }));
+    assert_eq!(kind, ErrorKind::Conflict);
+    assert_eq!(why, "disk \"b\" has lost no data that it knows of; there is nothing to clear");
+    let number = trial.rooms().devices.number_of("b").expect("a device");
+    let lost = |trial: &mut Trial| {
+        trial.rooms().devices.disk(number).expect("a disk").disk.assume_sync_failed();
+        trial.rooms().note_unsynced(number);
+    };
+    lost(&mut trial);
+    let is_told = |trial: &mut Trial| {
+        let problem = trial.disk("b").problem;
+        problem.is_some_and(|why| why.contains("sidecore disk clear b"))
+    };
+    assert!(is_told(&mut trial));
+    // A daemon after this one knows it, too.
+    let folder = trial.die();
+    let mut trial = Trial::start(FILE, folder).unwrap_or_else(|why| panic!("{why}"));
+    assert!(is_told(&mut trial));
+    let mut vmm = Vmm::served(&mut trial, "b", 1);
+    assert_ne!(vmm.does(&mut trial, FLUSH, 0, 0), Some(0), "it lies");
+    trial.ask(Call::ClearDisk { id: ids("b") }).expect("it is cleared");
+    assert!(!is_told(&mut trial));
+    assert_eq!(vmm.does(&mut trial, FLUSH, 0, 0), Some(0));
+    assert_eq!(std::fs::read_dir(trial.path("state/unsynced")).expect("a folder").count(), 0);
+}
+
+/// The mark would say it again after a restart, and nobody would know why.
+#[test]
+fn lost_data_whose_mark_stays_is_not_cleared() {
+    let mut trial = Trial::of(FILE);
+    let spec = image(&trial, "b");
+    add(&mut trial, spec).expect("it is added");
+    let number = trial.rooms().devices.number_of("b").expect("a device");
+    trial.rooms().devices.disk(number).expect("a disk").disk.assume_sync_failed();
+    std::fs::create_dir_all(trial.path("state/unsynced/b/x")).expect("a folder in its place");
+    let (kind, why) = refused(trial.ask(Call::ClearDisk { id: ids("b") }));
+    assert_eq!(kind, ErrorKind::Internal);
+    assert!(why.starts_with("the mark of disk \"b\" cannot be removed: "), "{why}");
+    assert!(trial.disk("b").problem.is_some());
+}
+
+#[test]
+fn there_is_nothing_to_accept_of_a_guest_on_its_own_image() {
+    let mut trial =
+        Trial::of(&format!("{FILE}[[disk]]\nid = \"shut\"\npath = \"{{}}/none.img\"\n"));
+    std::fs::write(trial.path("b.img"), vec![1; 1 << 20]).expect("an image");
+    let spec = image(&trial, "b");
+    add(&mut trial, spec).expect("it is added");
+    let _vmm = Vmm::served(&mut trial, "b", 1);
+    let cases = [
+        ("b", ErrorKind::Conflict, "the guest of disk \"b\" is on the image that is there"),
+        ("shut", ErrorKind::Refused, "disk \"shut\" is not open"),
+        ("c", ErrorKind::NotFound, "there is no disk \"c\""),
+    ];
+    for (id, kind, error) in cases {
+        let why = trial.ask(Call::AcceptDisk { id: ids(id) }).expect_err("it is refused");
+        assert_eq!((why.kind, why.error.as_str()), (kind, error));
+    }
+}
+
+#[test]
+fn queues_go_where_an_operator_wants_them_and_stay_there() {
+    let text = FILE.replace("size", "queues = 2\nsize");
+    let mut trial = Trial::of(&text);
+    let go = |to: &str, queue: Option<u16>| Call::MoveDisk {
+        id: ids("a"),
+        wish: DiskMove { to: to.parse::<Target>().expect("a target"), queue },
+    };
+    let (kind, why) = refused(trial.ask(go("1", None)));
+    assert_eq!(kind, ErrorKind::Refused);
+    assert!(why.starts_with("no guest runs disk \"a\"; there is nothing to move; "), "{why}");
+    let mut vmm = Vmm::served(&mut trial, "a", 2);
+    for to in [1, 0] {
+        let moved = trial.ask(go(&to.to_string(), None)).map(disk_in).expect("they are moved");
+        let cores: Vec<_> = moved.queues.iter().map(|queue| queue.sidecore).collect();
+        assert_eq!((cores, moved.queues_by_hand), (vec![Some(to); 2], 2));
+        assert_eq!(vmm.does(&mut trial, WRITE, 2, 5), Some(0), "at sidecore {to}");
+    }
+    let (_, why) = refused(trial.ask(go("2", None)));
+    assert_eq!(
+        why,
+        "there is no sidecore 2: there are 2, from 0 on; `sidecore sidecores` lists them"
+    );
+    let (_, why) = refused(trial.ask(go("1", Some(2))));
+    assert!(why.starts_with("queue 2 of disk \"a\" is not served now; "), "{why}");
+    let freed = trial.ask(go("auto", None)).map(disk_in).expect("they are let go");
+    assert_eq!(freed.queues_by_hand, 0);
+}
+
+/// Sidecores that do not answer call a move off, and the operator is told that nothing has moved.
+#[test]
+fn a_front_end_that_goes_while_its_queue_moves_ends_the_call() {
+    let mut trial = Trial::of(FILE);
+    let vmm = Vmm::served(&mut trial, "a", 1);
+    let from = trial.disk("a").queues[0].sidecore.expect("a sidecore");
+    trial.stall(true);
+    let wish = DiskMove { to: Target::Sidecore(1 - from), queue: None };
+    let asked = trial.asks(Call::MoveDisk { id: ids("a"), wish });
+    trial.rest();
+    drop(vmm.hang_up());
+    trial.rest();
+    trial.stall(false);
+    let (kind, why) = refused(trial.answer(asked));
+    assert_eq!(kind, ErrorKind::Busy);
+    assert!(why.starts_with("disk \"a\" was not moved: queue 0: "), "{why}");
+    trial.pass(Duration::from_millis(10));
+    assert_eq!(trial.disk("a").queues_attached, 0);
+    assert_eq!(trial.daemon.loads(), [0, 0]);
+}
