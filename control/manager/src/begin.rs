@@ -17,11 +17,9 @@ use crate::calls::waiting::WaitingCalls;
 use crate::clock::now;
 use crate::devices::Devices;
 use crate::disk::bonds::Bonds;
-use crate::disk::looks;
 use crate::disk::unsynced::Unsynced;
 use crate::disk::watch::Watch;
 use crate::ending;
-use crate::front_ends::idle;
 use crate::guests::Guests;
 use crate::manager::{End, INBOX_INTERVAL, Manager};
 use crate::network::Network;
@@ -37,7 +35,7 @@ use crate::service::Groups;
 use crate::sidecores::moves::Moves;
 use crate::sidecores::{self, Cores};
 use crate::state::StateFile;
-use crate::turn::Turn;
+use crate::turn::{EverySecond, Turn};
 use crate::upgrade::error::TakeBackError;
 use crate::upgrade::estate::Estate;
 use crate::upgrade::guard;
@@ -122,8 +120,8 @@ pub(crate) fn begin(
         waiting: WaitingCalls::default(),
         moves: Moves::default(),
         bounds,
-        idle_peers: idle::Looks::from(now),
-        failures: looks::Looks::from(now),
+        idle_peers: EverySecond::from(now),
+        failures: EverySecond::from(now),
         plan: Plan { disks: Vec::new(), switches: Vec::new(), nics: Vec::new(), ..plan.clone() },
     };
     let manager = Manager {

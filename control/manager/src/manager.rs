@@ -18,7 +18,9 @@ use crate::defects::{found, late};
 use crate::devices::device::{Device, Due};
 use crate::devices::kind::Kind;
 use crate::devices::queue::{Owner, Place, Queue};
+use crate::disk::looks;
 use crate::front_ends::FrontEnds;
+use crate::front_ends::idle;
 use crate::network::announce;
 use crate::opening::open::open_shut;
 use crate::opening::shut::Shut;
@@ -328,7 +330,11 @@ impl Manager {
                 Timer::Knock => self.rooms.cores.knock(now),
                 Timer::Loads => self.balance(now),
                 Timer::Macs => self.rooms.switch_calls().answer_overdue(),
-                Timer::IdlePeers => idle_peers.look(now, devices),
+                Timer::IdlePeers => {
+                    if idle_peers.take(now) {
+                        idle::look(devices, now);
+                    }
+                }
                 Timer::Devices => self.devices_are_due(now),
                 Timer::Turn => {}
             }
@@ -357,7 +363,9 @@ impl Manager {
         self.go_on_with_calls();
         let Rooms { turn, devices, openers, watch, failures, bonds, plan, .. } = &mut self.rooms;
         watch.look(turn, devices, openers);
-        failures.look(turn.now(), devices, (bonds, plan));
+        if failures.take(turn.now()) {
+            looks::look(devices, turn.now(), (bonds, plan));
+        }
         let told = self.rooms.look_at_guests();
         let Rooms { devices, cores, .. } = &mut self.rooms;
         let told = told.into_iter().filter_map(|nic| devices.get(nic)?.nic());

@@ -44,7 +44,7 @@ use crate::sidecores::around::Around;
 use crate::sidecores::balance::{self, Relief};
 use crate::sidecores::moves::Moves;
 use crate::state::StateFile;
-use crate::turn::Turn;
+use crate::turn::{EverySecond, Turn};
 use crate::upgrade::adopt::Adopting;
 use crate::upgrade::bequest::Bequest;
 use crate::upgrade::estate::Estate;
@@ -77,9 +77,9 @@ pub(crate) struct Rooms {
     /// What a predecessor serves, until this process does.
     pub(crate) estate: Option<Estate>,
     /// Front-ends that have not come to a request.
-    pub(crate) idle_peers: idle::Looks,
+    pub(crate) idle_peers: EverySecond,
     /// Disks whose guests may have been given errors.
-    pub(crate) failures: looks::Looks,
+    pub(crate) failures: EverySecond,
     /// Which of their vCPUs run.
     pub(crate) guests: Guests,
 }
@@ -116,8 +116,8 @@ impl Rooms {
         timers.set(Timer::Loads, cores.look_at().filter(|_| mode.may_move()));
         timers.set(Timer::Macs, network.answers_at());
         timers.set(Timer::Turn, watch.due_at());
-        timers.set(Timer::IdlePeers, idle_peers.due_at(devices));
-        timers.set(Timer::Turn, failures.due_at(devices));
+        timers.set(Timer::IdlePeers, idle_peers.due_at(idle::is_any(devices)));
+        timers.set(Timer::Turn, failures.due_at(looks::is_any(devices)));
         timers.set(Timer::Devices, devices.values().filter_map(|device| device.due_at(mode)));
         timers
     }

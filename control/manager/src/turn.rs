@@ -1,7 +1,7 @@
 //! What one turn of the control loop has: its time, whom it touched, and what it did not find.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use control::moves::NotMoved;
 use sidecore::{MoveId, Stay};
@@ -63,5 +63,31 @@ impl Turn {
     /// Those, which are forgotten.
     pub(crate) fn take_called_off(&mut self) -> Vec<(MoveId, NotMoved<Stay>)> {
         std::mem::take(&mut self.called_off)
+    }
+}
+
+/// When something is looked at that is looked at once a second.
+#[derive(Debug)]
+pub(crate) struct EverySecond(Instant);
+
+impl EverySecond {
+    /// The first time is then.
+    pub(crate) fn from(now: Instant) -> EverySecond {
+        EverySecond(now)
+    }
+
+    /// When the next is due, if there is something to look at.
+    pub(crate) fn due_at(&self, is_any: bool) -> Option<Instant> {
+        is_any.then_some(self.0)
+    }
+
+    /// Whether it is due: then the next is a second later.
+    #[must_use]
+    pub(crate) fn take(&mut self, now: Instant) -> bool {
+        let is_due = self.0 <= now;
+        if is_due {
+            self.0 = now + Duration::from_secs(1);
+        }
+        is_due
     }
 }

@@ -3,7 +3,7 @@
 //! Not here: what the loop is made of (`begin`), and how one device is opened (`opening`).
 
 use config::Plan;
-use config::plan::{Origin, SwitchPlan};
+use config::plan::{DiskPlan, NicPlan, Origin, SwitchPlan};
 use control::mode::Mode;
 
 use super::error::{ShutDevice, StartError};
@@ -51,29 +51,9 @@ pub(crate) fn open_all(
         }
         None => rooms.have_links(mode, Remote::open_links),
     }
-    for disk in plan.disks {
-        rooms.plan.disks.push(disk.clone());
-        take_in(DevicePlan::Disk(disk), rooms, mode);
-    }
-    for switch in plan.switches {
-        take_in_switch(rooms, switch)?;
-    }
-    for nic in plan.nics {
-        rooms.plan.nics.push(nic.clone());
-        take_in(DevicePlan::Nic(nic), rooms, mode);
-    }
+    take_in_all((plan.disks, plan.switches, plan.nics), rooms, mode)?;
     rooms.plan.groups = all.groups;
-    for disk in kept.disks {
-        rooms.plan.disks.push(disk.clone());
-        take_in(DevicePlan::Disk(disk), rooms, mode);
-    }
-    for switch in kept.switches {
-        take_in_switch(rooms, switch)?;
-    }
-    for nic in kept.nics {
-        rooms.plan.nics.push(nic.clone());
-        take_in(DevicePlan::Nic(nic), rooms, mode);
-    }
+    take_in_all((kept.disks, kept.switches, kept.nics), rooms, mode)?;
     match rooms.estate {
         // What it serves is open, and the rest is opened later.
         Some(_) => refuse_if_served_is_shut(rooms),
@@ -98,13 +78,28 @@ fn refuse_if_served_is_shut(rooms: &mut Rooms) -> Result<(), StartError> {
     }
 }
 
-/// What was made through the API before.
-fn take_in_switch(rooms: &mut Rooms, switch: SwitchPlan) -> Result<(), StartError> {
-    let id = switch.id.clone();
-    rooms.plan.switches.push(switch.clone());
-    let (network, mut around) = rooms.network();
-    let served = network.serve_switch(switch, Vec::new(), &mut around);
-    served.map_err(|source| StartError::Switch { id, source })
+/// Devices and switches of the file, or those that were made through the API before.
+fn take_in_all(
+    (disks, switches, nics): (Vec<DiskPlan>, Vec<SwitchPlan>, Vec<NicPlan>),
+    rooms: &mut Rooms,
+    mode: Mode,
+) -> Result<(), StartError> {
+    for disk in disks {
+        rooms.plan.disks.push(disk.clone());
+        take_in(DevicePlan::Disk(disk), rooms, mode);
+    }
+    for switch in switches {
+        let id = switch.id.clone();
+        rooms.plan.switches.push(switch.clone());
+        let (network, mut around) = rooms.network();
+        let served = network.serve_switch(switch, Vec::new(), &mut around);
+        served.map_err(|source| StartError::Switch { id, source })?;
+    }
+    for nic in nics {
+        rooms.plan.nics.push(nic.clone());
+        take_in(DevicePlan::Nic(nic), rooms, mode);
+    }
+    Ok(())
 }
 
 /// A daemon that can serve none of its file's devices does not start, so that a mistake in the

@@ -1,8 +1,9 @@
-//! A look once a second at all disks: whose guests are given errors, and what of them could not be kept.
+//! A look once a second at all disks, while one is served: whose guests are given errors, and what of them could not be
+//! kept.
 //!
 //! Not here: what is said of errors (`failures`).
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use config::Plan;
 use tracing::{info, warn};
@@ -13,57 +14,31 @@ use crate::devices::queue::Queue;
 use crate::disk::bonds::Bonds;
 use crate::disk::failures::{News, words};
 
-/// Between two looks at all disks.
-const INTERVAL: Duration = Duration::from_secs(1);
-
-/// Looks at all disks, while one is served.
-#[derive(Debug)]
-pub(crate) struct Looks {
-    at: Instant,
+/// Whether one is served.
+pub(crate) fn is_any(devices: &Devices) -> bool {
+    let is_served =
+        |device: &Device| device.disk().is_some() && device.queues().iter().any(Queue::is_attached);
+    devices.values().any(is_served)
 }
 
-impl Looks {
-    /// The first one is then.
-    pub(crate) fn from(now: Instant) -> Looks {
-        Looks { at: now }
+/// Says whose guests are given errors. What could not be kept is tried again.
+pub(crate) fn look(devices: &mut Devices, now: Instant, (bonds, plan): (&mut Bonds, &Plan)) {
+    let is_unkept =
+        |device: &&Device| device.disk().is_some_and(|disk| disk.bond.unkept_why().is_some());
+    let unkept = devices.values().filter(is_unkept).map(|device| device.number());
+    for number in unkept.collect::<Vec<u32>>() {
+        devices.keep_begun(number, bonds, plan);
     }
-
-    /// When the next is due.
-    pub(crate) fn due_at(&self, devices: &Devices) -> Option<Instant> {
-        let is_served = |device: &Device| {
-            device.disk().is_some() && device.queues().iter().any(Queue::is_attached)
-        };
-        devices.values().any(is_served).then_some(self.at)
-    }
-
-    /// Looks once a second, and says whose guests are given errors. What could not be kept is tried again.
-    pub(crate) fn look(
-        &mut self,
-        now: Instant,
-        devices: &mut Devices,
-        (bonds, plan): (&mut Bonds, &Plan),
-    ) {
-        if now < self.at {
-            return;
+    for device in devices.values_mut() {
+        let Some(disk) = device.disk_mut() else { continue };
+        let Some(news) = disk.failures.look(disk.disk.faults(), now) else { continue };
+        if !device.may_log(now) {
+            continue;
         }
-        self.at = now + INTERVAL;
-        let is_unkept =
-            |device: &&Device| device.disk().is_some_and(|disk| disk.bond.unkept_why().is_some());
-        let unkept = devices.values().filter(is_unkept).map(|device| device.number());
-        for number in unkept.collect::<Vec<u32>>() {
-            devices.keep_begun(number, bonds, plan);
-        }
-        for device in devices.values_mut() {
-            let Some(disk) = device.disk_mut() else { continue };
-            let Some(news) = disk.failures.look(disk.disk.faults(), now) else { continue };
-            if !device.may_log(now) {
-                continue;
-            }
-            let (id, words) = (&device.facts().id, words(news));
-            match news {
-                News::Begun(_) => warn!(disk = id, "{words}"),
-                News::Over(_) => info!(disk = id, "{words}"),
-            }
+        let (id, words) = (&device.facts().id, words(news));
+        match news {
+            News::Begun(_) => warn!(disk = id, "{words}"),
+            News::Over(_) => info!(disk = id, "{words}"),
         }
     }
 }

@@ -317,8 +317,8 @@ impl Manager {
     /// Which tap, and why.
     pub(crate) fn inherit_uplinks(&mut self) -> Result<(), HostOpenError> {
         let Rooms { estate, network, turn, .. } = &mut self.rooms;
-        let Some(estate) = estate.as_mut() else { return Ok(()) };
-        estate.pass_uplinks_on(network, &mut turn.defects)
+        let defects = &mut turn.defects;
+        estate.as_mut().map_or(Ok(()), |estate| estate.pass_uplinks_on(network, defects))
     }
 
     /// Makes of all shards what links begin with.
