@@ -43,7 +43,7 @@ pub(crate) fn disk(device: &Device, parts: &DiskParts, (queues, now): (bool, Ins
         queues_attached: device.attached().len() as u16,
         queues_by_hand: device.queues().iter().filter(|queue| queue.is_by_hand()).count() as u16,
         served_as: Some(parts.disk.describe().to_string()),
-        locked: parts.plan.source.path().map(|_| !parts.disk.is_away()),
+        locked: parts.plan.source.path().map(|_| parts.locks.is_here()),
         faults: faults(&parts.disk),
         was_empty: parts.was_empty && parts.plan.source.path().is_some() && !was_used(device),
         refusals: parts.bond.refusals(),
@@ -72,11 +72,7 @@ fn faults(disk: &backend::Disk) -> FaultsView {
 /// A disk that is not open.
 pub(crate) fn shut(shut: &Shut, plan: &DiskPlan) -> DiskView {
     let state = if shut.is_waiting() { DiskState::Waiting } else { DiskState::Failed };
-    let problem = match shut.is_waiting() {
-        true => shut.problem().to_string(),
-        false => format!("{}; when that is right, `sidecore reload`", shut.problem()),
-    };
-    DiskView { state, problem: Some(problem), ..of_plan(plan) }
+    DiskView { state, problem: Some(shut.told()), ..of_plan(plan) }
 }
 
 /// One sidecore.
@@ -161,8 +157,7 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
 }
 
 fn state_of(device: &Device, now: Instant) -> DiskState {
-    let is_bad = |queue: &Queue| queue.violation().is_some() || queue.problem().is_some();
-    if device.queues().iter().any(is_bad) {
+    if device.queues().iter().any(Queue::is_bad) {
         DiskState::Failed
     } else if waits_for(device, now).is_some() {
         DiskState::Waiting

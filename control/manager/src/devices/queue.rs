@@ -158,6 +158,11 @@ impl Queue {
         self.problem.as_deref()
     }
 
+    /// Whether it is stopped, or not served though it is to be.
+    pub(crate) fn is_bad(&self) -> bool {
+        self.violation.is_some() || self.problem.is_some()
+    }
+
     /// Whether the start that failed last was of what that front-end says now.
     pub(crate) fn gave_up(&self, said: Said) -> bool {
         self.gave_up == Some(said)

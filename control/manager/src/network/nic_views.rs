@@ -67,11 +67,10 @@ impl NicViews<'_> {
         let problem = views::problem_of(device, self.now)
             .or_else(|| self.remote.nic_waits_for(port?, self.now))
             .or_else(|| uplink.and_then(|uplink| Some(uplink.problem()?.to_string())));
-        let is_bad = |queue: &Queue| queue.violation().is_some() || queue.problem().is_some();
         let is_cut = uplink.is_some_and(|uplink| !uplink.is_attached());
         let runs = !device.attached().is_empty();
         let state = match device.has_no_front_end() {
-            _ if device.queues().iter().any(is_bad) || is_cut => NicState::Failed,
+            _ if device.queues().iter().any(Queue::is_bad) || is_cut => NicState::Failed,
             _ if runs => NicState::Running,
             _ if device.problem().is_some() => NicState::Failed,
             false => NicState::Connected,
@@ -99,14 +98,8 @@ impl NicViews<'_> {
 
 /// A NIC that is not open.
 fn shut_nic(shut: &Shut, plan: &NicPlan) -> NicView {
-    let (state, problem) = match shut.is_waiting() {
-        true => (NicState::Waiting, shut.problem().to_string()),
-        false => {
-            let text = format!("{}; when that is right, `sidecore reload`", shut.problem());
-            (NicState::Failed, text)
-        }
-    };
-    NicView { state, problem: Some(problem), ..of_plan(plan) }
+    let state = if shut.is_waiting() { NicState::Waiting } else { NicState::Failed };
+    NicView { state, problem: Some(shut.told()), ..of_plan(plan) }
 }
 
 fn of_plan(plan: &NicPlan) -> NicView {

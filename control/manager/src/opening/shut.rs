@@ -76,6 +76,14 @@ impl Shut {
         &self.problem
     }
 
+    /// The same, and what brings it back, for operators.
+    pub(crate) fn told(&self) -> String {
+        match self.is_waiting() {
+            true => self.problem.clone(),
+            false => format!("{}; when that is right, `sidecore reload`", self.problem),
+        }
+    }
+
     /// Whether it was added, and has not been open yet.
     pub(crate) fn is_new(&self) -> bool {
         self.is_new
