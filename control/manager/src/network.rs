@@ -246,3 +246,6 @@ impl Network {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

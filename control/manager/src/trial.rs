@@ -187,7 +187,8 @@ impl Trial {
         true
     }
 
-    fn pass_cores(&mut self) -> bool {
+    /// Each sidecore that has something to do has a pass, and control has no turn. Whether anything was done.
+    pub(crate) fn pass_cores(&mut self) -> bool {
         let mut did = false;
         if self.is_stalled {
             return false;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use config::Change;
 use config::api::{ApiError, ErrorKind};
-use config::plan::HostPlan;
+use config::plan::{HostPlan, UplinkPlan};
 use tracing::warn;
 
 use crate::devices::device::Device;
@@ -25,7 +25,7 @@ impl Hosts {
     /// The first that cannot be opened; nothing is left open.
     pub(crate) fn open(changes: &[Change], network: &Network) -> Result<Hosts, ApiError> {
         let mut hosts = Hosts::default();
-        for (guest, host, whose) in changes.iter().flat_map(wanted) {
+        for Wanted { guest, host, whose } in changes.iter().flat_map(wanted) {
             let Some(name) = host.interface() else { continue };
             // What is open on it now says that it can be, unless it is to be opened otherwise.
             if network.uplinks().any(|uplink| uplink.plan().host == host) {
@@ -116,21 +116,33 @@ impl SwitchCalls<'_> {
     }
 }
 
-/// What a change needs of the host: for which guest, the interface, and in words for whom.
-fn wanted(change: &Change) -> Vec<(Option<Guest>, HostPlan, String)> {
+/// What a change needs of the host.
+pub(crate) struct Wanted {
+    /// At the other end of a wire.
+    guest: Option<Guest>,
+    pub(crate) host: HostPlan,
+    /// For whom, in words.
+    pub(crate) whose: String,
+}
+
+/// All that a change needs of the host.
+pub(crate) fn wanted(change: &Change) -> Vec<Wanted> {
     match change {
         Change::AddNic(nic) => {
             let whose = format!("nic {:?} ({})", nic.id, nic.origin);
             let guest = Some(Guest::from(&**nic));
-            nic.host().map(|host| (guest, host.clone(), whose)).into_iter().collect()
+            let host = nic.host().cloned();
+            host.map(|host| Wanted { guest, host, whose }).into_iter().collect()
         }
         Change::AddSwitch(switch) => {
             let whose = format!("switch {:?} ({})", switch.id, switch.origin);
-            let uplinks = switch.uplinks.iter();
-            uplinks.map(|uplink| (None, uplink.host.clone(), whose.clone())).collect()
+            let host = |uplink: &UplinkPlan| uplink.host.clone();
+            let hosts = switch.uplinks.iter().map(host);
+            hosts.map(|host| Wanted { guest: None, host, whose: whose.clone() }).collect()
         }
         Change::AddUplink { switch, uplink } => {
-            vec![(None, uplink.host.clone(), format!("switch {switch:?}"))]
+            let (host, whose) = (uplink.host.clone(), format!("switch {switch:?}"));
+            vec![Wanted { guest: None, host, whose }]
         }
         _ => Vec::new(),
     }

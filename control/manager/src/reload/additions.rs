@@ -12,6 +12,7 @@ use crate::check;
 use crate::devices::Devices;
 use crate::devices::device_plan::DevicePlan;
 use crate::disk::images::FileId;
+use crate::network::reload::{Wanted, wanted};
 use crate::opening::not_open::NotOpen;
 use crate::opening::open::check_socket;
 use crate::opening::openers::Lies;
@@ -85,9 +86,11 @@ fn check_each(
         let checked = checked.and_then(|()| check_socket(&plan, in_force, is_passed_on));
         checked.map_err(|why| refusal(&plan, &why))?;
     }
-    for host in changes.iter().flat_map(added_uplinks) {
-        check_interface(host)
-            .map_err(|why| ApiError::new(ErrorKind::Refused, why.to_string(), PUT_RIGHT))?;
+    let uplinks = changes.iter().filter(|change| !matches!(change, Change::AddNic(_)));
+    for Wanted { host, whose, .. } in uplinks.flat_map(wanted) {
+        check_interface(&host).map_err(|why| {
+            ApiError::new(ErrorKind::Refused, format!("{whose}: {why}"), PUT_RIGHT)
+        })?;
     }
     Ok(made)
 }
@@ -132,12 +135,4 @@ pub(super) fn refusal(plan: &DevicePlan, why: &NotOpen) -> ApiError {
 /// As [`check::interface`] says.
 fn check_interface(host: &HostPlan) -> Result<(), NotOpen> {
     check::interface(host).map_err(NotOpen::wrong)
-}
-
-fn added_uplinks(change: &Change) -> Vec<&HostPlan> {
-    match change {
-        Change::AddSwitch(switch) => switch.uplinks.iter().map(|uplink| &uplink.host).collect(),
-        Change::AddUplink { uplink, .. } => vec![&uplink.host],
-        _ => Vec::new(),
-    }
 }

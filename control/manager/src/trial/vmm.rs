@@ -34,6 +34,8 @@ pub(crate) const READ: u32 = 0;
 pub(crate) const WRITE: u32 = 1;
 pub(crate) const FLUSH: u32 = 4;
 const SECTOR: u32 = 512;
+/// Bytes before each frame of a guest (VIRTIO 1.2, 5.1.6).
+const NET_HEADER: usize = 12;
 
 /// One ring of the guest.
 pub(crate) struct Ring {
@@ -121,6 +123,38 @@ impl Guest {
         driver.add(all, 1).expect("room in the ring");
         driver.publish();
         rustix::io::write(kick, &1u64.to_ne_bytes()).expect("a kick");
+    }
+
+    /// Puts a buffer for one frame into a receive ring.
+    pub(crate) fn offer(&mut self, ring: usize) {
+        let Ring { driver, data: (_, gpa), kick, .. } = &mut self.rings[ring];
+        let buffer = Buffer { gpa: *gpa, len: 4096, device_writes: true };
+        driver.add(&[buffer], 1).expect("room in the ring");
+        driver.publish();
+        rustix::io::write(kick, &1u64.to_ne_bytes()).expect("a kick");
+    }
+
+    /// Puts a frame without offloads into a transmit ring, and kicks.
+    pub(crate) fn transmit(&mut self, ring: usize, frame: &[u8]) {
+        let Ring { driver, data: (area, gpa), kick, .. } = &mut self.rings[ring];
+        assert!(area.write(0, &[0; NET_HEADER]) && area.write(NET_HEADER, frame));
+        let len = (NET_HEADER + frame.len()) as u32;
+        driver.add(&[Buffer { gpa: *gpa, len, device_writes: false }], 1).expect("room");
+        driver.publish();
+        rustix::io::write(kick, &1u64.to_ne_bytes()).expect("a kick");
+    }
+
+    /// Whether the frame of a transmit ring was taken, and its place may be used again.
+    pub(crate) fn has_sent(&mut self, ring: usize) -> bool {
+        self.rings[ring].driver.take_used().is_some()
+    }
+
+    /// The frame that came into the buffer of a receive ring.
+    pub(crate) fn frame(&mut self, ring: usize) -> Option<Vec<u8>> {
+        let Ring { driver, data: (area, _), .. } = &mut self.rings[ring];
+        let mut frame = vec![0; driver.take_used()?.len as usize - NET_HEADER];
+        assert!(area.read(NET_HEADER, &mut frame));
+        Some(frame)
     }
 
     /// The status of that request, once it was answered.

@@ -1,0 +1,179 @@
+//! Switches, and who was heard where.
+
+use super::*;
+
+#[test]
+fn a_switch_that_is_added_is_shown_until_it_is_removed() {
+    let mut trial = Trial::of(LAN);
+    let spec = SwitchSpec { ageing_s: 7, macs_max: 99, ..SwitchSpec::new("dmz") };
+    let added = switch_in(trial.ask(Call::AddSwitch(spec.clone())));
+    assert_eq!((added.id.as_str(), added.declared.as_str()), ("dmz", "api"));
+    assert_eq!((added.ageing_s, added.macs_max, added.ports.len()), (7, 99, 0));
+    assert_eq!((added.problem, added.macs), (None, None), "nobody asks who was heard");
+    assert_eq!(show(&mut trial, "dmz").macs, Some(vec![]));
+    // A name is one switch's.
+    assert_eq!(kind(trial.ask(Call::AddSwitch(spec.clone()))), ErrorKind::Conflict);
+    let gone = switch_in(trial.ask(Call::RemoveSwitch { id: "dmz".to_string() }));
+    assert_eq!(gone.id, "dmz", "as it last was");
+    for call in [Call::ShowSwitch { id: "dmz".into() }, Call::RemoveSwitch { id: "dmz".into() }] {
+        let (kind, why) = refused(trial.ask(call));
+        assert_eq!(kind, ErrorKind::NotFound);
+        assert_eq!(
+            why,
+            "there is no switch \"dmz\"; `sidecore switch show` lists the switches there are"
+        );
+    }
+    // The name is free again.
+    switch_in(trial.ask(Call::AddSwitch(spec)));
+    let Ok(Answer::Switches(all)) = trial.ask(Call::ListSwitches) else { panic!("no list") };
+    let names: Vec<&str> = all.switches.iter().map(|switch| switch.id.as_str()).collect();
+    assert_eq!(names, ["lan", "dmz"], "in the order of the plan");
+}
+
+#[test]
+fn a_switch_of_the_file_and_one_with_nics_are_not_removed() {
+    let mut trial = Trial::of(LAN);
+    let remove = |id: &str| Call::RemoveSwitch { id: id.to_string() };
+    let (why_kind, why) = refused(trial.ask(remove("lan")));
+    assert_eq!(why_kind, ErrorKind::Conflict);
+    assert!(why.contains("is declared in sidecore.toml, line "), "{why}");
+    assert!(why.ends_with("change it there, then run `sidecore reload`"), "{why}");
+    switch_in(trial.ask(Call::AddSwitch(SwitchSpec::new("dmz"))));
+    let nic = NicSpec { switch: Some("dmz".to_string()), ..NicSpec::new("n") };
+    nic_in(trial.ask(Call::AddNic(nic)));
+    let (why_kind, why) = refused(trial.ask(remove("dmz")));
+    assert_eq!(why_kind, ErrorKind::Conflict);
+    assert!(why.starts_with("switch \"dmz\" has 1 nic: n; remove them first"), "{why}");
+    nic_in(trial.ask(Call::RemoveNic { id: "n".to_string(), force: false }));
+    switch_in(trial.ask(remove("dmz")));
+}
+
+#[test]
+fn a_switch_that_cannot_be_kept_is_not_added() {
+    let mut trial = Trial::of(LAN);
+    trial.break_state(true);
+    let (why_kind, why) = refused(trial.ask(Call::AddSwitch(SwitchSpec::new("dmz"))));
+    assert_eq!(why_kind, ErrorKind::Internal);
+    assert!(why.starts_with("the change cannot be kept: "), "{why}");
+    assert!(why.contains("nothing was changed"), "{why}");
+    assert_eq!(kind(trial.ask(Call::ShowSwitch { id: "dmz".into() })), ErrorKind::NotFound);
+    trial.break_state(false);
+    switch_in(trial.ask(Call::AddSwitch(SwitchSpec::new("dmz"))));
+}
+
+#[test]
+fn what_was_added_is_there_after_a_crash_and_what_was_removed_is_not() {
+    let mut trial = Trial::of(LAN);
+    for id in ["dmz", "san"] {
+        switch_in(trial.ask(Call::AddSwitch(SwitchSpec::new(id))));
+    }
+    switch_in(trial.ask(Call::RemoveSwitch { id: "san".to_string() }));
+    let folder = trial.die();
+    let mut trial = Trial::start(LAN, folder).expect("it starts");
+    let Ok(Answer::Switches(all)) = trial.ask(Call::ListSwitches) else { panic!("no list") };
+    let names: Vec<&str> = all.switches.iter().map(|switch| switch.id.as_str()).collect();
+    assert_eq!(names, ["lan", "dmz"]);
+}
+
+#[test]
+fn guests_of_a_switch_hear_each_other_and_the_table_says_where_they_are() {
+    let mut trial = Trial::of(&format!("{LAN}{}{}", nic("a"), nic("b")));
+    let (mut a, mut b) = (Vmm::of_nic(&mut trial, "a"), Vmm::of_nic(&mut trial, "b"));
+    let (from_a, from_b) = (trial.nic("a").mac.0, trial.nic("b").mac.0);
+    // One that is bridged within the guest of `a`, and is learned.
+    let behind_a = [2, 9, 9, 9, 9, 9];
+    let flood = frame(BROADCAST, behind_a, 1);
+    assert_eq!(carries(&mut trial, &mut a, &mut b, &flood), Some(flood));
+    let reply = frame(behind_a, from_b, 2);
+    assert_eq!(carries(&mut trial, &mut b, &mut a, &reply), Some(reply));
+    trial.pass(ms(3_000));
+    let shown = show(&mut trial, "lan");
+    let ports: Vec<(&str, Option<u16>)> =
+        shown.ports.iter().map(|port| (port.name.as_str(), port.sidecore)).collect();
+    let home = |nic: NicView| nic.sidecore;
+    let homes = (home(trial.nic("a")), home(trial.nic("b")));
+    assert_eq!(ports, [("a", homes.0), ("b", homes.1)]);
+    assert!(homes.0 != homes.1, "they are where there is room");
+    let mut heard: Vec<(String, String, u64)> =
+        shown.macs.unwrap().into_iter().map(|mac| (mac.port, mac.mac, mac.age_s)).collect();
+    heard.sort();
+    let text = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
+    // A NIC's own address is known for ever.
+    let mut expected = [("a", from_a, 0), ("a", behind_a, 3), ("b", from_b, 0)]
+        .map(|(port, mac, age_s)| (port.to_string(), text(mac), age_s));
+    expected.sort();
+    assert_eq!(heard, expected);
+    let counted =
+        |id: &str| shown.ports.iter().find(|port| port.name == id).unwrap().counters.clone();
+    assert_eq!((counted("a").taken_frames, counted("a").delivered_frames), (1, 1));
+    assert_eq!((counted("b").taken_frames, counted("b").delivered_frames), (1, 1));
+}
+
+#[test]
+fn a_sidecore_that_does_not_answer_is_waited_for_two_seconds() {
+    let mut trial = Trial::of(&format!("{LAN}{}", nic("a")));
+    let mut a = Vmm::of_nic(&mut trial, "a");
+    let from_a = trial.nic("a").mac.0;
+    a.guest.transmit(1, &frame(BROADCAST, from_a, 1));
+    trial.pass(ms(10));
+    let mut asked = trial.asks(Call::ShowSwitch { id: "lan".to_string() });
+    turn(&mut trial);
+    trial.skip(ms(1_990));
+    turn(&mut trial);
+    assert_eq!(answered(&mut asked), None);
+    trial.skip(ms(20));
+    turn(&mut trial);
+    let shown = switch_in(answered(&mut asked).expect("time is up"));
+    assert_eq!((shown.id.as_str(), shown.macs), ("lan", Some(vec![])), "with what is known");
+    // What they say then is late, and the next one who asks is answered at once.
+    trial.rest();
+    assert_eq!(show(&mut trial, "lan").macs.map(|macs| macs.len()), Some(1));
+}
+
+#[test]
+fn a_switch_that_goes_while_its_table_is_asked_for_is_said_to_be_gone() {
+    let mut trial = Trial::of(LAN);
+    switch_in(trial.ask(Call::AddSwitch(SwitchSpec::new("dmz"))));
+    let mut shows = trial.asks(Call::ShowSwitch { id: "dmz".to_string() });
+    let mut removes = trial.asks(Call::RemoveSwitch { id: "dmz".to_string() });
+    turn(&mut trial);
+    turn(&mut trial);
+    switch_in(answered(&mut removes).expect("it had no ports"));
+    assert_eq!(answered(&mut shows), None);
+    trial.rest();
+    let gone = answered(&mut shows).expect("all have answered");
+    let (why_kind, why) = refused(gone);
+    assert_eq!((why_kind, why.as_str()), (ErrorKind::NotFound, "the switch is gone; "));
+}
+
+#[test]
+fn a_switch_has_a_port_for_each_of_its_nics_and_numbers_are_not_used_up() {
+    let mut trial = Trial::of(LAN);
+    // More than there are numbers of ports, one after the other.
+    for _ in 0..switch::PORTS_MAX + 5 {
+        nic_in(trial.ask(Call::AddNic(nic_spec("n"))));
+        nic_in(trial.ask(Call::RemoveNic { id: "n".to_string(), force: false }));
+    }
+    assert_eq!(show(&mut trial, "lan").ports, []);
+    assert!(trial.daemon.loads().iter().all(|load| *load == 0), "{:?}", trial.daemon.loads());
+}
+
+#[test]
+fn a_reload_adds_and_removes_switches_and_their_nics_follow() {
+    let both = format!("{LAN}[[switch]]\nid = \"dmz\"\n{}", nic("a"));
+    let mut trial = Trial::of(&format!("{LAN}{}", nic("a")));
+    let mut vmm = Vmm::of_nic(&mut trial, "a");
+    let done = trial.reload(&both, false).expect("it is done");
+    assert_eq!(done.changes.len(), 1, "{:?}", done.changes);
+    assert!(!vmm.is_cut_off(&mut trial), "nobody else is disturbed");
+    let other = both.replace("switch = \"lan\"", "switch = \"dmz\"");
+    let (why_kind, _) = refused(trial.reload(&other, false));
+    assert_eq!(why_kind, ErrorKind::Conflict, "its guest would lose its NIC");
+    trial.reload(&other, true).expect("it is done");
+    assert!(vmm.is_cut_off(&mut trial));
+    assert_eq!(trial.nic("a").switch.as_deref(), Some("dmz"));
+    trial.reload("", true).expect("it is done");
+    let Ok(Answer::Switches(all)) = trial.ask(Call::ListSwitches) else { panic!("no list") };
+    assert_eq!(all.switches, []);
+    assert!(!trial.rooms().network.has_switches());
+}
