@@ -231,9 +231,20 @@ impl FrontEnds<'_> {
         match made_wait {
             // Whoever was gone before the sidecore could say so is not spared for that.
             true => self.shut_out(key.device, id),
-            false => self.come_back(key.device, id),
+            false => self.is_back_for(key.device, id),
         }
         None
+    }
+
+    /// Goes on with what waited for a queue of front-end `id`, which may have gone: the one that came after it.
+    fn is_back_for(&mut self, number: u32, id: u32) {
+        let device = self.devices.get(number);
+        let device = found!(self.turn.defects, device, "device of a queue that came back");
+        let is_there = device.connection(id).is_some();
+        match device.runner().filter(|_| !is_there) {
+            Some(runner) => self.come_back(number, runner),
+            None => self.come_back(number, id),
+        }
     }
 
     /// Nobody may be connected: when the queues are back the front-end goes, and finds no socket. It

@@ -113,6 +113,17 @@ pub enum Scope {
     All,
 }
 
+impl Scope {
+    /// Whether a queue is one of them.
+    pub fn has(self, queue: u16) -> bool {
+        match self {
+            Scope::None => false,
+            Scope::Queue(one) => one == queue,
+            Scope::All => true,
+        }
+    }
+}
+
 /// What goes back to the front-end.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reply<F> {

@@ -37,6 +37,12 @@ impl Held {
             _ => None,
         }
     }
+
+    /// Whether rings have stopped, or nothing is left of them, when it is answered.
+    pub(crate) fn ends(&self) -> bool {
+        let is_reset = matches!(self.message, Message::ResetDevice | Message::ResetOwner);
+        is_reset || self.stops().is_some()
+    }
 }
 
 /// What came of a message.

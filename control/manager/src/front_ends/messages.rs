@@ -107,11 +107,13 @@ impl FrontEnds<'_> {
         let device = self.devices.get_mut(number);
         let device = found!(self.turn.defects, device, "device whose front-end waits for queues");
         let attached = device.attached_in(id, scope);
+        let left = device.left_to(id, scope);
         let starts = device.starts_first(id).is_some();
         let unserved = device.stops_unserved(id);
         let connection = device.connection_mut(id);
         let connection = found!(self.turn.defects, connection, "front-end that waits");
-        if !attached.is_empty() {
+        if !attached.is_empty() || !left.is_empty() {
+            // Those that were left have been asked for.
             connection.wait(Cause::Queues);
             let is_finish = connection.held().is_some_and(|held| held.stops().is_some());
             for queue in attached {

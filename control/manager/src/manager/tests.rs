@@ -6,6 +6,8 @@ use std::time::Duration;
 use config::api::{Answer, Call, DiskState};
 use control::mode::Mode;
 use rustix::fs::{FlockOperation, flock};
+use vhost_user::Message;
+use vhost_user::message::RingState;
 
 use crate::calls::removal;
 use crate::rooms::Timer;
@@ -268,4 +270,23 @@ fn whoever_waits_when_another_process_takes_over_is_told_to_ask_again() {
     let (kind, why) = refused(trial.answer(waiting));
     assert_eq!(kind, config::api::ErrorKind::Busy);
     assert_eq!(why, "another process is taking over from this daemon; ask again");
+}
+
+/// When the answer is there its guest may put something else where that request's data would land.
+#[test]
+fn no_ring_has_stopped_while_an_earlier_front_end_s_request_is_under_way() {
+    let stop = Message::GetVringBase(RingState { queue: 0, value: 0 });
+    for message in [stop, Message::ResetDevice] {
+        let mut trial = Trial::of(MEMORY);
+        let mut vmm = Vmm::served(&mut trial, "a", 1);
+        trial.stall(true);
+        vmm.guest.request(0, READ, 3, 0);
+        let guest = vmm.hang_up();
+        let mut next = Vmm::connect(&trial, "a", guest).expect("somebody listens");
+        next.begin(&mut trial);
+        assert!(next.send(&message, &[]));
+        assert_eq!(next.hear(&mut trial), None, "{message:?} waits");
+        trial.stall(false);
+        assert!(next.hear(&mut trial).is_some(), "{message:?} is answered");
+    }
 }

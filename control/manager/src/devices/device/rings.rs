@@ -12,7 +12,7 @@ use vhost_user::Scope;
 
 use super::Device;
 use crate::defects::{Defects, found};
-use crate::devices::connection::Connection;
+use crate::devices::connection::{Connection, Held};
 use crate::devices::kind::Kind;
 use crate::devices::metered::Flow;
 use crate::devices::queue::{Asked, Left, Owner, Queue};
@@ -45,7 +45,11 @@ impl Device {
         let scope = connection.session.scope(&held.message);
         let leaving = |index: &u16| self.queues.get(usize::from(*index))?.leaving_since();
         let since = match cause {
-            Cause::Queues => self.attached_in(id, scope).iter().filter_map(leaving).min()?,
+            Cause::Queues => match self.attached_in(id, scope).iter().filter_map(leaving).min() {
+                Some(since) => since,
+                // It has not kept those waiting that an earlier one left.
+                None => self.left_to(id, scope).first().map(|_| came)?,
+            },
             Cause::Parting => self.kind.disk().and_then(DiskParts::parting_since)?,
             Cause::Start => self.starts_first(id).map(|_| came)?,
         };
@@ -89,18 +93,29 @@ impl Device {
 
     /// Queues of `scope` that a sidecore still has on behalf of that connection.
     pub(crate) fn attached_in(&self, connection: u32, scope: Scope) -> Vec<u16> {
-        let concerned = |index: u16| match scope {
-            Scope::None => false,
-            Scope::Queue(queue) => queue == index,
-            Scope::All => true,
+        let theirs = self.attached_to(|owner| owner == Owner::Connection(connection));
+        theirs.into_iter().filter(|index| scope.has(*index)).collect()
+    }
+
+    fn attached_to(&self, is_its: impl Fn(Owner) -> bool) -> Vec<u16> {
+        let its = |(index, queue): (usize, &Queue)| {
+            queue.place().is_some_and(|place| is_its(place.owner)).then_some(index as u16)
         };
-        let attached = |(index, queue): (usize, &Queue)| {
-            let index = index as u16;
-            let owner = queue.place().map(|place| place.owner);
-            let theirs = owner == Some(Owner::Connection(connection));
-            (theirs && concerned(index)).then_some(index)
-        };
-        self.queues.iter().enumerate().filter_map(attached).collect()
+        self.queues.iter().enumerate().filter_map(its).collect()
+    }
+
+    /// Queues of `scope` that earlier front-ends left, and whose end the held message of connection `id` waits for: when
+    /// it is answered the guest may use its memory otherwise, into which what is in flight of these would still land.
+    pub(crate) fn left_to(&self, id: u32, scope: Scope) -> Vec<u16> {
+        let runs = self.connections.get(&id).filter(|_| self.runner == Some(id));
+        if !runs.and_then(Connection::held).is_some_and(Held::ends) {
+            return Vec::new();
+        }
+        let gone = self.attached_to(|owner| match owner {
+            Owner::Connection(owner) => !self.connections.contains_key(&owner),
+            Owner::Link => false,
+        });
+        gone.into_iter().filter(|index| scope.has(*index)).collect()
     }
 
     /// Queues that some sidecore has.
