@@ -27,7 +27,7 @@ pub(crate) struct File {
 }
 
 impl File {
-    pub(crate) fn new(folder: &Path, cpus: u32, random: &mut Random) -> File {
+    pub(crate) fn new(folder: &Path, cpus: u32, disks: u64, random: &mut Random) -> File {
         let at = |name: &str| folder.join(name).display().to_string();
         let spec = Spec {
             daemon: DaemonSpec {
@@ -45,7 +45,7 @@ impl File {
             ..Spec::default()
         };
         let mut file = File { spec, folder: folder.to_path_buf(), made: 0 };
-        for _ in 0..random.between(1, 3) {
+        for _ in 0..disks {
             file.add(random);
         }
         file

@@ -27,6 +27,8 @@ use crate::wire::{Ground, Wire};
 
 /// Steps in which things go wrong.
 const STEPS: u64 = 4_000;
+/// The same between two troubles where hosts are linked: more of them take part in each request.
+const STEPS_LINKED: u64 = 5;
 const MS: u64 = 1_000_000;
 
 /// What became of one seed.
@@ -135,8 +137,11 @@ impl Life {
     }
 
     fn live(&mut self) -> Result<(), String> {
+        let steps = if self.links.is_some() { STEPS_LINKED } else { 1 };
         for _ in 0..STEPS {
-            self.step()?;
+            for _ in 0..steps {
+                self.step()?;
+            }
             self.trouble()?;
             self.trouble_links()?;
         }

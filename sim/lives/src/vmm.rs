@@ -138,6 +138,7 @@ impl Vmm {
         self.got_fd = None;
         self.tenant.hang_up();
         self.stage = Stage::Away { until_ns };
+        tracing::trace!("{}: hangs up", self.id);
     }
 
     /// What it says and hears next.
@@ -160,6 +161,7 @@ impl Vmm {
                 self.stage = Stage::There;
             }
             Stage::Resetting if self.tenant.has_said_all() => {
+                tracing::trace!("{}: its guest resets", self.id);
                 self.tenant.restart()?;
                 self.stage = Stage::There;
             }
@@ -171,6 +173,9 @@ impl Vmm {
             return Ok(Step::CutOff);
         }
         let said = self.whole()?;
+        if said {
+            tracing::trace!("{}: is answered", self.id);
+        }
         if matches!(self.stage, Stage::Stuck { .. }) {
             return Ok(if said { Step::Something } else { Step::Nothing });
         }
@@ -178,6 +183,7 @@ impl Vmm {
             return Ok(if said { Step::Something } else { Step::Nothing });
         };
         self.spoke_ns = now_ns;
+        tracing::trace!("{}: says {}", self.id, bytes[0]);
         Ok(if self.send(&bytes, &fds) { Step::Something } else { Step::CutOff })
     }
 

@@ -11,7 +11,9 @@ use crate::vmm::Vmm;
 /// Steps in which what must come does.
 const STEPS_AFTER_MAX: u64 = 60_000;
 /// How often a file is read that a slow file system keeps from being read.
-const RELOADS_MAX: u32 = 20;
+const RELOADS_MAX: u32 = 40;
+/// What is said of an image that another disk has.
+const IN_USE: &str = "is in use: it is disk";
 
 impl Life {
     /// From here on all goes well.
@@ -59,7 +61,8 @@ impl Life {
             self.hosts[host].ask(Call::Reload { force: true }, now);
             self.until_answered()?;
             match &self.hosts[host].refused {
-                Some(why) if why.kind == ErrorKind::Busy => {
+                // A disk that was taken from clients is there until what they wrote is stable.
+                Some(why) if why.kind == ErrorKind::Busy || why.error.contains(IN_USE) => {
                     self.course.stage.pass_until(Nanos(self.course.now().0 + 500 * MS));
                 }
                 Some(why) => return Err(format!("the file is not read: {}", why.error)),

@@ -82,7 +82,10 @@ impl Host {
             std::fs::create_dir(folder.path().join(name)).map_err(|e| e.to_string())?;
         }
         let cpus = course.random.between(1, 3) as u32;
-        let mut file = File::new(folder.path(), cpus, &mut course.random);
+        // What hosts lend one another is slower than what they have.
+        let disks =
+            if rack.is_some() { course.random.below(2) } else { course.random.between(1, 3) };
+        let mut file = File::new(folder.path(), cpus, disks, &mut course.random);
         if let Some(rack) = rack {
             rack.write(number, &mut file.spec, folder.path(), &mut course.random)?;
         }
@@ -180,6 +183,11 @@ impl Host {
     /// Devices with guests here.
     fn served(&self) -> impl Iterator<Item = String> {
         self.devices().into_iter().filter(|id| self.has_guest(id))
+    }
+
+    /// Whether it lends other hosts something, or has something of another one.
+    pub(super) fn is_linked(&self) -> bool {
+        !self.file.borrow().spec.link.is_empty()
     }
 
     /// Where front-ends of a device connect.

@@ -54,16 +54,16 @@ impl Life {
         let Some(links) = &self.links else { return Ok(()) };
         let (now, rack) = (self.course.now().0, links.rack.clone());
         let random = &mut self.course.random;
-        match random.below(400) {
-            0..4 => {
+        match random.below(2000) {
+            0..6 => {
                 let weather = weather(random);
                 self.course.note("weather", [weather.lost, weather.doubled, weather.jitter_ns]);
                 self.course.ground.wire.set_weather(weather);
             }
-            4..7 => {
+            6..12 => {
                 let client = random.between(1, rack.iohost.into()) as u8;
                 let peer = if client == rack.iohost { 1 } else { rack.iohost };
-                let until_ns = now + random.of(&[1, 10, 100, 1000, 2500, 6000, 12_000]) * MS;
+                let until_ns = now + random.of(&[1, 1, 10, 10, 100, 1000, 2500, 6000, 12_000]) * MS;
                 let ways = random.of(&[[true, true], [true, true], [true, false], [false, true]]);
                 self.course.note("cut", [client.into(), until_ns - now, 0]);
                 for (from, to, is_cut) in [(client, peer, ways[0]), (peer, client, ways[1])] {
@@ -72,8 +72,8 @@ impl Life {
                     }
                 }
             }
-            7..9 => self.lend_otherwise(now),
-            9..11 => self.move_guest(now)?,
+            12..14 => self.lend_otherwise(now),
+            14..20 => self.move_guest(now)?,
             _ => {}
         }
         self.expect_failures();
@@ -204,8 +204,8 @@ impl Course {
 /// Mostly fair, sometimes very bad.
 fn weather(random: &mut Random) -> Weather {
     Weather {
-        lost: random.of(&[0, 0, 0, 10, 50, 200, 500]),
+        lost: random.of(&[0, 0, 0, 0, 10, 50, 200, 500]),
         doubled: random.of(&[0, 0, 10, 50, 300]),
-        jitter_ns: random.of(&[0, 1_000, 20_000, 100_000, MS, 20 * MS]),
+        jitter_ns: random.of(&[0, 1_000, 1_000, 20_000, 100_000, MS, 20 * MS]),
     }
 }

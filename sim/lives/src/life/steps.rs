@@ -14,6 +14,9 @@ use crate::file;
 use crate::operator::{Answered, linked, removed};
 use crate::vmm::{Step, Vmm};
 
+/// What a step takes; where hosts are linked more, so that frames arrive before much else is done.
+const STEP_NS: u64 = 200;
+const STEP_LINKED_NS: u64 = 1_000;
 /// Steps without anything done, after which time jumps to what is due.
 const IDLE_STEPS: u32 = 16;
 
@@ -45,7 +48,8 @@ impl Life {
             self.idle = 0;
             self.jump();
         } else {
-            let until = now.0.max(self.course.now().0) + 200;
+            let step_ns = if self.links.is_some() { STEP_LINKED_NS } else { STEP_NS };
+            let until = now.0.max(self.course.now().0) + step_ns;
             self.course.stage.pass_until(Nanos(until));
         }
         Ok(())

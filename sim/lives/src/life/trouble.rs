@@ -49,6 +49,7 @@ impl Host {
                 let Some(vmm) = self.any_vmm(course) else { return Ok(()) };
                 if vmm.stage == vmm::Stage::There && vmm.tenant.has_said_all() {
                     vmm.tenant.stop();
+                    tracing::trace!("{}: stops", vmm.id);
                     vmm.stage = if resets { vmm::Stage::Resetting } else { vmm::Stage::Stopping };
                     course.note("stops", [resets.into(), 0, 0]);
                 }
@@ -79,6 +80,9 @@ impl Host {
     }
 
     fn wish(&mut self, course: &mut Course) {
+        if self.is_linked() && !course.random.one_in(3) {
+            return;
+        }
         let known = self.devices();
         let folder = self.folder().to_path_buf();
         let cores = self.daemons.first().map_or(1, |daemon| daemon.cores.len());
