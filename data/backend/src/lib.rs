@@ -54,7 +54,7 @@ pub use memory::Memory;
 pub use names::{KernelNames, Names, Unopened};
 pub use null::Null;
 #[cfg(feature = "simulated")]
-pub use simulated::{Asked, Kernel};
+pub use simulated::{Asked, Kernel, stand_in};
 pub use sys::take_short_turns;
 
 use guest_memory::GuestMap;

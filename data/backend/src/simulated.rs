@@ -8,6 +8,7 @@
 //!
 //! Called by `io` (a ring for the first disk that joins) and `file::open` (facts of such a file).
 
+use std::cell::RefCell;
 use std::fmt::Debug;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -21,6 +22,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::thread::CpuSet;
 
 use crate::sys::{self, Allocate, Command, Effort, PIECES_MAX, ZEROES_MAX};
+use crate::wake::Waker;
 
 /// Commands in flight and entries of one simulated ring: few, so that a ring that is full is met.
 const IN_FLIGHT_MAX: usize = 255;
@@ -29,6 +31,10 @@ const IN_FLIGHT_MAX: usize = 255;
 pub trait Kernel: Debug + Send + Sync {
     /// A file was opened: through the page cache, and past it if that is another description.
     fn opened(&self, path: &Path, cached: BorrowedFd<'_>, direct: Option<BorrowedFd<'_>>);
+    /// Everything that was written to a file so far is to be stable: whether it is.
+    fn sync(&self, file: BorrowedFd<'_>) -> bool;
+    /// Whether what keeps the locks of a file is the last I/O of a process that has ended.
+    fn is_left_behind(&self, file: BorrowedFd<'_>) -> bool;
     /// A ring more, and its number. `done` is to be readable while it has completions.
     fn ring(&self, done: Arc<OwnedFd>) -> u64;
     /// A ring hands over a command for `file`, as it was opened; `held` is the same description. What it asks
@@ -38,6 +44,25 @@ pub trait Kernel: Debug + Send + Sync {
     fn reap(&self, ring: u64) -> Option<(u64, i32)>;
     /// The ring is gone: nobody is told of what it submitted.
     fn gone(&self, ring: u64);
+}
+
+thread_local! {
+    static HERE: RefCell<Option<Arc<dyn Kernel>>> = const { RefCell::new(None) };
+}
+
+/// Sidecores of a simulation at most, whose eventfds are made at its start: those stay, so a simulation that counts
+/// descriptors is to find them there before.
+const SIDECORES_MAX: usize = 16;
+
+/// From now on whatever file this thread opens, or takes over, has its commands run by `kernel`; nobody's without.
+pub fn stand_in(kernel: Option<Arc<dyn Kernel>>) {
+    drop((0..SIDECORES_MAX).map(|_| Waker::new()).collect::<Vec<_>>());
+    drop(HERE.replace(kernel));
+}
+
+/// What runs the commands of files that this thread opens, if a simulation does.
+pub(crate) fn here() -> Option<Arc<dyn Kernel>> {
+    HERE.with(|here| here.borrow().clone())
 }
 
 /// A command as the kernel has it once it was submitted.

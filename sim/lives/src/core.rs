@@ -1,6 +1,6 @@
 //! A sidecore without a thread: its passes and its sleep, when a life says.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 use schedule::{Clock, Nanos};
 use sidecore::Sidecore;
@@ -13,13 +13,17 @@ pub(crate) struct Core {
     asleep: bool,
 }
 
-/// Time goes on whenever it is read within a pass.
-struct Ticking(Cell<u64>);
+/// Time goes on whenever it is read within a pass; and so do the guests, who do not wait for its end.
+struct Ticking<'a> {
+    now_ns: Cell<u64>,
+    meanwhile: RefCell<&'a mut dyn FnMut(u64)>,
+}
 
-impl Clock for Ticking {
+impl Clock for Ticking<'_> {
     fn now(&self) -> Nanos {
-        self.0.set(self.0.get() + TICK_NS);
-        Nanos(self.0.get())
+        self.now_ns.set(self.now_ns.get() + TICK_NS);
+        (self.meanwhile.borrow_mut())(self.now_ns.get());
+        Nanos(self.now_ns.get())
     }
 }
 
@@ -28,8 +32,9 @@ impl Core {
         Core { sidecore, asleep: false }
     }
 
-    /// One pass, unless it sleeps and nothing has come: whether something was done, and when it was over.
-    pub(crate) fn pass(&mut self, now: Nanos) -> (bool, Nanos) {
+    /// One pass, unless it sleeps and nothing has come; in its midst `meanwhile` is called with the time. Whether
+    /// something was done, and when it was over.
+    pub(crate) fn pass(&mut self, now: Nanos, meanwhile: &mut dyn FnMut(u64)) -> (bool, Nanos) {
         if self.asleep {
             let is_due = self.sidecore.wakes_at().is_some_and(|due| due <= now);
             if !is_due && !self.sidecore.is_woken() {
@@ -38,12 +43,12 @@ impl Core {
             self.sidecore.wake_up(now);
             self.asleep = false;
         }
-        let clock = Ticking(Cell::new(now.0));
+        let clock = Ticking { now_ns: Cell::new(now.0), meanwhile: RefCell::new(meanwhile) };
         let progress = self.sidecore.pass(now, &clock);
         if progress.is_idle() {
             self.asleep = self.sidecore.lie_down(now);
         }
-        (!progress.is_idle(), Nanos(clock.0.get()))
+        (!progress.is_idle(), Nanos(clock.now_ns.get()))
     }
 
     /// When it has something to do without being asked: at once, if it does not sleep.

@@ -1,9 +1,10 @@
 //! A life: who is in it, how it goes, and what became of it.
 //!
 //! `host` is a machine with its daemons and guests, `steps` what happens next, `trouble` what goes wrong or is wished,
-//! `calm` how all comes to an end, `judgement` whether it was right.
+//! `deaths` how daemons and hosts end, `calm` how all comes to an end, `judgement` whether it was right.
 
 mod calm;
+mod deaths;
 mod host;
 mod judgement;
 mod links;
@@ -13,12 +14,13 @@ mod trouble;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use manager::simulated::{Stage, be_on};
 use random::Random;
 use schedule::Nanos;
-use world::Trace;
+use world::{Machinery, Trace};
 
 use host::Host;
 use links::Links;
@@ -54,7 +56,7 @@ pub fn run(seed: u64, keep_all: bool, counts: bool) -> Outcome {
         trace.keep_all();
     }
     let mut requests = 0;
-    let open = || std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    backend::stand_in(None);
     let before = open();
     let lived = catch_unwind(AssertUnwindSafe(|| {
         let mut life = Life::new(seed, &trace)?;
@@ -63,8 +65,10 @@ pub fn run(seed: u64, keep_all: bool, counts: bool) -> Outcome {
         life.end(lived)
     }));
     let finding = match lived {
-        Ok(Ok(())) if counts && open() != before => {
-            Some(format!("{} descriptors were open before, and {} are left", before, open()))
+        Ok(Ok(())) if counts && open().len() != before.len() => {
+            let mut left = open();
+            left.retain(|one| !before.contains(one));
+            Some(format!("{} descriptors were open before, and now {left:?} too", before.len()))
         }
         Ok(Ok(())) => None,
         Ok(Err(finding)) => Some(finding),
@@ -74,17 +78,26 @@ pub fn run(seed: u64, keep_all: bool, counts: bool) -> Outcome {
     Outcome { hash, events, requests, finding, last }
 }
 
+/// What is open in this process, but for what it is looked at with.
+fn open() -> Vec<String> {
+    let all = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let what = all.map(|one| (one.file_name(), std::fs::read_link(one.path())));
+    let what = what.filter_map(|(number, what)| Some(format!("{number:?} {:?}", what.ok()?)));
+    what.filter(|one| !one.contains("/proc/")).collect()
+}
+
 fn said_by(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without words").to_string()
 }
 
-/// What everything in a life goes by: its seed, its time, and its trace.
-struct Course {
+/// What everything in a life goes by: its seed, its time, its trace, and what images lie on.
+pub(crate) struct Course {
     random: Random,
     trace: Trace,
     /// Nothing goes wrong any more.
     is_calm: Rc<Cell<bool>>,
+    pub(crate) machinery: Arc<Machinery>,
     ground: Rc<Ground>,
     stage: Rc<Stage>,
 }
@@ -108,7 +121,10 @@ impl Course {
         let wire = Wire::new(Random::new(seed, 5), trace);
         let ground = Rc::new(Ground::new(wire, Random::new(seed, 6)));
         be_on(Some(Rc::clone(&ground) as _));
-        Course { random: Random::new(seed, 0), trace: trace.clone(), is_calm, ground, stage }
+        let machinery = Machinery::new(Random::new(seed, 2), trace.clone());
+        backend::stand_in(Some(Arc::clone(&machinery) as Arc<dyn backend::Kernel>));
+        let (random, trace) = (Random::new(seed, 0), trace.clone());
+        Course { random, trace, is_calm, machinery, ground, stage }
     }
 
     fn note(&self, what: &'static str, numbers: [u64; 3]) {
@@ -146,17 +162,20 @@ impl Life {
             self.trouble_links()?;
         }
         self.calm_down()?;
-        for host in &self.hosts {
+        for host in &mut self.hosts {
             host.judge_plan()?;
             host.judge_shown()?;
+            host.judge_images(&self.course)?;
         }
-        self.remove_all()
+        self.remove_all()?;
+        self.power_cut()
     }
 
     /// All is dropped, and its time at last.
     fn end(self, lived: Result<(), String>) -> Result<(), String> {
         self.hosts.into_iter().for_each(Host::end);
         be_on(None);
+        backend::stand_in(None);
         drop(self.course);
         lived
     }

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use config::Size;
-use config::Target;
 use config::api::{Answer, ApiError, Call};
 use config::spec::{
     Carrier, DiskChange, DiskMove, DiskResize, DiskSpec, NicChange, NicMove, NicSpec,
 };
+use config::{DiskPlan, Origin, Plan, Size, Target};
 use manager::simulated::{Asked, Door, Heard};
 use random::Random;
 
@@ -46,10 +45,61 @@ pub(crate) struct Operator {
     pub(crate) made: BTreeMap<String, DiskSpec>,
     /// And NICs.
     pub(crate) made_nics: BTreeMap<String, NicSpec>,
+    /// What was changed and not kept is so after a restart, unless something was kept meanwhile.
+    kept: BTreeMap<String, DiskSpec>,
+    kept_nics: BTreeMap<String, NicSpec>,
+    /// What was asked of a daemon that has died, and was not answered.
+    lost: Vec<Call>,
     count: u32,
 }
 
 impl Operator {
+    /// Nobody will answer any more.
+    pub(crate) fn lose_all(&mut self) {
+        self.lost.extend(self.pending.drain(..).map(|pending| pending.call));
+    }
+
+    /// What a daemon that has started has: what was kept, and of what was asked last either all or nothing. Disks that are
+    /// smaller than they were.
+    ///
+    /// # Errors
+    /// It has something else.
+    pub(crate) fn find_all(&mut self, plan: &Plan) -> Result<Vec<String>, String> {
+        let is_smaller = |disk: &&DiskPlan| {
+            self.made.get(&disk.id).is_some_and(|made| made.size > disk.spec.size)
+        };
+        let smaller: Vec<_> =
+            plan.disks.iter().filter(is_smaller).map(|disk| disk.id.clone()).collect();
+        let lost = std::mem::take(&mut self.lost);
+        let kept = std::mem::take(&mut self.kept);
+        let found = plan.disks.iter().filter(|disk| disk.origin == Origin::Api);
+        let found = found.map(|disk| (disk.id.clone(), disk.spec.clone()));
+        find(&mut self.made, &kept, found.collect(), &lost, |call, spec| match call {
+            Call::AddDisk(new) => Some(new.clone()),
+            Call::ChangeDisk { change, .. } => {
+                spec.map(|spec| DiskSpec { share: change.share.unwrap_or(spec.share), ..spec })
+            }
+            Call::ResizeDisk { resize, .. } => {
+                spec.map(|spec| DiskSpec { size: Some(resize.size), ..spec })
+            }
+            Call::RemoveDisk { .. } => None,
+            _ => spec,
+        })?;
+        let found = plan.nics.iter().filter(|nic| nic.origin == Origin::Api);
+        let found = found.map(|nic| (nic.id.clone(), nic.spec.clone()));
+        let kept = std::mem::take(&mut self.kept_nics);
+        find(&mut self.made_nics, &kept, found.collect(), &lost, |call, spec| match call {
+            Call::AddNic(new) => Some(new.clone()),
+            Call::SetCarrier { carrier, .. } => spec.map(|spec| NicSpec { link: *carrier, ..spec }),
+            Call::ChangeNic { change, .. } => {
+                spec.map(|spec| NicSpec { share: change.share.unwrap_or(spec.share), ..spec })
+            }
+            Call::RemoveNic { .. } => None,
+            _ => spec,
+        })?;
+        Ok(smaller)
+    }
+
     /// Calls that wait for their answer.
     pub(crate) fn waiting(&self) -> usize {
         self.pending.len()
@@ -199,33 +249,80 @@ impl Operator {
     fn note(&mut self, Answered { call, answer, .. }: &Answered) {
         let is_kept = answer.is_ok();
         // What was done, and cannot be undone, holds until a restart.
-        let is_done = matches!((call, answer), (Call::ResizeDisk { .. }, Err(refused)) if refused.error.contains(UNKEPT));
+        let is_refused = |refused: &ApiError| refused.error.contains(UNKEPT);
+        let is_done = matches!(call, Call::ResizeDisk { .. } | Call::SetCarrier { .. })
+            && answer.as_ref().is_err_and(is_refused);
         if !is_kept && !is_done {
             return;
         }
         match call {
             Call::AddDisk(spec) => drop(self.made.insert(spec.id.clone(), spec.clone())),
-            Call::RemoveDisk { id, .. } => drop(self.made.remove(id)),
+            Call::RemoveDisk { id, .. } => {
+                self.kept.remove(id);
+                self.made.remove(id);
+            }
             Call::AddNic(spec) => drop(self.made_nics.insert(spec.id.clone(), spec.clone())),
-            Call::RemoveNic { id, .. } => drop(self.made_nics.remove(id)),
-            Call::ChangeNic { id, change } => {
+            Call::RemoveNic { id, .. } => {
+                self.kept_nics.remove(id);
+                self.made_nics.remove(id);
+            }
+            Call::SetCarrier { id, carrier } => {
                 if let Some(spec) = self.made_nics.get_mut(id) {
+                    if !is_kept {
+                        self.kept_nics.entry(id.clone()).or_insert_with(|| spec.clone());
+                    }
+                    spec.link = *carrier;
+                }
+            }
+            Call::ChangeNic { id, change } => {
+                let (made, kept) = (self.made_nics.get_mut(id), self.kept_nics.get_mut(id));
+                for spec in made.into_iter().chain(kept) {
                     spec.share = change.share.unwrap_or(spec.share);
                 }
             }
             Call::ChangeDisk { id, change } => {
-                if let Some(spec) = self.made.get_mut(id) {
+                let (made, kept) = (self.made.get_mut(id), self.kept.get_mut(id));
+                for spec in made.into_iter().chain(kept) {
                     spec.share = change.share.unwrap_or(spec.share);
                 }
             }
             Call::ResizeDisk { id, resize, .. } => {
                 if let Some(spec) = self.made.get_mut(id) {
+                    if !is_kept {
+                        self.kept.entry(id.clone()).or_insert_with(|| spec.clone());
+                    }
                     spec.size = Some(resize.size);
                 }
             }
             _ => {}
         }
     }
+}
+
+/// Compares what was `found` with what was `made`, or `kept` of it, which `lost` calls may have changed as `after`
+/// says, each of them or not; from then on that is there.
+fn find<T: Clone + PartialEq + std::fmt::Debug>(
+    made: &mut BTreeMap<String, T>,
+    kept: &BTreeMap<String, T>,
+    found: BTreeMap<String, T>,
+    lost: &[Call],
+    after: impl Fn(&Call, Option<T>) -> Option<T>,
+) -> Result<(), String> {
+    let ids: BTreeSet<&String> = made.keys().chain(found.keys()).collect();
+    for id in ids {
+        let mut may_be = vec![made.get(id).cloned()];
+        may_be.extend(kept.get(id).cloned().map(Some));
+        for call in lost.iter().filter(|call| changed_disk(call) == Some(id)) {
+            let changed: Vec<_> = may_be.iter().map(|before| after(call, before.clone())).collect();
+            may_be.extend(changed);
+        }
+        if !may_be.contains(&found.get(id).cloned()) {
+            let found = found.get(id);
+            return Err(format!("after a start there is {found:?}, and should be {may_be:?}"));
+        }
+    }
+    *made = found;
+    Ok(())
 }
 
 /// The device that a call removes.

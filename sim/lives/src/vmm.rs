@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use crate::file;
+use crate::life::Course;
 use random::Random;
 use rustix::io::Errno;
 use rustix::net::{
@@ -13,7 +14,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg,
     sendmsg, socket_with,
 };
-use world::{Sent, Tenant, Trace};
+use world::{Look, Machinery, Sent, Tenant, Trace};
 
 /// Bytes of a message's header; the last four are the length of what follows.
 const HEADER: usize = 12;
@@ -52,6 +53,10 @@ pub(crate) struct Vmm {
     pub(crate) id: String,
     pub(crate) number: u32,
     socket_path: PathBuf,
+    /// Where its disk's bytes lie, if they outlive a daemon.
+    image: Option<PathBuf>,
+    /// Its syncs that failed when nobody was left to be told.
+    failed_unheard: u64,
     pub(crate) tenant: Tenant,
     socket: Option<OwnedFd>,
     pub(crate) stage: Stage,
@@ -68,14 +73,14 @@ impl Vmm {
     pub(crate) fn new(
         number: u32,
         id: &str,
-        socket_path: PathBuf,
+        (socket_path, image): (PathBuf, Option<PathBuf>),
         (sectors, queues): (u64, u16),
         random: &mut Random,
         trace: &Trace,
     ) -> Result<Vmm, String> {
         let tenant = match file::is_nic(id) {
             true => Tenant::with_nic(number, random, trace)?,
-            false => Tenant::new(number, (sectors, queues), random, trace)?,
+            false => Tenant::new(number, (sectors, queues), image.is_some(), random, trace)?,
         };
         let stage = Stage::Away { until_ns: 0 };
         let (id, got) = (id.to_string(), Vec::new());
@@ -85,6 +90,8 @@ impl Vmm {
             id,
             number,
             socket_path,
+            image,
+            failed_unheard: 0,
             tenant,
             socket,
             stage,
@@ -119,6 +126,62 @@ impl Vmm {
     /// The same, and its guest waits for nothing.
     pub(crate) fn is_content(&self) -> bool {
         self.has_said_all() && self.tenant.waiting() == 0
+    }
+
+    /// Its guest does something.
+    ///
+    /// # Errors
+    /// What its device did wrong.
+    pub(crate) fn act(&mut self, now_ns: u64, course: &Course) -> Result<bool, String> {
+        if let Some(image) = &self.image {
+            let Look { failures, failed_unheard, .. } = course.machinery.look(image);
+            if failures > 0 {
+                self.tenant.set_may_fail(true);
+            }
+            // Linux tells of a sync that failed once, and told the dead: who opens the image next has to believe that all
+            // is well, as does its guest.
+            if failed_unheard > std::mem::replace(&mut self.failed_unheard, failed_unheard) {
+                self.tenant.give_up();
+            }
+        }
+        self.tenant.act(now_ns)
+    }
+
+    /// Its daemon was killed: it connects to the next one then. Whether a sync has failed, that one may not know.
+    pub(crate) fn lose_daemon(&mut self, machinery: &Machinery, until_ns: u64) {
+        if self.image.as_ref().is_some_and(|image| machinery.look(image).sync_failed) {
+            self.tenant.give_up();
+        }
+        self.hang_up(until_ns);
+        self.is_excused = false;
+    }
+
+    /// The power of its host has failed: its disk holds what the cut has left, and another guest begins.
+    ///
+    /// # Errors
+    /// It may not hold that.
+    pub(crate) fn lose_power(
+        &mut self,
+        machinery: &Machinery,
+        random: &mut Random,
+        until_ns: u64,
+    ) -> Result<(), String> {
+        if let Some(image) = &self.image {
+            let bytes = machinery.read(image, self.tenant.sectors() as usize);
+            self.tenant.cut(&bytes)?;
+        }
+        self.hang_up(until_ns);
+        self.begin_anew(random)
+    }
+
+    /// Its image holds what its guest may find there, when nothing is under way.
+    ///
+    /// # Errors
+    /// It does not.
+    pub(crate) fn judge(&mut self, machinery: &Machinery) -> Result<(), String> {
+        let Some(image) = &self.image else { return Ok(()) };
+        let bytes = machinery.read(image, self.tenant.sectors() as usize);
+        self.tenant.judge(&bytes)
     }
 
     /// Its process is another one, with another guest on the same disk.

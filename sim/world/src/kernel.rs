@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use backend::{Asked, Kernel};
 use random::Random;
 
-use crate::medium::{Begun, Medium};
+use crate::machine::temper;
+use crate::medium::{Begun, Medium, SECTOR};
 use crate::trace::Trace;
 
 const EIO: i32 = -5;
@@ -41,14 +42,28 @@ pub(crate) struct Temper {
     pub(crate) lacks_zeroes: bool,
 }
 
+/// What has become of a disk.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Look {
+    /// Failures that it has answered with.
+    pub failures: u64,
+    /// A sync has failed.
+    pub sync_failed: bool,
+    /// Syncs that failed when nobody was left to be told.
+    pub failed_unheard: u64,
+}
+
 #[derive(Debug)]
 struct Disk {
     path: PathBuf,
+    /// What was opened there last.
+    file: Option<(u64, u64)>,
     medium: Medium,
     temper: Temper,
     failures: u64,
     /// A sync has failed: what a daemon keeps in its state folder.
     sync_failed: bool,
+    failed_unheard: u64,
 }
 
 /// A file as a daemon opened it.
@@ -79,7 +94,7 @@ struct Ring {
 
 /// What unwinds a daemon that is killed in the midst of a pass: nothing of what follows is done.
 #[derive(Debug)]
-pub(crate) struct Killed;
+pub struct Killed;
 
 #[derive(Debug)]
 struct Inner {
@@ -91,16 +106,19 @@ struct Inner {
     flights: Vec<Flight>,
     rings: BTreeMap<u64, Ring>,
     rings_made: u64,
+    /// Nothing fails any more.
+    is_calm: bool,
     /// Who asks something of the kernel next is killed, sooner or later.
     is_doomed: bool,
 }
 
 /// One machine's, shared by the daemons that run on it.
 #[derive(Debug)]
-pub(crate) struct Machinery(Mutex<Inner>);
+pub struct Machinery(Mutex<Inner>);
 
 impl Machinery {
-    pub(crate) fn new(random: Random, trace: Trace) -> Arc<Machinery> {
+    /// One without a disk.
+    pub fn new(random: Random, trace: Trace) -> Arc<Machinery> {
         Arc::new(Machinery(Mutex::new(Inner {
             now_ns: 0,
             random,
@@ -110,21 +128,47 @@ impl Machinery {
             flights: Vec::new(),
             rings: BTreeMap::new(),
             rings_made: 0,
+            is_calm: false,
             is_doomed: false,
         })))
     }
 
     /// A disk more, and its number.
     pub(crate) fn add(&self, path: &Path, sectors: usize, temper: Temper) -> usize {
+        self.inner().add(path, sectors, temper)
+    }
+
+    /// From now on all disks behave, those that come too.
+    pub fn calm_all(&self) {
         let mut inner = self.inner();
-        let medium = Medium::new(sectors);
-        let path = path.into();
-        inner.disks.push(Disk { path, medium, temper, failures: 0, sync_failed: false });
-        inner.disks.len() - 1
+        inner.is_calm = true;
+        inner.is_doomed = false;
+        inner.disks.iter_mut().for_each(|disk| disk.temper.calm());
+    }
+
+    /// What is to be known of the disk at `path`, once one was opened there.
+    pub fn look(&self, path: &Path) -> Look {
+        let inner = self.inner();
+        let disk = inner.disks.iter().find(|disk| disk.path == path);
+        disk.map_or(Look::default(), |disk| Look {
+            failures: disk.failures,
+            sync_failed: disk.sync_failed,
+            failed_unheard: disk.failed_unheard,
+        })
+    }
+
+    /// What is read of the disk at `path` now, so many sectors.
+    pub fn read(&self, path: &Path, sectors: usize) -> Vec<u8> {
+        let mut bytes = vec![0; sectors * crate::medium::SECTOR];
+        let inner = self.inner();
+        if let Some(disk) = inner.disks.iter().find(|disk| disk.path == path) {
+            disk.medium.read(0, &mut bytes);
+        }
+        bytes
     }
 
     /// A daemon is killed in the midst of one of the next passes in which it asks something of the kernel.
-    pub(crate) fn doom(&self) {
+    pub fn doom(&self) {
         self.inner().is_doomed = true;
     }
 
@@ -142,9 +186,7 @@ impl Machinery {
 
     /// From now on disk `disk` behaves.
     pub(crate) fn calm(&self, disk: usize) {
-        let temper = &mut self.inner().disks[disk].temper;
-        (temper.slow_one_in, temper.fails_one_in, temper.short_one_in) = (0, 0, 0);
-        temper.sync_fails_one_in = 0;
+        self.inner().disks[disk].temper.calm();
     }
 
     /// Failures that disk `disk` has answered with.
@@ -158,7 +200,7 @@ impl Machinery {
     }
 
     /// When the next command runs.
-    pub(crate) fn next_due_ns(&self) -> Option<u64> {
+    pub fn next_due_ns(&self) -> Option<u64> {
         self.inner().flights.iter().map(|flight| flight.due_ns).min()
     }
 
@@ -168,7 +210,7 @@ impl Machinery {
     }
 
     /// Runs what is due. How much that was.
-    pub(crate) fn run(&self, now_ns: u64) -> usize {
+    pub fn run(&self, now_ns: u64) -> usize {
         let mut inner = self.inner();
         inner.now_ns = now_ns;
         let mut ran = 0;
@@ -181,7 +223,7 @@ impl Machinery {
     }
 
     /// The power fails: what was submitted is done in part or not at all, and caches are lost.
-    pub(crate) fn cut(&self) {
+    pub fn cut(&self) {
         let mut inner = self.inner();
         let flights = std::mem::take(&mut inner.flights);
         for flight in flights {
@@ -215,11 +257,37 @@ impl Machinery {
 impl Kernel for Machinery {
     fn opened(&self, path: &Path, cached: BorrowedFd<'_>, direct: Option<BorrowedFd<'_>>) {
         let mut inner = self.inner();
-        let Some(disk) = inner.disks.iter().position(|disk| disk.path == path) else { return };
+        let known = inner.disks.iter().position(|disk| disk.path == path);
+        let disk = known.unwrap_or_else(|| {
+            let mut temper = temper(&mut inner.random);
+            if inner.is_calm {
+                temper.calm();
+            }
+            inner.add(path, 0, temper)
+        });
+        inner.disks[disk].file = file_of(cached);
         let fds = [(Some(cached), false), (direct, true)];
         for (fd, direct) in fds.into_iter().filter_map(|(fd, direct)| Some((fd?, direct))) {
             inner.known.insert(fd.as_raw_fd(), Known { disk, direct });
         }
+    }
+
+    fn sync(&self, file: BorrowedFd<'_>) -> bool {
+        let mut inner = self.inner();
+        let Some(&Known { disk, .. }) = inner.known.get(&file.as_raw_fd()) else { return false };
+        let begun = inner.disks[disk].medium.begin(0, 0, false);
+        let is_done = inner.sync(disk, begun.serial) == 0;
+        inner.trace.note(inner.now_ns, "synced", [disk as u64, is_done.into(), 0]);
+        is_done
+    }
+
+    fn is_left_behind(&self, file: BorrowedFd<'_>) -> bool {
+        let inner = self.inner();
+        let file = file_of(file);
+        let is_dead = |flight: &Flight| {
+            inner.disks[flight.disk].file == file && !inner.rings.contains_key(&flight.ring)
+        };
+        inner.flights.iter().any(is_dead)
     }
 
     fn ring(&self, done: Arc<OwnedFd>) -> u64 {
@@ -245,12 +313,36 @@ impl Kernel for Machinery {
     }
 }
 
+impl Temper {
+    /// Nothing goes wrong any more.
+    fn calm(&mut self) {
+        (self.slow_one_in, self.fails_one_in, self.short_one_in) = (0, 0, 0);
+        self.sync_fails_one_in = 0;
+    }
+}
+
 impl Inner {
+    fn add(&mut self, path: &Path, sectors: usize, temper: Temper) -> usize {
+        let medium = Medium::new(sectors);
+        let path = path.into();
+        self.disks.push(Disk {
+            path,
+            file: None,
+            medium,
+            temper,
+            failures: 0,
+            sync_failed: false,
+            failed_unheard: 0,
+        });
+        self.disks.len() - 1
+    }
+
     fn submit(&mut self, ring: u64, file: RawFd, held: OwnedFd, asked: Asked, tag: u64) {
         let Some(&Known { disk, direct }) = self.known.get(&file) else { return };
         let (kind, offset, len) = facts(&asked);
         let writes = matches!(kind, "write" | "zeroes" | "hole");
         let written = if writes { len as usize } else { 0 };
+        self.disks[disk].medium.grow((offset + len).div_ceil(SECTOR as u64) as usize);
         let begun = self.disks[disk].medium.begin(offset as usize, written, direct);
         let Temper { usual_ns, slow_one_in, .. } = self.disks[disk].temper;
         let is_slow = self.random.one_in(slow_one_in);
@@ -274,6 +366,8 @@ impl Inner {
         let disk = &mut self.disks[flight.disk];
         let is_failure = result < 0 && ![EINTR, EAGAIN, EOPNOTSUPP].contains(&result);
         disk.failures += u64::from(is_failure);
+        let is_unheard = is_failure && !self.rings.contains_key(&flight.ring);
+        disk.failed_unheard += u64::from(is_unheard && matches!(flight.asked, Asked::Sync));
         // Of a process that has ended nobody is told.
         if let Some(ring) = self.rings.get_mut(&flight.ring) {
             ring.completed.push_back((flight.tag, result));
@@ -287,7 +381,7 @@ impl Inner {
         let is_short = self.random.one_in(temper.short_one_in);
         let direct = flight.direct;
         match &flight.asked {
-            Asked::Sync => return self.sync(flight, temper),
+            Asked::Sync => return self.sync(flight.disk, flight.begun.serial),
             Asked::Reserve => return 0,
             Asked::PunchHole { .. } if temper.lacks_holes => return EOPNOTSUPP,
             Asked::ZeroRange { .. } if temper.lacks_zeroes => return EOPNOTSUPP,
@@ -343,16 +437,21 @@ impl Inner {
         }
     }
 
-    fn sync(&mut self, flight: &Flight, temper: Temper) -> i32 {
-        let disk = &mut self.disks[flight.disk];
-        if !self.random.one_in(temper.sync_fails_one_in) {
-            disk.medium.sync(flight.begun.serial);
+    fn sync(&mut self, disk: usize, serial: u64) -> i32 {
+        let disk = &mut self.disks[disk];
+        if !self.random.one_in(disk.temper.sync_fails_one_in) {
+            disk.medium.sync(serial);
             return 0;
         }
         disk.medium.fail_sync(&mut self.random);
         disk.sync_failed = true;
         EIO
     }
+}
+
+/// What tells a file from others.
+fn file_of(file: BorrowedFd<'_>) -> Option<(u64, u64)> {
+    rustix::fs::fstat(file).ok().map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 fn gathered(spans: &[guest_memory::Span], memory: &guest_memory::GuestMap) -> Option<Vec<u8>> {

@@ -39,6 +39,7 @@ mod trace;
 mod uplink;
 mod world;
 
+pub use kernel::{Killed, Look, Machinery};
 pub use tenant::{Sent, Tenant};
 pub use trace::Trace;
 pub use world::{Outcome, run};

@@ -51,6 +51,16 @@ impl Medium {
         }
     }
 
+    /// It has so many sectors at least; those that it had not are zeroes.
+    pub(crate) fn grow(&mut self, sectors: usize) {
+        if sectors > self.direct_at.len() {
+            self.visible.resize(sectors * SECTOR, 0);
+            self.stable.resize(sectors * SECTOR, 0);
+            self.direct_at.resize(sectors, 0);
+            self.cached_at.resize(sectors, 0);
+        }
+    }
+
     /// The bytes there now.
     pub(crate) fn read(&self, offset: usize, into: &mut [u8]) -> usize {
         let len = into.len().min(self.visible.len().saturating_sub(offset));

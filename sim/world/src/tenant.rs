@@ -21,13 +21,15 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// One whose disk has so many sectors, all empty, and so many queues at most.
+    /// One whose disk has so many sectors, all empty, and so many queues at most. With `is_kept` its bytes are there after
+    /// a power cut.
     ///
     /// # Errors
     /// No memory.
     pub fn new(
         number: u32,
         (sectors, queues): (u64, u16),
+        is_kept: bool,
         random: &mut Random,
         trace: &Trace,
     ) -> Result<Tenant, String> {
@@ -36,7 +38,14 @@ impl Tenant {
         if spec.queues == 1 {
             spec.features &= !bit::BLK_MQ;
         }
-        Tenant::of(spec, sectors, random, trace)
+        let mut tenant = Tenant::of(spec, sectors, random, trace)?;
+        if is_kept {
+            tenant.ledger = Ledger::new(sectors, Order::default()).with_cuts();
+        }
+        let is_through = spec.features & bit::BLK_FLUSH == 0
+            || spec.write_through && spec.features & bit::BLK_CONFIG_WCE != 0;
+        tenant.ledger.set_write_through(is_through);
+        Ok(tenant)
     }
 
     /// One with a NIC of one pair of queues, on which nothing comes or goes.
@@ -78,6 +87,34 @@ impl Tenant {
     /// Whether an I/O error is no surprise.
     pub fn set_may_fail(&mut self, may_fail: bool) {
         self.guest.may_fail = may_fail;
+    }
+
+    /// Its disk has lost what no flush has covered, and its operator has said that it is to go on.
+    pub fn give_up(&mut self) {
+        self.ledger.give_up();
+    }
+
+    /// The power has failed, and its disk holds these bytes.
+    ///
+    /// # Errors
+    /// It may not.
+    pub fn cut(&mut self, image: &[u8]) -> Result<(), String> {
+        let sector = |sector: u64| &image[sector as usize * 512..(sector as usize + 1) * 512];
+        self.ledger.cut(sector).map_err(|e| e.to_string())
+    }
+
+    /// Its disk holds these bytes, with nothing under way.
+    ///
+    /// # Errors
+    /// It may not.
+    pub fn judge(&mut self, image: &[u8]) -> Result<(), String> {
+        let reading = self.ledger.read(0, self.ledger.sectors());
+        self.ledger.found(reading, image).map_err(|e| e.to_string())
+    }
+
+    /// Sectors of its disk.
+    pub fn sectors(&self) -> u64 {
+        self.ledger.sectors()
     }
 
     /// Requests that it waits for.

@@ -37,6 +37,11 @@ impl Ledger {
             .try_for_each(|(number, sector)| sector.cut(number, bytes(number), now))
     }
 
+    /// What was done and is not promised is promised by no flush any more: a disk has lost it, and its operator goes on.
+    pub fn give_up(&mut self) {
+        self.unpromised.iter_mut().for_each(Vec::clear);
+    }
+
     pub(super) fn done(&mut self, done: Done, is_promised: bool) {
         match &mut self.unpromised {
             None => {}

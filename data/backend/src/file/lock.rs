@@ -70,7 +70,13 @@ fn taken(result: Result<(), Errno>, fd: BorrowedFd<'_>, kind: Kind) -> Result<()
     match result {
         Ok(()) => Ok(()),
         // The same number as EWOULDBLOCK.
-        Err(Errno::AGAIN | Errno::ACCESS) => Err(Refused::Held(holder_of(fd, kind))),
+        Err(Errno::AGAIN | Errno::ACCESS) => {
+            #[cfg(feature = "simulated")]
+            if crate::simulated::here().is_some_and(|kernel| kernel.is_left_behind(fd)) {
+                return Err(Refused::Held(Holder::Ended(None)));
+            }
+            Err(Refused::Held(holder_of(fd, kind)))
+        }
         Err(error) => Err(Refused::Os(error)),
     }
 }

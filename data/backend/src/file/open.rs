@@ -25,7 +25,7 @@ use crate::names::{Names, Unopened};
 use crate::simulated::Kernel;
 use crate::sys::Ring;
 use crate::wake::Sleepers;
-use crate::{Cache, Grain, Limits, OpenError, SECTOR_SIZE, Vet};
+use crate::{Cache, Grain, Limits, OpenError, Vet};
 
 mod direct;
 mod identity;
@@ -130,12 +130,10 @@ impl Opened {
         kernel: &Arc<dyn Kernel>,
     ) -> Result<(Opened, u64), OpenError> {
         let how = How {
-            kernel: Some(kernel),
+            kernel: Some(Arc::clone(kernel)),
             ..How::of(&crate::names::KernelNames, path, true, false, cache)
         };
-        let (opened, size_bytes) = how.opened(Some(size_bytes))?;
-        kernel.opened(path, opened.cached(), opened.direct());
-        Ok((opened, size_bytes))
+        how.opened(Some(size_bytes))
     }
 
     /// What [`Self::open`] would find, found without a lock: for a disk that another process has.
@@ -186,12 +184,20 @@ impl Opened {
     pub(crate) fn sync(&self) -> bool {
         if !self.readonly && !self.sync_failed() {
             self.faults.count_sync();
-            if let Err(error) = fdatasync(&self.cached) {
+            if let Err(error) = self.fdatasync() {
                 self.faults.count(error);
                 self.latch_sync_failed();
             }
         }
         !self.sync_failed()
+    }
+
+    fn fdatasync(&self) -> Result<(), Errno> {
+        #[cfg(feature = "simulated")]
+        if let Some(kernel) = &self.kernel {
+            return if kernel.sync(self.cached()) { Ok(()) } else { Err(Errno::IO) };
+        }
+        fdatasync(&self.cached)
     }
 
     /// Through the page cache.
@@ -362,7 +368,7 @@ struct How<'a> {
     fenced: bool,
     vet: Vet,
     #[cfg(feature = "simulated")]
-    kernel: Option<&'a Arc<dyn Kernel>>,
+    kernel: Option<Arc<dyn Kernel>>,
 }
 
 /// A file that nobody else uses, or that is only read.
@@ -391,7 +397,7 @@ impl<'a> How<'a> {
             fenced: true,
             vet: Vet::Raw,
             #[cfg(feature = "simulated")]
-            kernel: None,
+            kernel: crate::simulated::here(),
         }
     }
 
@@ -436,7 +442,7 @@ impl<'a> How<'a> {
                 waits: Patience::default(),
                 sleepers: Sleepers::default(),
                 #[cfg(feature = "simulated")]
-                kernel: self.kernel.cloned(),
+                kernel: self.kernel.clone(),
             };
             if opened.is_block {
                 // Another host may have written since somebody here read.
@@ -449,6 +455,10 @@ impl<'a> How<'a> {
                 asked => opened.served_bytes(asked)?,
             };
             opened.learn(&stat, size_bytes);
+            #[cfg(feature = "simulated")]
+            if let Some(kernel) = self.kernel.as_ref().filter(|_| self.fenced) {
+                kernel.opened(self.path, opened.cached(), opened.direct());
+            }
             return Ok((opened, size_bytes));
         }
         Err(self.os("open")(Errno::STALE))
@@ -574,8 +584,7 @@ impl<'a> How<'a> {
             return Err(Errno::STALE);
         }
         if self.is_simulated() {
-            let sector = SECTOR_SIZE - 1;
-            return Ok(Direct { fd, memory_mask: sector, offset_mask: sector });
+            return Ok(Direct::simulated(fd));
         }
         Direct::of(fd, &stat)
     }

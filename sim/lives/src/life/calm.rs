@@ -20,11 +20,14 @@ impl Life {
     pub(super) fn calm_down(&mut self) -> Result<(), String> {
         self.course.note("calm", [0; 3]);
         self.course.is_calm.set(true);
+        self.course.machinery.calm_all();
         for host in &mut self.hosts {
             host.break_state(false, &self.course)?;
+            host.dies_unheard = false;
             host.vmms.values_mut().for_each(|vmm| vmm.tenant.set_quiet(true));
         }
         self.calm_links();
+        self.until("somebody serves", |host| !host.daemons.is_empty())?;
         self.until_answered()?;
         for host in 0..self.hosts.len() {
             self.reload_for_good(host)?;

@@ -47,11 +47,15 @@ pub(super) struct Host {
     pub(super) shown: Vec<DiskView>,
     /// Requests of guests that are gone.
     pub(super) ended: u64,
+    /// When the next daemon starts after one that died.
+    pub(super) restart_ns: u64,
+    /// Who serves is killed when it has answered next, and before it is heard.
+    pub(super) dies_unheard: bool,
     folder: tempfile::TempDir,
 }
 
 impl Daemon {
-    fn start(file: &Rc<RefCell<File>>) -> Result<Daemon, String> {
+    pub(super) fn start(file: &Rc<RefCell<File>>) -> Result<Daemon, String> {
         let plan = file.borrow().load(None).map_err(|e| e.error)?;
         let loaded = Rc::clone(file);
         let load = move |running: &Plan| loaded.borrow().load(Some(running));
@@ -104,6 +108,8 @@ impl Host {
             refused: None,
             shown: Vec::new(),
             ended: 0,
+            restart_ns: 0,
+            dies_unheard: false,
             folder,
         })
     }
@@ -203,16 +209,23 @@ impl Host {
         let is_without = |id: &String| self.has_guest(id) && !self.vmms.contains_key(id);
         let without: Vec<_> = all.filter(|(id, _)| is_without(id)).collect();
         for (id, queues) in without {
+            let image = plan_image(self.plan(), &id);
             let number = id.bytes().fold(0, |all, byte| all * 31 % 9973 + u32::from(byte));
             let path = self.socket_of(&id);
             let shape = (file::SECTORS, queues);
-            let mut vmm = Vmm::new(number, &id, path, shape, &mut course.random, &course.trace)?;
+            let (random, trace) = (&mut course.random, &course.trace);
+            let mut vmm = Vmm::new(number, &id, (path, image), shape, random, trace)?;
             course.note("guest", [number.into(), vmm.tenant.queues().into(), 0]);
             vmm.tenant.set_quiet(course.is_calm.get());
             self.vmms.insert(id, vmm);
         }
         Ok(())
     }
+}
+
+/// Where the bytes of a disk lie, if they outlive its daemon.
+fn plan_image(plan: Option<&Plan>, id: &str) -> Option<PathBuf> {
+    plan?.disk(id)?.source.path().map(PathBuf::from)
 }
 
 fn options(load: impl Fn(&Plan) -> Result<Plan, ApiError> + 'static) -> Options {

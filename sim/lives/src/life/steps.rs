@@ -1,12 +1,14 @@
 //! What a step of a life is: a turn of control, a pass of a sidecore, a word of a VMM, an act of a guest; or time goes on.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
 use config::api::{Answer, ApiError, Call};
 use manager::simulated::{Around, Stage, Turned};
 use random::Random;
 use schedule::Nanos;
+use world::Killed;
 
 use super::host::Host;
 use super::{Course, Life, MS};
@@ -40,9 +42,10 @@ impl Life {
     /// Somebody does something.
     pub(super) fn step(&mut self) -> Result<(), String> {
         let now = self.course.now();
+        let ran = self.course.machinery.run(now.0);
         let host = self.course.any(self.hosts.len());
         self.course.be_at(self.hosts[host].number);
-        let did = self.hosts[host].step(&mut self.course)?;
+        let did = self.hosts[host].step(&mut self.course)? || ran > 0;
         self.idle = if did { 0 } else { self.idle + 1 };
         if self.idle >= IDLE_STEPS {
             self.idle = 0;
@@ -60,7 +63,8 @@ impl Life {
         let now = self.course.now();
         let due = self.hosts.iter_mut().flat_map(|host| host.due(now)).collect::<Vec<_>>();
         let arrives = self.course.ground.wire.due().map(Nanos);
-        let due = due.into_iter().chain(self.course.stage.due()).chain(arrives);
+        let media = self.course.machinery.next_due_ns().map(Nanos);
+        let due = due.into_iter().chain(media).chain(self.course.stage.due()).chain(arrives);
         let due = due.filter(|due| *due > now).min();
         let until = due.unwrap_or(Nanos(now.0 + MS));
         self.course.note("jump", [until.0 - now.0, 0, 0]);
@@ -71,9 +75,13 @@ impl Life {
 impl Host {
     /// Somebody on it does something.
     fn step(&mut self, course: &mut Course) -> Result<bool, String> {
+        let is_dead = self.daemons.is_empty() && !self.is_stopping;
+        if is_dead && course.now().0 >= self.restart_ns {
+            self.restart(course)?;
+        }
         match course.random.below(10) {
             0..3 => self.turn(course),
-            3..6 => Ok(self.pass(course)),
+            3..6 => self.pass(course),
             6..8 => self.guest_acts(course),
             _ => self.vmm_speaks(course),
         }
@@ -82,6 +90,9 @@ impl Host {
     /// When anybody on it does something without being asked.
     fn due(&mut self, now: Nanos) -> Vec<Nanos> {
         let mut due: Vec<_> = self.vmms.values().filter_map(Vmm::due_ns).map(Nanos).collect();
+        if self.daemons.is_empty() && !self.is_stopping {
+            due.push(Nanos(self.restart_ns));
+        }
         for daemon in &mut self.daemons {
             let control = daemon.control.patience();
             due.extend(control.map(|time| Nanos(now.0 + time.as_nanos() as u64)));
@@ -114,6 +125,10 @@ impl Host {
         if let Some(defect) = control.defects().first() {
             return Err(format!("a defect at {}: there is no {}", defect.at, defect.expected));
         }
+        if self.dies_unheard && came > 0 {
+            self.kill(at, course);
+            return Ok(true);
+        }
         for Answered { call, at_ns, answer } in self.operator.hear(course.now().0)? {
             self.note_answer(&call, at_ns, &answer, course);
         }
@@ -141,6 +156,11 @@ impl Host {
         if let Some(vmm) = gone.and_then(|id| self.vmms.get_mut(id)) {
             vmm.is_excused = true;
         }
+        if let (Call::ClearDisk { id }, Ok(_)) = (call, answer)
+            && let Some(vmm) = self.vmms.get_mut(id)
+        {
+            vmm.tenant.give_up();
+        }
         if let (Call::ListDisks, Ok(Answer::Disks(list))) = (call, answer) {
             self.shown.clone_from(&list.disks);
         }
@@ -154,17 +174,40 @@ impl Host {
         tracing::trace!("{what}: {call:?}: {:?}", answer.as_ref().err());
     }
 
-    /// A pass of a sidecore: whether it did something.
-    pub(super) fn pass(&mut self, course: &mut Course) -> bool {
+    /// A pass of a sidecore, in the midst of which guests may act, or its process be killed: whether it did something.
+    ///
+    /// # Errors
+    /// A device was wrong.
+    pub(super) fn pass(&mut self, course: &mut Course) -> Result<bool, String> {
         let at = course.any(self.daemons.len());
-        let Some(daemon) = self.daemons.get_mut(at) else { return false };
-        let at = course.any(daemon.cores.len());
-        let (did, until) = daemon.cores[at].pass(course.now());
-        course.stage.pass_until(until);
-        if did {
-            course.note("pass", [at as u64, 0, 0]);
+        let Some(daemon) = self.daemons.get_mut(at) else { return Ok(false) };
+        let core = course.any(daemon.cores.len());
+        let (vmms, now) = (&mut self.vmms, course.now());
+        let mut met = Ok(false);
+        let mut meanwhile = |now_ns: u64| {
+            let index = course.any(vmms.len());
+            let vmm = vmms.values_mut().nth(index).filter(|vmm| vmm.runs());
+            if let (Some(vmm), true) = (vmm, met.is_ok() && course.random.one_in(2)) {
+                met = vmm.act(now_ns, course);
+            }
+        };
+        let core_of_it = &mut daemon.cores[core];
+        let passed = catch_unwind(AssertUnwindSafe(|| core_of_it.pass(now, &mut meanwhile)));
+        let met = met?;
+        match passed {
+            Ok((did, until)) => {
+                course.stage.pass_until(until);
+                if did {
+                    course.note("pass", [core as u64, 0, 0]);
+                }
+                Ok(did || met)
+            }
+            Err(why) if why.is::<Killed>() => {
+                self.kill(at, course);
+                Ok(true)
+            }
+            Err(panic) => resume_unwind(panic),
         }
-        did
     }
 
     pub(super) fn any_vmm(&mut self, course: &mut Course) -> Option<&mut Vmm> {
@@ -173,8 +216,10 @@ impl Host {
     }
 
     fn guest_acts(&mut self, course: &mut Course) -> Result<bool, String> {
-        match self.any_vmm(course) {
-            Some(vmm) if vmm.runs() => vmm.tenant.act(course.now().0),
+        let now_ns = course.now().0;
+        let at = course.any(self.vmms.len());
+        match self.vmms.values_mut().nth(at) {
+            Some(vmm) if vmm.runs() => vmm.act(now_ns, course),
             _ => Ok(false),
         }
     }

@@ -14,6 +14,9 @@ use crate::vmm;
 impl Life {
     /// Something goes wrong, or is wished.
     pub(super) fn trouble(&mut self) -> Result<(), String> {
+        if self.links.is_none() && self.course.random.one_in(2_500) {
+            return self.power_cut();
+        }
         let host = self.course.any(self.hosts.len());
         self.hosts[host].trouble(&mut self.course)
     }
@@ -60,9 +63,24 @@ impl Host {
                 course.note("time", [time, 0, 0]);
                 course.stage.pass_until(Nanos(now + time));
             }
+            // What hosts that are linked lend one another has rules of its own.
+            13 if self.number == 0 => self.have_killed(course),
             _ => {}
         }
         Ok(())
+    }
+
+    /// A daemon is killed: now, in the midst of a pass, or when it has done something of which nobody has heard.
+    fn have_killed(&mut self, course: &mut Course) {
+        match course.random.below(20) {
+            0 if !self.daemons.is_empty() => {
+                let at = course.any(self.daemons.len());
+                self.kill(at, course);
+            }
+            1..4 => course.machinery.doom(),
+            4 => self.dies_unheard = self.operator.waiting() > 0,
+            _ => {}
+        }
     }
 
     fn hang_up(&mut self, course: &mut Course) -> Result<(), String> {

@@ -6,6 +6,7 @@ use rustix::fs::{AtFlags, Stat, StatxFlags, fstatfs, ioctl_blksszget, statx};
 use rustix::io::Errno;
 
 use super::is_block;
+use crate::SECTOR_SIZE;
 
 /// Alignment for `O_DIRECT` where the kernel (before 6.1) does not tell: no device needs more.
 const ALIGN_UNKNOWN: u32 = 4096;
@@ -28,6 +29,12 @@ impl Direct {
         // None: it opens so, and goes through the cache all the same.
         let (memory, offset) = direct_align(fd.as_fd(), is_block(stat)).ok_or(Errno::OPNOTSUPP)?;
         Ok(Direct { fd, memory_mask: u64::from(memory) - 1, offset_mask: u64::from(offset) - 1 })
+    }
+
+    /// What the disk of a simulation demands: whole sectors.
+    pub(super) fn simulated(fd: OwnedFd) -> Direct {
+        let sector = SECTOR_SIZE - 1;
+        Direct { fd, memory_mask: sector, offset_mask: sector }
     }
 }
 

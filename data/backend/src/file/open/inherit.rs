@@ -41,17 +41,20 @@ impl Opened {
             Some(fd) => {
                 let flags = flags_of(&fd, access).map_err(os("take over"))?;
                 let is_it = is_same(&fstat(&fd).map_err(os("look at"))?, &stat);
-                if !is_it || !flags.contains(OFlags::DIRECT) {
+                if !is_it || !(flags.contains(OFlags::DIRECT) || is_simulated()) {
                     return Err(os("take over")(Errno::STALE));
                 }
-                Some(Direct::of(fd, &stat).map_err(os("take over"))?)
+                Some(match is_simulated() {
+                    true => Direct::simulated(fd),
+                    false => Direct::of(fd, &stat).map_err(os("take over"))?,
+                })
             }
             None => None,
         };
-        let in_memory = is_in_memory(&cached, &stat);
+        let in_memory = !is_simulated() && is_in_memory(&cached, &stat);
         let image = end_of(&cached).and_then(|bytes| ImageFacts::of(&cached, bytes));
         let image = image.map_err(os("look at"))?;
-        if !in_memory {
+        if !in_memory && !is_simulated() {
             Ring::new(2, None).map_err(OpenError::NoUring)?;
         }
         let opened = Opened {
@@ -79,13 +82,25 @@ impl Opened {
             waits: Patience::default(),
             sleepers: Sleepers::default(),
             #[cfg(feature = "simulated")]
-            kernel: None,
+            kernel: crate::simulated::here(),
         };
+        #[cfg(feature = "simulated")]
+        if let Some(kernel) = &opened.kernel {
+            kernel.opened(path, opened.cached(), opened.direct());
+        }
         if facts.limits.discard_sectors_max == 0 {
             opened.note_lack(Lack::PunchHole);
         }
         Ok(opened)
     }
+}
+
+/// Whether a simulation answers for whatever is opened on this thread.
+fn is_simulated() -> bool {
+    #[cfg(feature = "simulated")]
+    return crate::simulated::here().is_some();
+    #[cfg(not(feature = "simulated"))]
+    false
 }
 
 /// Its flags, if it can be used as is asked for.

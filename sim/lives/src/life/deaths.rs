@@ -1,0 +1,86 @@
+//! Daemons that are killed, hosts that lose their power, and who serves afterwards.
+
+use random::Random;
+
+use super::host::{Daemon, Host};
+use super::{Course, Life, MS};
+use crate::file;
+use crate::vmm::Vmm;
+
+impl Life {
+    /// The power fails on all hosts: daemons, guests and caches are gone, and disks hold what they may.
+    pub(super) fn power_cut(&mut self) -> Result<(), String> {
+        self.course.note("power cut", [0; 3]);
+        for host in &mut self.hosts {
+            while !host.daemons.is_empty() {
+                host.kill(0, &mut self.course);
+            }
+        }
+        self.course.machinery.cut();
+        for host in &mut self.hosts {
+            host.lose_power(&mut self.course)?;
+        }
+        Ok(())
+    }
+}
+
+impl Host {
+    /// `kill -9` of a daemon: what was submitted to disks goes on, and what it held in memory is gone.
+    pub(super) fn kill(&mut self, at: usize, course: &mut Course) {
+        course.note("killed", [at as u64, 0, 0]);
+        let daemon = self.daemons.remove(at);
+        self.dies_unheard = false;
+        daemon.die();
+        if !self.daemons.is_empty() {
+            return;
+        }
+        self.operator.lose_all();
+        let until_ns = course.now().0;
+        self.restart_ns = until_ns + course.random.of(&[0, 1, 10, 100]) * course.random.below(MS);
+        let (gone, left): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.vmms).into_iter().partition(|(id, _)| file::is_in_memory(id));
+        self.ended += gone.iter().map(|(_, vmm)| vmm.tenant.ended()).sum::<u64>();
+        self.vmms = left.into_iter().collect();
+        for vmm in self.vmms.values_mut() {
+            vmm.lose_daemon(&course.machinery, until_ns + course.random.below(2 * MS));
+        }
+    }
+
+    /// Another daemon serves what is in the file and what is kept.
+    pub(super) fn restart(&mut self, course: &mut Course) -> Result<(), String> {
+        course.be_at(self.number);
+        self.break_state(false, course)?;
+        let daemon = Daemon::start(&self.file)?;
+        self.daemons.push(daemon);
+        self.dirty.clear();
+        course.note("started", [0; 3]);
+        let Some(plan) = self.daemons.first().map(|daemon| daemon.control.plan()) else {
+            return Ok(());
+        };
+        let shrunk = self.operator.find_all(plan)?;
+        // What was not kept is not there any more, and a guest that was told of it begins anew.
+        for id in shrunk {
+            let mut random = Random::new(course.random.next(), 3);
+            self.vmms.get_mut(&id).map_or(Ok(()), |vmm| vmm.begin_anew(&mut random))?;
+        }
+        Ok(())
+    }
+
+    /// Guests are gone, and their disks hold what the cut has left.
+    fn lose_power(&mut self, course: &mut Course) -> Result<(), String> {
+        for vmm in self.vmms.values_mut() {
+            let until_ns = course.now().0 + course.random.below(MS);
+            vmm.lose_power(&course.machinery, &mut course.random, until_ns)
+                .map_err(|e| format!("disk {} after a power cut: {e}", vmm.id))?;
+        }
+        Ok(())
+    }
+
+    /// Each image holds what its guest may find there.
+    pub(super) fn judge_images(&mut self, course: &Course) -> Result<(), String> {
+        let judge = |vmm: &mut Vmm| {
+            vmm.judge(&course.machinery).map_err(|e| format!("disk {} at the end: {e}", vmm.id))
+        };
+        self.vmms.values_mut().try_for_each(judge)
+    }
+}
