@@ -371,3 +371,6 @@ impl FrontEnds<'_> {
         self.turn.touch(number);
     }
 }
+
+#[cfg(test)]
+mod tests;
