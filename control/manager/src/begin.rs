@@ -321,3 +321,6 @@ pub(crate) fn let_go<D>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

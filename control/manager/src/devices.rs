@@ -231,3 +231,6 @@ impl Devices {
         self.all.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests;

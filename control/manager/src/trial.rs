@@ -97,7 +97,21 @@ impl Trial {
     /// # Errors
     /// What the daemon's start says.
     pub(crate) fn start(text: &str, folder: Rc<tempfile::TempDir>) -> Result<Trial, StartError> {
-        let slow = Rc::new(Cell::new(Duration::ZERO));
+        Trial::begin(text, folder, Duration::ZERO)
+    }
+
+    /// The same, where what is a thread's takes so long from the beginning.
+    pub(crate) fn start_slowly(text: &str, folder: Rc<tempfile::TempDir>, slow: Duration) -> Trial {
+        let begun = Trial::begin(text, folder, slow);
+        begun.unwrap_or_else(|why| panic!("it does not start: {why}"))
+    }
+
+    fn begin(
+        text: &str,
+        folder: Rc<tempfile::TempDir>,
+        slow: Duration,
+    ) -> Result<Trial, StartError> {
+        let slow = Rc::new(Cell::new(slow));
         let delay = Rc::clone(&slow);
         let stage = Stage::set(move |_| delay.get());
         let file = Rc::new(RefCell::new(file_of(text, &folder)));

@@ -69,10 +69,16 @@ pub(crate) fn load(root: &Path) -> anyhow::Result<Vec<Source>> {
     let mut sources = Vec::new();
     walk(root, "", &mut sources)?;
     sources.sort_by(|a, b| a.path.cmp(&b.path));
-    let for_tests: HashSet<String> =
-        sources.iter().flat_map(crate::tidy::modules::declared_for_tests).collect();
-    for source in &mut sources {
-        source.is_test |= for_tests.contains(&source.path);
+    // What such a module declares is for tests, too.
+    loop {
+        let for_tests: HashSet<String> =
+            sources.iter().flat_map(crate::tidy::modules::declared_for_tests).collect();
+        let is_news = |source: &&mut Source| !source.is_test && for_tests.contains(&source.path);
+        let mut more = sources.iter_mut().filter(is_news).peekable();
+        if more.peek().is_none() {
+            break;
+        }
+        more.for_each(|source| source.is_test = true);
     }
     Ok(sources)
 }

@@ -159,38 +159,4 @@ impl Locks<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::trial::Trial;
-
-    const MIGRATABLE: &str =
-        "[[disk]]\nid = \"a\"\npath = \"{}/a.img\"\nsize = \"1M\"\nmigratable = true\n";
-
-    /// A client may want a disk in the moment in which it is let go: what becomes of the data that is being made stable is
-    /// heard first.
-    #[test]
-    fn locks_that_are_being_let_go_are_not_asked_for() {
-        let mut trial = Trial::of(MIGRATABLE);
-        trial.pass(Duration::from_secs(1));
-        let number = trial.rooms().devices.number_of("a").expect("the disk");
-        assert_eq!(trial.rooms().locks().take(number), Taken::Here);
-        assert_eq!(trial.rooms().locks().take(number), Taken::Here, "they are here");
-        trial.slow(Duration::from_millis(300));
-        trial.rooms().turn.touch(number);
-        trial.rest();
-        let is_parting = |trial: &mut Trial| {
-            let disk = trial.rooms().devices.disk(number).expect("the disk");
-            disk.locks.parting().is_some()
-        };
-        assert!(is_parting(&mut trial), "nobody has it");
-        assert_eq!(trial.rooms().locks().take(number), Taken::Not);
-        assert!(is_parting(&mut trial), "it is forgotten");
-        trial.pass(Duration::from_millis(400));
-        let disk = trial.rooms().devices.disk(number).expect("the disk");
-        assert!(disk.locks.is_away() && disk.disk.is_away());
-        trial.slow(Duration::ZERO);
-        assert_eq!(trial.rooms().locks().take(number), Taken::Here);
-    }
-}
+mod tests;

@@ -42,3 +42,6 @@ pub(crate) fn look(devices: &mut Devices, now: Instant, (bonds, plan): (&mut Bon
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -277,3 +277,6 @@ fn note_astray(
         device.judge_again(turn);
     }
 }
+
+#[cfg(test)]
+mod tests;

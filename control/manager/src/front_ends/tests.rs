@@ -13,7 +13,8 @@ use vhost_user::message::{ConfigSpan, RingFd, RingState};
 use crate::trial::Trial;
 use crate::trial::vmm::{FLUSH, Guest, READ, RING, Vmm, WRITE, dial, memory_file, region};
 
-const MEMORY: &str = "[[disk]]\nid = \"a\"\nbackend = \"memory\"\nsize = \"1M\"\nqueues = 2\ndrain_timeout = 3\n";
+const MEMORY: &str =
+    "[[disk]]\nid = \"a\"\nbackend = \"memory\"\nsize = \"1M\"\nqueues = 2\ndrain_timeout = 3\n";
 const TWO: &str = "[[disk]]\nid = \"b\"\nbackend = \"memory\"\nsize = \"1M\"\n";
 
 const fn secs(count: u64) -> Duration {
@@ -102,7 +103,11 @@ fn of_two_front_ends_one_runs_the_device_and_the_other_only_asks() {
     second.introduce(&mut trial);
     second.send(&Message::SetMemTable(vec![region()]), &[&memory_file(true)]);
     assert_eq!(second.hear(&mut trial), Some(Ok(1)), "it is refused, and may go on");
-    assert!(problem(&mut trial).contains("another front-end runs this device"), "{}", problem(&mut trial));
+    assert!(
+        problem(&mut trial).contains("another front-end runs this device"),
+        "{}",
+        problem(&mut trial)
+    );
     let span = ConfigSpan { offset: 0, size: 8, flags: 0, bytes: vec![0; 8] };
     second.send(&Message::GetConfig(span), &[]);
     let Some(Err(Message::GetConfig(span))) = second.hear(&mut trial) else { panic!("no answer") };
@@ -259,7 +264,10 @@ fn who_talks_nonsense_is_ended_and_nobody_else() {
         let mut vmm = connected(&mut trial, 1);
         vmm.send_bytes(&bytes, &[]);
         assert!(vmm.is_cut_off(&mut trial), "{what}");
-        assert!(problem(&mut trial).contains("refused") || problem(&mut trial).is_empty(), "{what}");
+        assert!(
+            problem(&mut trial).contains("refused") || problem(&mut trial).is_empty(),
+            "{what}"
+        );
     }
     assert_eq!(other.does(&mut trial, WRITE, 0, 1), Some(0));
     assert_eq!(connections(&mut trial), 1);
@@ -301,7 +309,11 @@ fn who_makes_a_call_descriptor_block_is_shut_out_for_a_while() {
     trial.rest();
     trial.pass(Duration::from_millis(10));
     assert!(vmm.is_cut_off(&mut trial));
-    assert!(problem(&mut trial).contains("no front-end is taken for 10 s"), "{}", problem(&mut trial));
+    assert!(
+        problem(&mut trial).contains("no front-end is taken for 10 s"),
+        "{}",
+        problem(&mut trial)
+    );
     let mut early = connected(&mut trial, 1);
     assert!(early.is_cut_off(&mut trial));
     let mut other = Vmm::served(&mut trial, "b", 1);
@@ -329,7 +341,11 @@ fn a_front_end_that_gets_no_further_is_told_what_it_lacks() {
         rustix::io::write(&vmm.guest.rings[0].kick, &1u64.to_ne_bytes()).expect("a kick");
         trial.pass(secs(2));
     }
-    assert!(problem(&mut trial).contains("nothing is ever in its rings"), "{}", problem(&mut trial));
+    assert!(
+        problem(&mut trial).contains("nothing is ever in its rings"),
+        "{}",
+        problem(&mut trial)
+    );
     assert_eq!(vmm.does(&mut trial, WRITE, 0, 1), Some(0));
     trial.pass(secs(2));
     assert_eq!(problem(&mut trial), "");

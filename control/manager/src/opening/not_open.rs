@@ -126,3 +126,6 @@ pub(crate) enum NotYet {
     /// Nobody has asked that: other file systems have all threads.
     NoThread,
 }
+
+#[cfg(test)]
+mod tests;

@@ -295,3 +295,6 @@ pub(crate) fn is_same_image(a: &Source, b: &Source) -> bool {
     let (Some(a), Some(b)) = (a.path(), b.path()) else { return false };
     a == b
 }
+
+#[cfg(test)]
+mod tests;

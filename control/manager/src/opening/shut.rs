@@ -106,7 +106,9 @@ impl Shut {
             DevicePlan::Disk(disk) => &disk.socket,
             DevicePlan::Nic(nic) => &nic.socket,
         };
-        let names = image.into_iter().chain([socket.as_str(), self.plan.id()]);
+        // In quotes: one letter that is a name is a part of many words.
+        let id = format!("{:?}", self.plan.id());
+        let names = image.into_iter().chain([socket.as_str(), &id]);
         names.fold(self.problem.clone(), |text, name| text.replace(name, "*"))
     }
 

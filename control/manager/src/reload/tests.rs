@@ -136,7 +136,9 @@ fn an_image_that_was_made_for_nothing_is_told_of() {
     assert_eq!(names(&mut trial), ["m"]);
 }
 
-/// (file, then per thing: kind and name, action, whether its guest loses)
+/// The name of a thing, what is done to it, and whether its guest loses.
+type Row = (&'static str, ActionView, bool);
+
 #[test]
 fn what_would_be_done_is_shown_and_is_not_done() {
     let nic = "[[switch]]\nid = \"s\"\n[[nic]]\nid = \"n\"\nswitch = \"s\"\n";
@@ -145,7 +147,7 @@ fn what_would_be_done_is_shown_and_is_not_done() {
     let _a = Vmm::served(&mut trial, "a", 1);
     let _n = Vmm::of_nic(&mut trial, "n");
     use ActionView::{Added, Changed, Remade, Removed};
-    let cases: Vec<(String, Vec<(&str, ActionView, bool)>)> = vec![
+    let cases: Vec<(String, Vec<Row>)> = vec![
         (base.clone(), vec![]),
         (
             base.replace("[[switch]]", "[[group]]\nid = \"g\"\n[[switch]]"),

@@ -52,7 +52,56 @@ fn a_disk_that_is_added_is_served_and_there_after_a_restart() {
     assert!(dial(&again.socket("b")).is_some());
 }
 
-/// (what is asked, kind, error)
+/// A disk that is asked for, of what kind its refusal is, and what it says; `{}` is the trial's folder.
+type Refusal = (DiskSpec, ErrorKind, &'static str);
+
+/// What the plan has against it, in which `first` has an image.
+fn refused_by_the_plan(trial: &Trial, first: &DiskSpec) -> Vec<Refusal> {
+    use ErrorKind::{Conflict, Refused};
+    let socket = |name: &str| DiskSpec {
+        socket: Some(trial.path(name).display().to_string()),
+        ..memory("b")
+    };
+    let same_image = DiskSpec { path: first.path.clone(), size: None, ..DiskSpec::new("b") };
+    let in_a_group = DiskSpec { group: Some(ids("g")), ..memory("b") };
+    let with_a_burst = DiskSpec { limit_burst_ms: Some(9), ..memory("b") };
+    vec![
+        (memory("a"), Conflict, "id: the name \"a\" is taken by disk \"a\" (sidecore.toml:8)"),
+        (memory("B"), Refused, "id: the name \"B\" has 'B', which is not possible in a name"),
+        (memory(""), Refused, "id: a name cannot be empty"),
+        (
+            same_image,
+            Conflict,
+            "path: the image \"{}/first.img\" is already that of disk \"first\" (api)",
+        ),
+        (in_a_group, Refused, "group: there is no group \"g\""),
+        (with_a_burst, Refused, "limit_burst_ms: there is a burst, and no limit"),
+        (
+            socket("run/a.sock"),
+            Conflict,
+            "socket: the socket \"{}/run/a.sock\" is that of disk \"a\" (sidecore.toml:8)",
+        ),
+        (socket("api.sock"), Conflict, "socket: \"{}/api.sock\" is the socket of the API"),
+    ]
+}
+
+/// What the machine has against it.
+fn refused_by_the_machine(trial: &Trial) -> Vec<Refusal> {
+    let path = |name: &str| Some(trial.path(name).display().to_string());
+    let of = |name: &str| DiskSpec { path: path(name), size: None, ..DiskSpec::new("b") };
+    let at = |name: &str| DiskSpec { socket: path(name), ..image(trial, "b") };
+    let all = [
+        (of("none.img"), "cannot open {}/none.img: No such file or directory (os error 2)"),
+        (of("a-folder.img"), "{}/a-folder.img is neither a regular file nor a block device"),
+        (at("a-file"), "its socket {}/a-file: {}/a-file exists and is not a socket: move it away"),
+        (
+            at("a-file/b.sock"),
+            "its socket {}/a-file/b.sock: {}/a-file: Not a directory (os error 20)",
+        ),
+    ];
+    all.into_iter().map(|(spec, why)| (spec, ErrorKind::Refused, why)).collect()
+}
+
 #[test]
 fn what_cannot_be_added_is_refused_and_leaves_nothing_behind() {
     let mut trial = Trial::of(FILE);
@@ -60,84 +109,15 @@ fn what_cannot_be_added_is_refused_and_leaves_nothing_behind() {
     std::fs::create_dir(trial.path("a-folder.img")).expect("a folder");
     let first = image(&trial, "first");
     add(&mut trial, first.clone()).expect("it is added");
-    let at = |name: &str| Some(trial.path(name).display().to_string());
+    let bounds = trial.daemon.bounds();
     let folder = trial.path("").display().to_string();
     let folder = folder.trim_end_matches('/');
-    let wrong = |spec: DiskSpec| DiskSpec { id: ids("b"), ..spec };
-    let cases: Vec<(DiskSpec, ErrorKind, String)> = vec![
-        (
-            memory("a"),
-            ErrorKind::Conflict,
-            "id: the name \"a\" is taken by disk \"a\" (sidecore.toml:8)".into(),
-        ),
-        (
-            memory("B"),
-            ErrorKind::Refused,
-            "id: the name \"B\" has 'B', which is not possible in a name".into(),
-        ),
-        (memory(""), ErrorKind::Refused, "id: a name cannot be empty".into()),
-        (
-            DiskSpec { path: first.path.clone(), size: None, ..DiskSpec::new("b") },
-            ErrorKind::Conflict,
-            format!(
-                "path: the image \"{folder}/first.img\" is already that of disk \"first\" (api)"
-            ),
-        ),
-        (
-            DiskSpec { path: at("none.img"), size: None, ..DiskSpec::new("b") },
-            ErrorKind::Refused,
-            format!(
-                "disk \"b\": cannot open {folder}/none.img: No such file or directory (os error 2)"
-            ),
-        ),
-        (
-            DiskSpec { path: at("a-folder.img"), size: None, ..DiskSpec::new("b") },
-            ErrorKind::Refused,
-            format!(
-                "disk \"b\": {folder}/a-folder.img is neither a regular file nor a block device"
-            ),
-        ),
-        (
-            wrong(DiskSpec { group: Some(ids("g")), ..memory("b") }),
-            ErrorKind::Refused,
-            "group: there is no group \"g\"".into(),
-        ),
-        (
-            wrong(DiskSpec { limit_burst_ms: Some(9), ..memory("b") }),
-            ErrorKind::Refused,
-            "limit_burst_ms: there is a burst, and no limit".into(),
-        ),
-        (
-            wrong(DiskSpec { socket: at("run/a.sock"), ..memory("b") }),
-            ErrorKind::Conflict,
-            format!(
-                "socket: the socket \"{folder}/run/a.sock\" is that of disk \"a\" (sidecore.toml:8)"
-            ),
-        ),
-        (
-            wrong(DiskSpec { socket: at("api.sock"), ..memory("b") }),
-            ErrorKind::Conflict,
-            format!("socket: \"{folder}/api.sock\" is the socket of the API"),
-        ),
-        (
-            wrong(DiskSpec { socket: at("a-file"), ..image(&trial, "b") }),
-            ErrorKind::Refused,
-            format!(
-                "disk \"b\": its socket {folder}/a-file: {folder}/a-file exists and is not a socket: move it away"
-            ),
-        ),
-        (
-            wrong(DiskSpec { socket: at("a-file/b.sock"), ..image(&trial, "b") }),
-            ErrorKind::Refused,
-            format!(
-                "disk \"b\": its socket {folder}/a-file/b.sock: {folder}/a-file: Not a directory (os error 20)"
-            ),
-        ),
-    ];
-    let bounds = trial.daemon.bounds();
-    for (spec, kind, error) in cases {
+    let all = [refused_by_the_plan(&trial, &first), refused_by_the_machine(&trial)].concat();
+    for (spec, kind, error) in all {
         let why = add(&mut trial, spec.clone()).expect_err("it is refused");
-        assert_eq!(why, (kind, error), "{spec:?}");
+        let error = error.replace("{}", folder);
+        let said = why.1.trim_start_matches("disk \"b\": ").to_string();
+        assert_eq!((why.0, said), (kind, error), "{spec:?}");
         assert_eq!(names(&mut trial), ["a", "first"]);
         assert!(!trial.path("b.img").exists(), "an image was made for nothing");
         assert!(!trial.socket("b").exists());

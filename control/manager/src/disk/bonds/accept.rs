@@ -119,3 +119,6 @@ impl Images<'_> {
         changes
     }
 }
+
+#[cfg(test)]
+mod tests;

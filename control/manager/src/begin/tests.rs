@@ -1,0 +1,119 @@
+//! What a start refuses, in words that say what to do, and what it leaves behind.
+
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
+
+use config::api::Call;
+use rustix::fs::{FlockOperation, flock};
+
+use crate::trial::vmm::dial;
+use crate::trial::{Trial, folder};
+
+const MEMORY: &str = "[[disk]]\nid = \"m\"\nbackend = \"memory\"\nsize = \"1M\"\n";
+
+fn refusal(text: &str, folder: std::rc::Rc<tempfile::TempDir>) -> String {
+    let path = folder.path().display().to_string();
+    match Trial::start(text, folder) {
+        Ok(_) => panic!("it starts"),
+        Err(why) => why.to_string().replace(&path, "{}"),
+    }
+}
+
+/// A mistake in the file, or a second daemon on the same images, is seen at once.
+#[test]
+fn a_daemon_that_can_serve_nothing_does_not_start_and_says_why_of_each() {
+    let lost = |id: &str| format!("[[disk]]\nid = \"{id}\"\npath = \"{{}}/{id}.img\"\n");
+    let folder = folder();
+    let keep = std::rc::Rc::clone(&folder);
+    std::fs::create_dir(folder.path().join("f.img")).expect("a folder");
+    let text = ["a", "b", "f"].map(lost).concat();
+    let why = refusal(&text, folder);
+    let lines: Vec<&str> = why.lines().collect();
+    assert_eq!(lines.len(), 2, "{why}");
+    assert!(lines[0].starts_with("disk \"a\" (sidecore.toml:8): cannot open {}/a.img: "), "{why}");
+    assert!(lines[0].ends_with("an empty one is made (the same of 1 more: b)"), "{why}");
+    assert!(lines[1].starts_with("disk \"f\" (sidecore.toml:14): {}/f.img is neither"), "{why}");
+    // Nothing of it is in the way of the next one.
+    std::fs::write(keep.path().join("a.img"), vec![0; 4096]).expect("an image");
+    let mut trial = Trial::start(&text, keep).unwrap_or_else(|why| panic!("{why}"));
+    assert!(dial(&trial.socket("a")).is_some());
+    assert!(trial.ask(Call::ListDisks).is_ok());
+}
+
+#[test]
+fn a_daemon_without_devices_starts() {
+    let mut trial = Trial::of("");
+    assert!(trial.ask(Call::ListDisks).is_ok());
+}
+
+#[test]
+fn the_folder_and_the_socket_of_another_daemon_are_left_alone() {
+    let folder = folder();
+    let api = folder.path().join("api.sock");
+    let living = UnixListener::bind(&api).expect("a socket");
+    let why = refusal(MEMORY, folder.clone());
+    assert!(why.starts_with("the API socket {}/api.sock: "), "{why}");
+    assert!(api.exists(), "it is the other one's");
+    drop(living);
+    // One that a dead daemon has left is replaced.
+    drop(Trial::start(MEMORY, folder.clone()).unwrap_or_else(|why| panic!("{why}")));
+    let lock = folder.path().join("state/lock");
+    let _ = std::fs::remove_file(&api);
+    let held = std::fs::File::options().read(true).write(true).open(&lock).expect("a lock");
+    flock(&held, FlockOperation::NonBlockingLockExclusive).expect("nobody has it");
+    let why = refusal(MEMORY, folder.clone());
+    assert!(why.starts_with("state_dir {}/state is kept by another daemon, process "), "{why}");
+    assert!(
+        why.ends_with("give this one its own `api`, `run_dir` and `state_dir` in `[daemon]`"),
+        "{why}"
+    );
+    assert!(!api.exists(), "nobody answers there");
+    drop(held);
+    drop(Trial::start(MEMORY, folder).unwrap_or_else(|why| panic!("{why}")));
+}
+
+/// What is kept is read before anything is opened, and never overwritten by a daemon that cannot read it.
+#[test]
+fn kept_devices_that_cannot_be_read_refuse_the_start_and_stay_as_they_are() {
+    let kept = |text: &str| {
+        let folder = folder();
+        std::fs::write(folder.path().join("state/disks.json"), text).expect("written");
+        folder
+    };
+    let newer = r#"{"format":"sidecore-state","version":999}"#;
+    for text in ["{", "[]", newer] {
+        let folder = kept(text);
+        let why = refusal(MEMORY, folder.clone());
+        assert!(why.starts_with("{}/state/disks.json: "), "{text}: {why}");
+        let path = folder.path().join("state/disks.json");
+        assert_eq!(std::fs::read_to_string(path).expect("it is there"), text);
+    }
+}
+
+#[test]
+fn a_kept_device_that_does_not_go_with_the_file_is_named() {
+    let mut trial = Trial::of(MEMORY);
+    let spec = r#"{"id":"b","backend":"memory","size":"1M"}"#;
+    trial.ask(Call::AddDisk(serde_json::from_str(spec).expect("a disk"))).expect("it is added");
+    let folder = trial.die();
+    let taken = MEMORY.replace("\"m\"", "\"b\"");
+    let why = refusal(&taken, folder.clone());
+    assert!(why.starts_with("disk \"b\" of {}/state/disks.json: id: the name \"b\" is taken by disk \"b\" (sidecore.toml:8)"), "{why}");
+    let mut trial = Trial::start(MEMORY, folder).unwrap_or_else(|why| panic!("{why}"));
+    assert_eq!(trial.disk("b").declared, "api");
+}
+
+/// A slow file system at the start is no reason to be without a daemon.
+#[test]
+fn a_start_waits_for_slow_images_as_long_as_one_turn_may_and_goes_on() {
+    let file =
+        |id: &str| format!("[[disk]]\nid = \"{id}\"\npath = \"{{}}/{id}.img\"\nsize = \"1M\"\n");
+    let text = ["a", "b", "c"].map(file).concat();
+    let mut trial = Trial::start_slowly(&text, folder(), Duration::from_secs(8));
+    let late = |trial: &mut Trial| ["a", "b", "c"].map(|id| trial.disk(id).problem.is_some());
+    assert_eq!(late(&mut trial), [false, true, true], "10 s for all of them together");
+    trial.slow(Duration::ZERO);
+    trial.pass(Duration::from_secs(10));
+    assert_eq!(late(&mut trial), [false; 3]);
+    assert!(dial(&trial.socket("c")).is_some());
+}

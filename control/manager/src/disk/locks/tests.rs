@@ -1,0 +1,243 @@
+//! What is promised of disks whose locks follow their rings: one daemon uses the image at a time, and no guest is told
+//! that its ring has stopped before another daemon can have it.
+
+use std::fs::File;
+use std::time::Duration;
+
+use config::api::{Call, DiskState, ErrorKind};
+use control::mode::Mode;
+use rustix::fs::{FlockOperation, flock};
+use vhost_user::Message;
+use vhost_user::message::ConfigSpan;
+
+use super::*;
+use crate::trial::vmm::{FLUSH, READ, Vmm, WRITE};
+use crate::trial::{Trial, refused};
+
+const MIB: u64 = 1 << 20;
+const FILE: &str = "[[disk]]\nid = \"a\"\npath = \"{}/a.img\"\nsize = \"1M\"\nqueues = 2\nmigratable = true\n\
+                    drain_timeout = 3\n";
+const SIZELESS: &str = "[[disk]]\nid = \"a\"\npath = \"{}/a.img\"\nmigratable = true\n";
+
+/// Whether somebody has the image.
+fn is_locked(trial: &Trial) -> bool {
+    let image = File::open(trial.path("a.img")).expect("an image");
+    flock(&image, FlockOperation::NonBlockingLockExclusive).is_err()
+}
+
+/// Has it as another daemon has.
+fn lock(trial: &Trial) -> File {
+    let image = File::open(trial.path("a.img")).expect("an image");
+    flock(&image, FlockOperation::NonBlockingLockExclusive).expect("nobody has it");
+    image
+}
+
+fn problem(trial: &mut Trial) -> String {
+    trial.disk("a").problem.unwrap_or_default()
+}
+
+#[test]
+fn the_image_is_locked_from_the_first_ring_to_the_last() {
+    let mut trial = Trial::of(FILE);
+    assert_eq!((trial.disk("a").locked, is_locked(&trial)), (Some(false), false));
+    let mut vmm = Vmm::served(&mut trial, "a", 2);
+    assert_eq!(vmm.does(&mut trial, WRITE, 7, 7), Some(0));
+    assert_eq!((trial.disk("a").locked, is_locked(&trial)), (Some(true), true));
+    vmm.stop(&mut trial, 1).expect("it stops");
+    assert!(is_locked(&trial), "a ring is left");
+    vmm.stop(&mut trial, 0).expect("it stops");
+    assert!(!is_locked(&trial), "whoever reads this answer may start the guest elsewhere");
+    assert_eq!(trial.disk("a").locked, Some(false));
+    // What was written is there for whoever has it next.
+    assert_eq!(std::fs::read(trial.path("a.img")).expect("an image")[7 * 512..8 * 512], [7; 512]);
+    vmm.start(&mut trial, 0);
+    assert!(is_locked(&trial));
+    assert_eq!(vmm.does(&mut trial, FLUSH, 0, 0), Some(0));
+    // One that hangs up leaves it, too.
+    drop(vmm.hang_up());
+    trial.rest();
+    assert!(!is_locked(&trial));
+}
+
+#[test]
+fn the_answer_waits_until_the_disk_was_let_go() {
+    let mut trial = Trial::of(FILE);
+    let mut vmm = Vmm::served(&mut trial, "a", 1);
+    trial.slow(Duration::from_secs(2));
+    assert_eq!(vmm.stop(&mut trial, 0), None);
+    trial.pass(Duration::from_millis(1_900));
+    assert_eq!(vmm.base_of(&mut trial, 0), None);
+    assert!(is_locked(&trial));
+    // Operators are answered meanwhile.
+    assert!(trial.ask(Call::ListDisks).is_ok());
+    trial.pass(Duration::from_millis(200));
+    assert_eq!(vmm.base_of(&mut trial, 0), Some(0));
+    assert!(!is_locked(&trial));
+}
+
+/// Without the answer its VMM does not start the guest elsewhere, on a disk that is still being written.
+#[test]
+fn a_disk_that_is_not_let_go_in_time_ends_the_connection_without_an_answer() {
+    let mut trial = Trial::of(FILE);
+    let mut vmm = Vmm::served(&mut trial, "a", 1);
+    trial.slow(Duration::from_secs(30));
+    assert_eq!(vmm.stop(&mut trial, 0), None);
+    trial.pass(Duration::from_millis(2_900));
+    assert!(!vmm.is_cut_off(&mut trial));
+    trial.pass(Duration::from_millis(200));
+    assert!(vmm.is_cut_off(&mut trial));
+    assert_eq!(vmm.base_of(&mut trial, 0), None);
+    // A guest that comes meanwhile waits until it was let go, and has it then.
+    let mut next = Vmm::served(&mut trial, "a", 1);
+    next.guest.request(0, WRITE, 0, 1);
+    trial.pass(Duration::from_secs(10));
+    assert_eq!(next.guest.status(0), None);
+    trial.slow(Duration::ZERO);
+    trial.pass(Duration::from_secs(30));
+    assert_eq!(next.guest.status(0), Some(0));
+}
+
+#[test]
+fn an_image_that_another_process_has_is_waited_for_and_nothing_of_it_is_read() {
+    let mut trial = Trial::of(FILE);
+    let elsewhere = lock(&trial);
+    let mut vmm = Vmm::served(&mut trial, "a", 1);
+    vmm.guest.request(0, READ, 0, 0);
+    trial.pass(Duration::from_secs(100));
+    let shown = trial.disk("a");
+    assert_eq!(
+        (shown.state, shown.queues_attached, shown.locked),
+        (DiskState::Waiting, 0, Some(false))
+    );
+    assert!(problem(&mut trial).starts_with("its guest waits for the image: "));
+    assert_eq!(vmm.guest.status(0), None);
+    drop(elsewhere);
+    trial.pass(Duration::from_secs(2));
+    assert_eq!(vmm.guest.status(0), Some(0));
+    assert_eq!(problem(&mut trial), "");
+}
+
+/// A guest that has gone elsewhere by then needs it no more.
+#[test]
+fn who_waits_no_longer_is_not_given_the_image() {
+    let mut trial = Trial::of(FILE);
+    let elsewhere = lock(&trial);
+    let vmm = Vmm::served(&mut trial, "a", 1);
+    trial.pass(Duration::from_secs(1));
+    drop(vmm.hang_up());
+    trial.rest();
+    drop(elsewhere);
+    trial.pass(Duration::from_secs(10));
+    assert!(!is_locked(&trial), "it was taken for nobody");
+    let before = trial.turns;
+    trial.pass(Duration::from_secs(10));
+    assert!(trial.turns - before < 20, "it is still asked for");
+}
+
+#[test]
+fn an_image_that_is_gone_is_not_made_anew_and_is_found_when_it_is_back() {
+    let mut trial = Trial::of(FILE);
+    std::fs::rename(trial.path("a.img"), trial.path("aside")).expect("moved");
+    let mut vmm = Vmm::served(&mut trial, "a", 1);
+    trial.pass(Duration::from_secs(5));
+    assert!(!trial.path("a.img").exists(), "an empty disk for a guest that had one");
+    assert!(
+        problem(&mut trial).contains("a.img is missing: put it back"),
+        "{}",
+        problem(&mut trial)
+    );
+    std::fs::rename(trial.path("aside"), trial.path("a.img")).expect("moved");
+    trial.pass(Duration::from_secs(2));
+    assert_eq!(vmm.does(&mut trial, WRITE, 0, 1), Some(0));
+}
+
+/// What another daemon did to it meanwhile is what its guest finds, and is told.
+#[test]
+fn a_disk_that_has_grown_elsewhere_has_grown_here() {
+    let folder = crate::trial::folder();
+    std::fs::write(folder.path().join("a.img"), vec![0; MIB as usize]).expect("an image");
+    let mut trial = Trial::start(SIZELESS, folder).unwrap_or_else(|why| panic!("{why}"));
+    assert_eq!(trial.disk("a").size_bytes, MIB);
+    let image = File::options().write(true).open(trial.path("a.img")).expect("an image");
+    image.set_len(2 * MIB).expect("it grows");
+    let mut vmm = Vmm::served(&mut trial, "a", 1);
+    assert_eq!(trial.disk("a").size_bytes, 2 * MIB);
+    let span = ConfigSpan { offset: 0, size: 8, flags: 0, bytes: vec![0; 8] };
+    vmm.send(&Message::GetConfig(span), &[]);
+    let Some(Err(Message::GetConfig(span))) = vmm.hear(&mut trial) else { panic!("no answer") };
+    assert_eq!(span.bytes, (2 * MIB / 512).to_le_bytes());
+    assert_eq!(vmm.does(&mut trial, WRITE, 2 * MIB / 512 - 1, 1), Some(0));
+}
+
+/// An heir finds it where it was told that it is.
+#[test]
+fn locks_stay_where_they_are_while_another_process_is_to_take_over() {
+    let mut trial = Trial::of(FILE);
+    let number = trial.rooms().devices.number_of("a").expect("a device");
+    for mode in [Mode::HeirExpected, Mode::HeirWaits, Mode::Frozen] {
+        assert_eq!(trial.rooms().locks().follow(number, false, mode), 0, "they are not here");
+    }
+    let vmm = Vmm::served(&mut trial, "a", 2);
+    for mode in [Mode::HeirExpected, Mode::HeirWaits, Mode::Frozen] {
+        assert_eq!(trial.rooms().locks().follow(number, false, mode), 2);
+    }
+    // Its guest goes, and the disk stays until it is known who serves.
+    assert!(trial.manager().drain.freeze());
+    drop(vmm.hang_up());
+    assert_eq!(trial.rooms().locks().follow(number, false, Mode::HeirWaits), 2);
+    assert!(is_locked(&trial));
+    // A client of a link that has not come back yet has it, too.
+    assert_eq!(trial.rooms().locks().follow(number, true, Mode::Serving), 2);
+}
+
+#[test]
+fn a_disk_is_resized_while_its_locks_are_away_and_not_while_another_has_them() {
+    let mut trial = Trial::of("[[disk]]\nid = \"m\"\nbackend = \"memory\"\nsize = \"1M\"\n");
+    let path = trial.path("a.img").display().to_string();
+    let spec = format!(r#"{{"id":"a","path":"{path}","size":"1M","migratable":true}}"#);
+    trial.ask(Call::AddDisk(serde_json::from_str(&spec).expect("a disk"))).expect("it is added");
+    let resize = |size: u64| Call::ResizeDisk {
+        id: "a".to_string(),
+        resize: config::spec::DiskResize { size: config::Size(size) },
+        force: false,
+    };
+    let len = |trial: &Trial| std::fs::metadata(trial.path("a.img")).expect("an image").len();
+    trial.ask(resize(2 * MIB)).expect("it is resized");
+    assert_eq!(
+        (len(&trial), trial.disk("a").size_bytes, is_locked(&trial)),
+        (2 * MIB, 2 * MIB, false)
+    );
+    let elsewhere = lock(&trial);
+    let (kind, why) = refused(trial.ask(resize(4 * MIB)));
+    assert_eq!(kind, ErrorKind::Refused);
+    assert!(why.ends_with("; the disk is as it was"), "{why}");
+    assert_eq!((len(&trial), trial.disk("a").size_bytes), (2 * MIB, 2 * MIB));
+    drop(elsewhere);
+    trial.ask(resize(4 * MIB)).expect("it is resized");
+}
+
+/// A client may want a disk in the moment in which it is let go: what becomes of the data that is being made stable is
+/// heard first.
+#[test]
+fn locks_that_are_being_let_go_are_not_asked_for() {
+    let mut trial = Trial::of(FILE);
+    trial.pass(Duration::from_secs(1));
+    let number = trial.rooms().devices.number_of("a").expect("the disk");
+    assert_eq!(trial.rooms().locks().take(number), Taken::Here);
+    assert_eq!(trial.rooms().locks().take(number), Taken::Here, "they are here");
+    trial.slow(Duration::from_millis(300));
+    trial.rooms().turn.touch(number);
+    trial.rest();
+    let is_parting = |trial: &mut Trial| {
+        let disk = trial.rooms().devices.disk(number).expect("the disk");
+        disk.locks.parting().is_some()
+    };
+    assert!(is_parting(&mut trial), "nobody has it");
+    assert_eq!(trial.rooms().locks().take(number), Taken::Not);
+    assert!(is_parting(&mut trial), "it is forgotten");
+    trial.pass(Duration::from_millis(400));
+    let disk = trial.rooms().devices.disk(number).expect("the disk");
+    assert!(disk.locks.is_away() && disk.disk.is_away());
+    trial.slow(Duration::ZERO);
+    assert_eq!(trial.rooms().locks().take(number), Taken::Here);
+}
