@@ -24,18 +24,3 @@ fn what_could_not_be_kept_is_kept_as_soon_as_that_can_be() {
     assert_eq!(trial.disk("a").problem, None);
     assert!(images.join("a").exists());
 }
-
-/// Of a daemon whose disks nobody uses nobody has to look.
-#[test]
-fn nobody_looks_while_nothing_is_served() {
-    let mut trial = Trial::of(FILE);
-    let rooms = trial.rooms();
-    assert_eq!(rooms.failures.due_at(&rooms.devices), None);
-    let vmm = Vmm::served(&mut trial, "a", 1);
-    let rooms = trial.rooms();
-    assert!(rooms.failures.due_at(&rooms.devices).is_some());
-    drop(vmm.hang_up());
-    trial.rest();
-    let rooms = trial.rooms();
-    assert_eq!(rooms.failures.due_at(&rooms.devices), None);
-}
