@@ -73,6 +73,14 @@ struct Hold {
     accord: Rc<Accord>,
 }
 
+impl Hold {
+    /// Whether its queues may go.
+    fn is_agreed(&self) -> bool {
+        let is_open = self.accord.word.get() == Word::Deciding;
+        is_open && self.is_old_home && self.accord.ready.get() == CORES
+    }
+}
+
 #[derive(Debug)]
 enum Command {
     SetPort(u8, Option<usize>),
@@ -228,9 +236,10 @@ impl Core {
 
     /// Its queue goes, if nobody has called that off.
     fn commit(&mut self) {
-        let Some(hold) = self.holds.iter().find(|hold| hold.is_old_home).cloned() else { return };
+        let Some(hold) = self.holds.iter().find(|hold| hold.is_agreed()).cloned() else { return };
         if hold.accord.decide(Word::Committed) {
-            hold.accord.handed.set(self.served.take().map(|served| served.call));
+            let its = self.served.take_if(|served| served.port == hold.port);
+            hold.accord.handed.set(its.map(|served| served.call));
             self.set_home(&hold);
         }
     }
@@ -268,12 +277,11 @@ impl World {
                     steps.push(Step::HasNoPlace(at));
                 }
             }
-            let is_open = |hold: &&Hold| hold.accord.word.get() == Word::Deciding;
-            let is_agreed = |hold: &Hold| hold.is_old_home && hold.accord.ready.get() == CORES;
-            if core.holds.iter().find(is_open).is_some_and(is_agreed) {
+            let is_open = |hold: &Hold| hold.accord.word.get() == Word::Deciding;
+            if core.holds.iter().any(Hold::is_agreed) {
                 steps.push(Step::Commit(at));
             }
-            if core.holds.iter().any(|hold| is_open(&hold)) && can_fail {
+            if core.holds.iter().any(is_open) && can_fail {
                 steps.push(Step::Late(at));
             }
             // Others look before the next command, or in the end.
