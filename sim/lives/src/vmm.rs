@@ -156,6 +156,13 @@ impl Vmm {
         self.is_excused = false;
     }
 
+    /// The daemon of the host that its disk is on was killed.
+    pub(crate) fn lose_iohost(&mut self, machinery: &Machinery) {
+        if self.image.as_ref().is_some_and(|image| machinery.look(image).sync_failed) {
+            self.tenant.give_up();
+        }
+    }
+
     /// The power of its host has failed: its disk holds what the cut has left, and another guest begins.
     ///
     /// # Errors

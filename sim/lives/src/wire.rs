@@ -256,12 +256,19 @@ impl LinkWire for ShardWire {
 pub(crate) struct Ground {
     pub(crate) wire: Arc<Wire>,
     host: Cell<u8>,
+    /// Power cuts so far.
+    cuts: Cell<u64>,
     random: RefCell<Random>,
 }
 
 impl Ground {
     pub(crate) fn new(wire: Arc<Wire>, random: Random) -> Ground {
-        Ground { wire, host: Cell::new(0), random: RefCell::new(random) }
+        Ground { wire, host: Cell::new(0), cuts: Cell::new(0), random: RefCell::new(random) }
+    }
+
+    /// The power of all hosts has failed.
+    pub(crate) fn lose_power(&self) {
+        self.cuts.set(self.cuts.get() + 1);
     }
 
     /// That host has its turn.
@@ -286,6 +293,6 @@ impl Machine for Ground {
     }
 
     fn boot(&self) -> u64 {
-        1000 + u64::from(self.host.get())
+        1000 + u64::from(self.host.get()) + 1000 * self.cuts.get()
     }
 }

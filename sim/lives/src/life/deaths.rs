@@ -17,6 +17,7 @@ impl Life {
             }
         }
         self.course.machinery.cut();
+        self.lose_power_of_links();
         for host in &mut self.hosts {
             host.lose_power(&mut self.course)?;
         }
@@ -29,6 +30,7 @@ impl Host {
     pub(super) fn kill(&mut self, at: usize, course: &mut Course) {
         course.note("killed", [at as u64, 0, 0]);
         let daemon = self.daemons.remove(at);
+        self.deaths += 1;
         self.dies_unheard = false;
         daemon.die();
         if !self.daemons.is_empty() {

@@ -37,6 +37,10 @@ pub(super) struct Host {
     pub(super) dirty: BTreeMap<String, u64>,
     /// Devices whose guests are on other hosts.
     pub(super) away: BTreeSet<String>,
+    /// Where the bytes of disks lie that it has of another host.
+    pub(super) borrowed: BTreeMap<String, PathBuf>,
+    /// Daemons that were killed.
+    pub(super) deaths: u32,
     /// Its daemons are to end.
     pub(super) is_stopping: bool,
     /// State cannot be kept.
@@ -103,6 +107,8 @@ impl Host {
             file,
             dirty: BTreeMap::new(),
             away: BTreeSet::new(),
+            borrowed: BTreeMap::new(),
+            deaths: 0,
             is_stopping: false,
             is_broken: false,
             refused: None,
@@ -209,7 +215,8 @@ impl Host {
         let is_without = |id: &String| self.has_guest(id) && !self.vmms.contains_key(id);
         let without: Vec<_> = all.filter(|(id, _)| is_without(id)).collect();
         for (id, queues) in without {
-            let image = plan_image(self.plan(), &id);
+            let image = self.borrowed.get(&id).cloned();
+            let image = image.or_else(|| plan_image(self.plan(), &id));
             let number = id.bytes().fold(0, |all, byte| all * 31 % 9973 + u32::from(byte));
             let path = self.socket_of(&id);
             let shape = (file::SECTORS, queues);

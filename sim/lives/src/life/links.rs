@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use config::api::Call;
 use config::spec::DiskSpec;
 use random::Random;
 use schedule::Nanos;
@@ -25,13 +26,15 @@ pub(super) struct Links {
     spoiled: BTreeSet<(u8, String)>,
     /// Disks that the IOhost's file has no more.
     removed: Vec<DiskSpec>,
+    /// Deaths of the IOhost's daemons that its clients' guests are to know of.
+    deaths: u32,
 }
 
 impl Links {
     /// Those of a life, if its hosts are linked, which a third is.
     pub(super) fn of(course: &mut Course) -> Option<Links> {
         let rack = course.random.one_in(3).then(|| Rack::new(&mut course.random))?;
-        Some(Links { rack, spoiled: BTreeSet::new(), removed: Vec::new() })
+        Some(Links { rack, spoiled: BTreeSet::new(), removed: Vec::new(), deaths: 0 })
     }
 
     /// Clients first, so that they go before what they have does.
@@ -43,6 +46,12 @@ impl Links {
                 host.away = self.rack.disks.iter().map(|number| rack::name_of(*number)).collect();
             }
             hosts.push(host);
+        }
+        let folder = hosts.last().map(|host| host.folder().to_path_buf()).unwrap_or_default();
+        for host in &mut hosts {
+            let image = |number: &u32| folder.join(format!("{}.img", rack::lent(*number)));
+            let disks = self.rack.disks.iter();
+            host.borrowed = disks.map(|number| (rack::name_of(*number), image(number))).collect();
         }
         Ok(hosts)
     }
@@ -140,6 +149,27 @@ impl Life {
         Ok(())
     }
 
+    /// Whoever has a disk of an IOhost finds that it has another boot, and what was not flushed is lost.
+    pub(super) fn lose_power_of_links(&mut self) {
+        self.course.ground.lose_power();
+        let Some(links) = &mut self.links else { return };
+        for client in links.rack.clients() {
+            let disks = links.rack.disks.iter().map(|number| (client, rack::name_of(*number)));
+            links.spoiled.extend(disks);
+        }
+    }
+
+    /// An IOhost that was killed may have known of a sync that failed, which its successor does not.
+    pub(super) fn note_deaths(&mut self) {
+        let (Some(links), Some(iohost)) = (&mut self.links, self.hosts.last()) else { return };
+        let deaths = iohost.deaths;
+        if std::mem::replace(&mut links.deaths, deaths) == deaths {
+            return;
+        }
+        let machinery = std::sync::Arc::clone(&self.course.machinery);
+        self.set_borrowers(|vmm| vmm.lose_iohost(&machinery));
+    }
+
     /// Whoever may have lost a disk is not surprised.
     fn expect_failures(&mut self) {
         let Some(links) = &self.links else { return };
@@ -164,6 +194,12 @@ impl Life {
 
     /// Guests that may have lost their disks begin anew; and all read what is there.
     pub(super) fn prove_links(&mut self) -> Result<(), String> {
+        for host in &mut self.hosts {
+            for id in host.disks().into_iter().filter(|id| rack::is_borrowed(id)) {
+                host.ask(Call::ClearDisk { id }, self.course.now().0);
+            }
+        }
+        self.until_answered()?;
         let Some(links) = &mut self.links else { return Ok(()) };
         let spoiled = std::mem::take(&mut links.spoiled);
         for host in &mut self.hosts {

@@ -46,6 +46,7 @@ impl Life {
         let host = self.course.any(self.hosts.len());
         self.course.be_at(self.hosts[host].number);
         let did = self.hosts[host].step(&mut self.course)? || ran > 0;
+        self.note_deaths();
         self.idle = if did { 0 } else { self.idle + 1 };
         if self.idle >= IDLE_STEPS {
             self.idle = 0;
