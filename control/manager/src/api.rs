@@ -172,6 +172,11 @@ pub(crate) struct Door {
 
 #[cfg(any(test, feature = "simulated"))]
 impl Door {
+    /// Whether that is this one.
+    pub(crate) fn is_same(&self, other: &Door) -> bool {
+        Arc::ptr_eq(&self.wake, &other.wake)
+    }
+
     /// Asks as an operator does, without a thread between: the place of the answer. Nothing: nobody answers any more.
     pub(crate) fn ask(&self, call: Call) -> Option<oneshot::Receiver<Result<Answer, ApiError>>> {
         let (request, answer) = Request::made(call, Peer { uid: self.own, pid: 0 });

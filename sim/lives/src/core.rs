@@ -51,6 +51,11 @@ impl Core {
         (!progress.is_idle(), Nanos(clock.now_ns.get()))
     }
 
+    /// Whether it has a queue, or a port.
+    pub(crate) fn serves(&self) -> bool {
+        self.sidecore.serves()
+    }
+
     /// When it has something to do without being asked: at once, if it does not sleep.
     pub(crate) fn due(&self, now: Nanos) -> Option<Nanos> {
         match self.asleep && !self.sidecore.is_woken() {

@@ -1,7 +1,7 @@
 //! A life: who is in it, how it goes, and what became of it.
 //!
 //! `host` is a machine with its daemons and guests, `steps` what happens next, `trouble` what goes wrong or is wished,
-//! `deaths` how daemons and hosts end, `calm` how all comes to an end, `judgement` whether it was right.
+//! `deaths` how daemons and hosts end, `upgrade` how one takes over from another, `calm` how all comes to an end, `judgement` whether it was right.
 
 mod calm;
 mod deaths;
@@ -10,6 +10,7 @@ mod judgement;
 mod links;
 mod steps;
 mod trouble;
+mod upgrade;
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -109,6 +110,10 @@ struct Life {
     links: Option<Links>,
     /// Steps since something was done.
     idle: u32,
+    /// Somebody waits until then at most.
+    until: Option<Nanos>,
+    /// What went wrong around somebody who waits.
+    finding: Option<String>,
 }
 
 impl Course {
@@ -125,6 +130,18 @@ impl Course {
         backend::stand_in(Some(Arc::clone(&machinery) as Arc<dyn backend::Kernel>));
         let (random, trace) = (Random::new(seed, 0), trace.clone());
         Course { random, trace, is_calm, machinery, ground, stage }
+    }
+
+    /// The same, with nothing to draw from.
+    fn aside(&self) -> Course {
+        Course {
+            random: Random::new(0, 0),
+            trace: self.trace.clone(),
+            is_calm: Rc::clone(&self.is_calm),
+            machinery: Arc::clone(&self.machinery),
+            ground: Rc::clone(&self.ground),
+            stage: Rc::clone(&self.stage),
+        }
     }
 
     fn note(&self, what: &'static str, numbers: [u64; 3]) {
@@ -149,7 +166,7 @@ impl Life {
             Some(links) => links.hosts(&mut course)?,
             None => vec![Host::new(0, None, &mut course)?],
         };
-        Ok(Life { course, hosts, links, idle: 0 })
+        Ok(Life { course, hosts, links, idle: 0, until: None, finding: None })
     }
 
     fn live(&mut self) -> Result<(), String> {
@@ -158,8 +175,7 @@ impl Life {
             for _ in 0..steps {
                 self.step()?;
             }
-            self.trouble()?;
-            self.trouble_links()?;
+            self.troubles()?;
         }
         self.calm_down()?;
         for host in &mut self.hosts {
@@ -173,7 +189,7 @@ impl Life {
 
     /// All is dropped, and its time at last.
     fn end(self, lived: Result<(), String>) -> Result<(), String> {
-        self.hosts.into_iter().for_each(Host::end);
+        self.hosts.into_iter().for_each(|host| host.end(&self.course));
         be_on(None);
         backend::stand_in(None);
         drop(self.course);

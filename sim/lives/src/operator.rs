@@ -15,6 +15,8 @@ use crate::file;
 
 /// How long a client of the API waits for an answer.
 const ANSWER_NS_MAX: u64 = 20_000_000_000;
+/// The same, where an upgrade is under way, or is asked for.
+const UPGRADE_NS_MAX: u64 = 60_000_000_000;
 /// Disks made through the API at a time.
 const DISKS_MAX: usize = 4;
 /// Calls that wait for their answer.
@@ -28,6 +30,10 @@ struct Pending {
     asked: Asked,
     call: Call,
     at_ns: u64,
+    /// Where it was asked.
+    door: Door,
+    /// Whoever it was asked of serves no more: what it has done was found.
+    is_found: bool,
 }
 
 /// A call that was.
@@ -45,9 +51,9 @@ pub(crate) struct Operator {
     pub(crate) made: BTreeMap<String, DiskSpec>,
     /// And NICs.
     pub(crate) made_nics: BTreeMap<String, NicSpec>,
-    /// What was changed and not kept is so after a restart, unless something was kept meanwhile.
-    kept: BTreeMap<String, DiskSpec>,
-    kept_nics: BTreeMap<String, NicSpec>,
+    /// As it was before what was not kept, which anything may have kept since: an upgrade keeps all before it begins.
+    kept: BTreeMap<String, Vec<DiskSpec>>,
+    kept_nics: BTreeMap<String, Vec<NicSpec>>,
     /// What was asked of a daemon that has died, and was not answered.
     lost: Vec<Call>,
     count: u32,
@@ -70,7 +76,12 @@ impl Operator {
         };
         let smaller: Vec<_> =
             plan.disks.iter().filter(is_smaller).map(|disk| disk.id.clone()).collect();
-        let lost = std::mem::take(&mut self.lost);
+        let mut lost = std::mem::take(&mut self.lost);
+        for pending in &mut self.pending {
+            // Whoever it was asked of has the same, should all be given back.
+            lost.push(pending.call.clone());
+            pending.is_found = true;
+        }
         let kept = std::mem::take(&mut self.kept);
         let found = plan.disks.iter().filter(|disk| disk.origin == Origin::Api);
         let found = found.map(|disk| (disk.id.clone(), disk.spec.clone()));
@@ -114,10 +125,12 @@ impl Operator {
         self.pending.iter().any(|pending| is_it(&pending.call))
     }
 
-    pub(crate) fn ask(&mut self, door: &Door, call: Call, now_ns: u64) {
-        // Whoever closes it serves no more.
-        let Some(asked) = door.ask(call.clone()) else { return };
-        self.pending.push(Pending { asked, call, at_ns: now_ns });
+    /// Asks at that door. False: nobody answers there any more.
+    pub(crate) fn ask(&mut self, door: &Door, call: &Call, now_ns: u64) -> bool {
+        let Some(asked) = door.ask(call.clone()) else { return false };
+        let (call, door) = (call.clone(), door.clone());
+        self.pending.push(Pending { asked, call, at_ns: now_ns, door, is_found: false });
+        true
     }
 
     /// Something that an operator may want. `known` are all disks.
@@ -224,15 +237,26 @@ impl Operator {
     ///
     /// # Errors
     /// A call that nobody will answer, or that was not answered in time.
-    pub(crate) fn hear(&mut self, now_ns: u64) -> Result<Vec<Answered>, String> {
+    pub(crate) fn hear(
+        &mut self,
+        now_ns: u64,
+        is_closed: impl Fn(&Door) -> bool,
+    ) -> Result<Vec<Answered>, String> {
+        let upgrades = self.pending.iter().any(|it| matches!(it.call, Call::Upgrade));
+        let most_ns = if upgrades { UPGRADE_NS_MAX } else { ANSWER_NS_MAX };
         let mut answered = Vec::new();
         let mut left = Vec::new();
         for mut pending in std::mem::take(&mut self.pending) {
             match pending.asked.hear() {
-                Heard::Nothing if now_ns > pending.at_ns + ANSWER_NS_MAX => {
-                    return Err(format!("{:?} is not answered in 20 s", pending.call));
+                Heard::Nothing if now_ns > pending.at_ns + most_ns => {
+                    return Err(format!("{:?} is not answered in time", pending.call));
                 }
                 Heard::Nothing => left.push(pending),
+                Heard::Nobody if is_closed(&pending.door) => {
+                    if !pending.is_found {
+                        self.lost.push(pending.call);
+                    }
+                }
                 Heard::Nobody => return Err(format!("{:?} will not be answered", pending.call)),
                 Heard::Answer(answer) => {
                     let Pending { call, at_ns, .. } = pending;
@@ -269,27 +293,27 @@ impl Operator {
             Call::SetCarrier { id, carrier } => {
                 if let Some(spec) = self.made_nics.get_mut(id) {
                     if !is_kept {
-                        self.kept_nics.entry(id.clone()).or_insert_with(|| spec.clone());
+                        self.kept_nics.entry(id.clone()).or_default().push(spec.clone());
                     }
                     spec.link = *carrier;
                 }
             }
             Call::ChangeNic { id, change } => {
                 let (made, kept) = (self.made_nics.get_mut(id), self.kept_nics.get_mut(id));
-                for spec in made.into_iter().chain(kept) {
+                for spec in made.into_iter().chain(kept.into_iter().flatten()) {
                     spec.share = change.share.unwrap_or(spec.share);
                 }
             }
             Call::ChangeDisk { id, change } => {
                 let (made, kept) = (self.made.get_mut(id), self.kept.get_mut(id));
-                for spec in made.into_iter().chain(kept) {
+                for spec in made.into_iter().chain(kept.into_iter().flatten()) {
                     spec.share = change.share.unwrap_or(spec.share);
                 }
             }
             Call::ResizeDisk { id, resize, .. } => {
                 if let Some(spec) = self.made.get_mut(id) {
                     if !is_kept {
-                        self.kept.entry(id.clone()).or_insert_with(|| spec.clone());
+                        self.kept.entry(id.clone()).or_default().push(spec.clone());
                     }
                     spec.size = Some(resize.size);
                 }
@@ -303,7 +327,7 @@ impl Operator {
 /// says, each of them or not; from then on that is there.
 fn find<T: Clone + PartialEq + std::fmt::Debug>(
     made: &mut BTreeMap<String, T>,
-    kept: &BTreeMap<String, T>,
+    kept: &BTreeMap<String, Vec<T>>,
     found: BTreeMap<String, T>,
     lost: &[Call],
     after: impl Fn(&Call, Option<T>) -> Option<T>,
@@ -311,7 +335,7 @@ fn find<T: Clone + PartialEq + std::fmt::Debug>(
     let ids: BTreeSet<&String> = made.keys().chain(found.keys()).collect();
     for id in ids {
         let mut may_be = vec![made.get(id).cloned()];
-        may_be.extend(kept.get(id).cloned().map(Some));
+        may_be.extend(kept.get(id).into_iter().flatten().cloned().map(Some));
         for call in lost.iter().filter(|call| changed_disk(call) == Some(id)) {
             let changed: Vec<_> = may_be.iter().map(|before| after(call, before.clone())).collect();
             may_be.extend(changed);

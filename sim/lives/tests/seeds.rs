@@ -18,8 +18,31 @@ fn a_seed_gives_one_life_in_which_nothing_is_found_and_all_lives_together_have_e
         assert_ne!(life.hash, run(seed + 1000, false, true).hash);
     }
     let all = [
-        "turn", "pass", "ask", "done", "asks", "answered", "refused", "edit", "reload", "guest",
-        "hangs up", "stuck", "stops", "cut off", "state", "time", "jump", "calm", "removed",
+        "turn",
+        "pass",
+        "ask",
+        "done",
+        "asks",
+        "answered",
+        "refused",
+        "edit",
+        "reload",
+        "guest",
+        "hangs up",
+        "stuck",
+        "stops",
+        "cut off",
+        "state",
+        "time",
+        "jump",
+        "calm",
+        "removed",
+        "upgrade",
+        "launcher",
+        "heir",
+        "serves",
+        "ended",
+        "heir ended",
     ];
     for what in all {
         let word = format!(" us  {what} ");

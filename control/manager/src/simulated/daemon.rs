@@ -46,6 +46,11 @@ impl Asked {
 pub struct Door(api::Door);
 
 impl Door {
+    /// Whether that is this one.
+    pub fn is_same(&self, other: &Door) -> bool {
+        self.0.is_same(&other.0)
+    }
+
     /// Asks as an operator does; nothing, if nobody is answered there any more.
     pub fn ask(&self, call: Call) -> Option<Asked> {
         self.0.ask(call).map(Asked)

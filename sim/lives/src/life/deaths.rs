@@ -12,8 +12,8 @@ impl Life {
     pub(super) fn power_cut(&mut self) -> Result<(), String> {
         self.course.note("power cut", [0; 3]);
         for host in &mut self.hosts {
-            while !host.daemons.is_empty() {
-                host.kill(0, &mut self.course);
+            for pid in host.pids() {
+                host.kill(pid, &mut self.course);
             }
         }
         self.course.machinery.cut();
@@ -27,15 +27,37 @@ impl Life {
 
 impl Host {
     /// `kill -9` of a daemon: what was submitted to disks goes on, and what it held in memory is gone.
-    pub(super) fn kill(&mut self, at: usize, course: &mut Course) {
-        course.note("killed", [at as u64, 0, 0]);
-        let daemon = self.daemons.remove(at);
-        self.deaths += 1;
+    pub(super) fn kill(&mut self, pid: u32, course: &mut Course) {
+        course.note("killed", [pid.into(), 0, 0]);
         self.dies_unheard = false;
-        daemon.die();
-        if !self.daemons.is_empty() {
+        if let Some(at) = self.daemons.iter().position(|daemon| daemon.pid == pid) {
+            self.daemons.remove(at).die(course);
+        }
+        if let Some(at) = self.newcomers.iter().position(|newcomer| newcomer.pid == pid) {
+            self.newcomers.remove(at).die(course);
+        }
+        self.see_who_is_left(course);
+    }
+
+    /// The processes of all daemons.
+    pub(super) fn pids(&self) -> Vec<u32> {
+        let daemons = self.daemons.iter().map(|daemon| daemon.pid);
+        daemons.chain(self.newcomers.iter().map(|newcomer| newcomer.pid)).collect()
+    }
+
+    /// Whether no process is there that serves, or will, and one is to.
+    pub(super) fn is_left_alone(&self) -> bool {
+        self.daemons.is_empty() && self.newcomers.is_empty() && !self.is_stopping
+    }
+
+    /// With the last process all is gone that it had in memory.
+    pub(super) fn see_who_is_left(&mut self, course: &mut Course) {
+        if !self.is_left_alone() {
             return;
         }
+        self.deaths += 1;
+        self.lost.clear();
+        self.dooms.clear();
         self.operator.lose_all();
         let until_ns = course.now().0;
         self.restart_ns = until_ns + course.random.of(&[0, 1, 10, 100]) * course.random.below(MS);
@@ -56,11 +78,19 @@ impl Host {
         self.daemons.push(daemon);
         self.dirty.clear();
         course.note("started", [0; 3]);
-        let Some(plan) = self.daemons.first().map(|daemon| daemon.control.plan()) else {
+        let Some(plan) = self.daemons.first().and_then(|it| it.control.as_ref()) else {
             return Ok(());
         };
-        let shrunk = self.operator.find_all(plan)?;
-        // What was not kept is not there any more, and a guest that was told of it begins anew.
+        let shrunk = self.operator.find_all(plan.plan())?;
+        self.begin_shrunk_anew(shrunk, course)
+    }
+
+    /// What was not kept is not there any more, and a guest that was told of it begins anew.
+    pub(super) fn begin_shrunk_anew(
+        &mut self,
+        shrunk: Vec<String>,
+        course: &mut Course,
+    ) -> Result<(), String> {
         for id in shrunk {
             let mut random = Random::new(course.random.next(), 3);
             self.vmms.get_mut(&id).map_or(Ok(()), |vmm| vmm.begin_anew(&mut random))?;

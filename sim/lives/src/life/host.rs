@@ -8,9 +8,11 @@ use std::rc::Rc;
 use config::Plan;
 use config::api::{ApiError, Call, DiskView};
 use manager::Options;
-use manager::simulated::{Door, Simulated};
+use manager::simulated::{Door, Launchers, Simulated};
+use manager::upgrade::launcher::Launcher;
 
 use super::Course;
+use super::upgrade::Newcomer;
 use crate::core::Core;
 use crate::file::{self, File};
 use crate::operator::Operator;
@@ -19,17 +21,29 @@ use crate::vmm::Vmm;
 
 /// A process: its control, and its sidecores.
 pub(super) struct Daemon {
-    pub(super) control: Simulated,
+    pub(super) pid: u32,
+    /// Nothing while it has its turn, in which it may wait for others.
+    pub(super) control: Option<Simulated>,
     /// Where operators ask it.
     pub(super) door: Door,
     pub(super) cores: Vec<Core>,
+    /// Another process has taken over from it, and may be dead.
+    pub(super) is_succeeded: bool,
+    /// What starts its heirs.
+    pub(super) launchers: Launchers,
 }
 
 /// One machine.
 pub(super) struct Host {
     pub(super) number: u8,
-    /// Who serves, and after it who is to; empty while it is dead.
+    /// Who serves, and after it who has taken over from that; empty while it is dead.
     pub(super) daemons: Vec<Daemon>,
+    /// Who is to take over.
+    pub(super) newcomers: Vec<Newcomer>,
+    /// When those end that were killed by other processes.
+    pub(super) dooms: BTreeMap<u32, u64>,
+    /// Devices whose front-ends were cut off while nobody knows whether there will be another process that has them.
+    pub(super) lost: Vec<String>,
     pub(super) vmms: BTreeMap<String, Vmm>,
     pub(super) operator: Operator,
     pub(super) file: Rc<RefCell<File>>,
@@ -61,18 +75,21 @@ pub(super) struct Host {
 impl Daemon {
     pub(super) fn start(file: &Rc<RefCell<File>>) -> Result<Daemon, String> {
         let plan = file.borrow().load(None).map_err(|e| e.error)?;
-        let loaded = Rc::clone(file);
-        let load = move |running: &Plan| loaded.borrow().load(Some(running));
-        let started = Simulated::start(plan, options(load));
+        let (launchers, launcher) = Launchers::begin().map_err(|e| e.to_string())?;
+        let started = Simulated::start(plan, options(file, launcher));
         let (control, sidecores) = started.map_err(|e| format!("it does not start: {e}"))?;
-        let door = control.door();
-        Ok(Daemon { control, door, cores: sidecores.into_iter().map(Core::new).collect() })
+        let (pid, door) = (control.pid(), control.door());
+        let cores = sidecores.into_iter().map(Core::new).collect();
+        Ok(Daemon { pid, control: Some(control), door, cores, is_succeeded: false, launchers })
     }
 
-    /// All is dropped; what a violation has left behind is not asked for its tickets.
-    pub(super) fn die(self) {
+    /// Its process has ended. One that waits within its turn is unwound from there.
+    pub(super) fn die(self, course: &Course) {
         self.cores.into_iter().for_each(Core::die);
-        self.control.die();
+        match self.control {
+            Some(control) => control.die(),
+            None => course.stage.end_process(self.pid),
+        }
     }
 }
 
@@ -102,6 +119,9 @@ impl Host {
         Ok(Host {
             number,
             daemons,
+            newcomers: Vec::new(),
+            dooms: BTreeMap::new(),
+            lost: Vec::new(),
             vmms: BTreeMap::new(),
             operator: Operator::default(),
             file,
@@ -121,10 +141,11 @@ impl Host {
     }
 
     /// The end of everything on it.
-    pub(super) fn end(self) {
-        let Host { daemons, vmms, folder, .. } = self;
+    pub(super) fn end(self, course: &Course) {
+        let Host { daemons, newcomers, vmms, folder, .. } = self;
         drop(vmms);
-        daemons.into_iter().for_each(Daemon::die);
+        daemons.into_iter().for_each(|daemon| daemon.die(course));
+        newcomers.into_iter().for_each(|newcomer| newcomer.die(course));
         drop(folder);
     }
 
@@ -139,7 +160,7 @@ impl Host {
 
     /// The control that serves, if one lives.
     pub(super) fn control(&self) -> Option<&Simulated> {
-        self.daemons.first().map(|daemon| &daemon.control)
+        self.daemons.first()?.control.as_ref()
     }
 
     /// The plan in force; none while nobody serves.
@@ -149,9 +170,9 @@ impl Host {
 
     /// Asks the one that serves.
     pub(super) fn ask(&mut self, call: Call, now_ns: u64) {
-        if let Some(daemon) = self.daemons.first() {
-            self.operator.ask(&daemon.door, call, now_ns);
-        }
+        // Who gives its devices away closes its door, and the next one has another.
+        let mut doors = self.daemons.iter().map(|daemon| &daemon.door);
+        let _ = doors.any(|door| self.operator.ask(door, &call, now_ns));
     }
 
     /// All disks and NICs of the plan.
@@ -177,9 +198,10 @@ impl Host {
         is_gone || self.operator.is_asked_to_go(id)
     }
 
-    /// Whether all are served, and all calls are answered.
+    /// Whether one process serves all, and all calls are answered.
     pub(super) fn is_content(&self) -> bool {
-        self.operator.waiting() == 0 && self.is_each(Vmm::is_content)
+        let is_alone = self.daemons.len() == 1 && self.newcomers.is_empty();
+        is_alone && self.operator.waiting() == 0 && self.is_each(Vmm::is_content)
     }
 
     /// Whether somebody serves, and it is so of the VMM of each device.
@@ -235,7 +257,10 @@ fn plan_image(plan: Option<&Plan>, id: &str) -> Option<PathBuf> {
     plan?.disk(id)?.source.path().map(PathBuf::from)
 }
 
-fn options(load: impl Fn(&Plan) -> Result<Plan, ApiError> + 'static) -> Options {
+/// Of a process that finds that file.
+pub(super) fn options(file: &Rc<RefCell<File>>, launcher: Launcher) -> Options {
+    let file = Rc::clone(file);
+    let load = move |running: &Plan| file.borrow().load(Some(running));
     Options {
         version: "0",
         commit: None,
@@ -244,7 +269,7 @@ fn options(load: impl Fn(&Plan) -> Result<Plan, ApiError> + 'static) -> Options 
         load: Box::new(load),
         ready: Box::new(|| {}),
         stopping: Box::new(|| {}),
-        launcher: None,
+        launcher: Some(launcher),
         run_state: None,
         heir: None,
         settled: Box::new(|| {}),

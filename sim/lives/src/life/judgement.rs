@@ -32,7 +32,7 @@ impl Life {
         }
         for host in &mut self.hosts {
             host.judge_left(&self.course)?;
-            host.stop();
+            host.stop(&self.course);
         }
         // A client gives its IOhost back what it has.
         self.until("all have stopped", |host| host.daemons.is_empty())
@@ -149,11 +149,12 @@ impl Host {
         Ok(())
     }
 
-    fn stop(&mut self) {
+    fn stop(&mut self, course: &Course) {
         self.is_stopping = true;
-        for daemon in &mut self.daemons {
-            daemon.control.stop();
+        for control in self.daemons.iter_mut().filter_map(|daemon| daemon.control.as_mut()) {
+            control.stop();
         }
+        self.newcomers.drain(..).for_each(|newcomer| newcomer.die(course));
     }
 }
 

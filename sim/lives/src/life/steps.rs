@@ -2,16 +2,16 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::rc::Rc;
 
 use config::api::{Answer, ApiError, Call};
-use manager::simulated::{Around, Stage, Turned};
+use manager::simulated::{Door, Simulated};
 use random::Random;
 use schedule::Nanos;
 use world::Killed;
 
 use super::host::Host;
 use super::{Course, Life, MS};
+use crate::core::Core;
 use crate::file;
 use crate::operator::{Answered, linked, removed};
 use crate::vmm::{Step, Vmm};
@@ -22,22 +22,6 @@ const STEP_LINKED_NS: u64 = 1_000;
 /// Steps without anything done, after which time jumps to what is due.
 const IDLE_STEPS: u32 = 16;
 
-/// Nothing goes on while a daemon waits, but time.
-pub(super) struct Nobody(pub(super) Rc<Stage>);
-
-impl Around for Nobody {
-    fn go_on(&mut self, until: Nanos) {
-        self.0.pass_until(until);
-    }
-}
-
-impl Course {
-    /// For what does not wait for anybody.
-    pub(super) fn nobody(&self) -> Nobody {
-        Nobody(Rc::clone(&self.stage))
-    }
-}
-
 impl Life {
     /// Somebody does something.
     pub(super) fn step(&mut self) -> Result<(), String> {
@@ -45,7 +29,11 @@ impl Life {
         let ran = self.course.machinery.run(now.0);
         let host = self.course.any(self.hosts.len());
         self.course.be_at(self.hosts[host].number);
-        let did = self.hosts[host].step(&mut self.course)? || ran > 0;
+        let did = match self.course.random.below(10) {
+            0..3 => self.turn(host)?,
+            what => self.hosts[host].step(what, &mut self.course)?,
+        };
+        let did = did || ran > 0;
         self.note_deaths();
         self.idle = if did { 0 } else { self.idle + 1 };
         if self.idle >= IDLE_STEPS {
@@ -66,6 +54,7 @@ impl Life {
         let arrives = self.course.ground.wire.due().map(Nanos);
         let media = self.course.machinery.next_due_ns().map(Nanos);
         let due = due.into_iter().chain(media).chain(self.course.stage.due()).chain(arrives);
+        let due = due.chain(self.until);
         let due = due.filter(|due| *due > now).min();
         let until = due.unwrap_or(Nanos(now.0 + MS));
         self.course.note("jump", [until.0 - now.0, 0, 0]);
@@ -75,14 +64,12 @@ impl Life {
 
 impl Host {
     /// Somebody on it does something.
-    fn step(&mut self, course: &mut Course) -> Result<bool, String> {
-        let is_dead = self.daemons.is_empty() && !self.is_stopping;
-        if is_dead && course.now().0 >= self.restart_ns {
+    fn step(&mut self, what: u64, course: &mut Course) -> Result<bool, String> {
+        if self.is_left_alone() && course.now().0 >= self.restart_ns {
             self.restart(course)?;
         }
-        match course.random.below(10) {
-            0..3 => self.turn(course),
-            3..6 => self.pass(course),
+        match what {
+            0..6 => self.pass(course),
             6..8 => self.guest_acts(course),
             _ => self.vmm_speaks(course),
         }
@@ -91,49 +78,41 @@ impl Host {
     /// When anybody on it does something without being asked.
     fn due(&mut self, now: Nanos) -> Vec<Nanos> {
         let mut due: Vec<_> = self.vmms.values().filter_map(Vmm::due_ns).map(Nanos).collect();
-        if self.daemons.is_empty() && !self.is_stopping {
+        if self.is_left_alone() {
             due.push(Nanos(self.restart_ns));
         }
+        due.extend(self.newcomers_due());
         for daemon in &mut self.daemons {
-            let control = daemon.control.patience();
+            let control = daemon.control.as_mut().and_then(Simulated::patience);
             due.extend(control.map(|time| Nanos(now.0 + time.as_nanos() as u64)));
             due.extend(daemon.cores.iter().filter_map(|core| core.due(now)));
         }
+        due.extend(self.newcomers.iter().flat_map(|it| &it.cores).filter_map(|it| it.due(now)));
         due
     }
 
-    /// A turn of control, with some of what has come.
-    fn turn(&mut self, course: &mut Course) -> Result<bool, String> {
-        let at = course.any(self.daemons.len());
-        let Some(daemon) = self.daemons.get_mut(at) else { return Ok(false) };
-        let control = &mut daemon.control;
-        let is_due = control.patience().is_some_and(|time| time.is_zero());
-        let came = control.hear();
-        if !is_due && came == 0 {
-            return Ok(false);
-        }
-        let (turned, _) = control.turn_amid(&chosen(came, &mut course.random), course.nobody());
-        course.note("turn", [came as u64, 0, 0]);
-        match turned {
-            Turned::On => {}
-            Turned::Stopped if self.is_stopping => {
-                self.daemons.remove(at).die();
-                return Ok(true);
-            }
-            Turned::Stopped | Turned::Ended => return Err("it has stopped by itself".into()),
-            Turned::Broken(said) => return Err(format!("a panic: {said}")),
-        }
-        if let Some(defect) = control.defects().first() {
-            return Err(format!("a defect at {}: there is no {}", defect.at, defect.expected));
-        }
-        if self.dies_unheard && came > 0 {
-            self.kill(at, course);
-            return Ok(true);
-        }
-        for Answered { call, at_ns, answer } in self.operator.hear(course.now().0)? {
+    /// Hears what operators are answered.
+    pub(super) fn hear_answers(&mut self, course: &Course) -> Result<(), String> {
+        let daemons = &self.daemons;
+        let is_closed = |door: &Door| match daemons.iter().position(|it| it.door.is_same(door)) {
+            // It gives its devices away, if another one serves already.
+            Some(at) => daemons[at].control.is_none() && at + 1 < daemons.len(),
+            None => true,
+        };
+        for Answered { call, at_ns, answer } in self.operator.hear(course.now().0, is_closed)? {
             self.note_answer(&call, at_ns, &answer, course);
         }
-        Ok(true)
+        Ok(())
+    }
+
+    /// Guests are served by one process at a time.
+    fn judge_alone(&self) -> Result<(), String> {
+        let daemons = self.daemons.iter().map(|daemon| &daemon.cores);
+        let all = daemons.chain(self.newcomers.iter().map(|it| &it.cores));
+        match all.filter(|cores| cores.iter().any(Core::serves)).count() {
+            0 | 1 => Ok(()),
+            _ => Err("two processes serve".into()),
+        }
     }
 
     fn note_answer(
@@ -180,9 +159,16 @@ impl Host {
     /// # Errors
     /// A device was wrong.
     pub(super) fn pass(&mut self, course: &mut Course) -> Result<bool, String> {
-        let at = course.any(self.daemons.len());
-        let Some(daemon) = self.daemons.get_mut(at) else { return Ok(false) };
-        let core = course.any(daemon.cores.len());
+        let daemons = self.daemons.iter_mut().map(|daemon| (daemon.pid, &mut daemon.cores));
+        let newcomers = self.newcomers.iter_mut().map(|it| (it.pid, &mut it.cores));
+        let mut all: Vec<_> = daemons.chain(newcomers).filter(|(_, it)| !it.is_empty()).collect();
+        let at = course.any(all.len());
+        let Some((pid, cores)) = all.get_mut(at) else { return Ok(false) };
+        let pid = *pid;
+        if course.stage.is_killed(pid) {
+            return Ok(false);
+        }
+        let core = course.any(cores.len());
         let (vmms, now) = (&mut self.vmms, course.now());
         let mut met = Ok(false);
         let mut meanwhile = |now_ns: u64| {
@@ -192,19 +178,20 @@ impl Host {
                 met = vmm.act(now_ns, course);
             }
         };
-        let core_of_it = &mut daemon.cores[core];
+        let core_of_it = &mut cores[core];
         let passed = catch_unwind(AssertUnwindSafe(|| core_of_it.pass(now, &mut meanwhile)));
         let met = met?;
         match passed {
             Ok((did, until)) => {
                 course.stage.pass_until(until);
                 if did {
-                    course.note("pass", [core as u64, 0, 0]);
+                    course.note("pass", [core as u64, pid.into(), 0]);
                 }
+                self.judge_alone()?;
                 Ok(did || met)
             }
             Err(why) if why.is::<Killed>() => {
-                self.kill(at, course);
+                self.kill(pid, course);
                 Ok(true)
             }
             Err(panic) => resume_unwind(panic),
@@ -234,6 +221,12 @@ impl Host {
         if step == Step::CutOff {
             let is_excused = vmm.is_excused || self.dirty.contains_key(&id) || self.is_going(&id);
             course.note("cut off", [number, is_excused.into(), 0]);
+            if !is_excused && self.daemons.is_empty() {
+                // Another process may be about to have it.
+                self.lost.push(id.clone());
+                self.after_cut_off(&id, course);
+                return Ok(true);
+            }
             if !is_excused {
                 return Err(format!("disk {id}: its front-end was cut off without a reason"));
             }
@@ -256,7 +249,7 @@ impl Host {
 }
 
 /// Some of what has come, in any order, and at least one.
-fn chosen(count: usize, random: &mut Random) -> Vec<usize> {
+pub(super) fn chosen(count: usize, random: &mut Random) -> Vec<usize> {
     let mut all: Vec<usize> = (0..count).collect();
     for at in (1..count).rev() {
         all.swap(at, random.below(at as u64 + 1) as usize);

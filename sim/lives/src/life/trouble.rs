@@ -12,8 +12,14 @@ use super::{Course, Life, MS};
 use crate::vmm;
 
 impl Life {
+    /// Something goes wrong, or is wished, anywhere.
+    pub(super) fn troubles(&mut self) -> Result<(), String> {
+        self.trouble()?;
+        self.trouble_links()
+    }
+
     /// Something goes wrong, or is wished.
-    pub(super) fn trouble(&mut self) -> Result<(), String> {
+    fn trouble(&mut self) -> Result<(), String> {
         if self.links.is_none() && self.course.random.one_in(2_500) {
             return self.power_cut();
         }
@@ -65,6 +71,9 @@ impl Host {
             }
             // What hosts that are linked lend one another has rules of its own.
             13 if self.number == 0 => self.have_killed(course),
+            14 | 15 if self.number == 0 && !self.is_broken => self.upgrade(course),
+            16 if course.random.one_in(4) => self.stop_newcomer(course),
+            17 => self.kill_heir(course),
             _ => {}
         }
         Ok(())
@@ -75,7 +84,7 @@ impl Host {
         match course.random.below(20) {
             0 if !self.daemons.is_empty() => {
                 let at = course.any(self.daemons.len());
-                self.kill(at, course);
+                self.kill(self.daemons[at].pid, course);
             }
             1..4 => course.machinery.doom(),
             4 => self.dies_unheard = self.operator.waiting() > 0,
