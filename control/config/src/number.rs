@@ -46,7 +46,7 @@ pub(crate) fn allowed(field: &str, least: i64, most: i64) -> String {
     let unit = match field {
         _ if field.ends_with("_us") => " (microseconds, without a unit)",
         _ if field.ends_with("_ms") => " (milliseconds, without a unit)",
-        "ageing_s" | "drain_timeout" => " (seconds, without a unit)",
+        _ if field.ends_with("_s") || field == "drain_timeout" => " (seconds, without a unit)",
         _ => "",
     };
     let example = example(field).filter(|example| (least..=most).contains(example));

@@ -2,7 +2,7 @@
 //!
 //! Not here: whether the values make sense together ([`crate::plan`]).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use schemars::JsonSchema;
@@ -54,7 +54,11 @@ impl Document {
         match schema::read(value, &Path::root()) {
             Ok(spec) if mistakes.is_empty() => document.spec = spec,
             Ok(_) => {}
-            Err(more) => mistakes.extend(more),
+            Err(more) => {
+                // Of what could not be read it was said why.
+                let said: HashSet<Path> = mistakes.iter().map(|it| it.path.clone()).collect();
+                mistakes.extend(more.into_iter().filter(|it| !said.contains(&it.path)));
+            }
         }
         match mistakes.is_empty() {
             true => Ok(document),
@@ -100,9 +104,9 @@ impl Document {
         for (key, value) in table {
             let place = at.key(key.get_ref());
             self.places.insert(place.clone(), Spans { name: key.span(), value: value.span() });
-            if let Some(value) = self.value(value, &place, mistakes) {
-                entries.insert(key.get_ref().to_string(), value);
-            }
+            // A place is kept even for what cannot be read: it is not missing.
+            let value = self.value(value, &place, mistakes).unwrap_or(Value::Null);
+            entries.insert(key.get_ref().to_string(), value);
         }
         Value::Object(entries)
     }

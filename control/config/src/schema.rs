@@ -243,8 +243,10 @@ fn admits(schema: &Value, kind: &str) -> bool {
     }
 }
 
-fn first_sentence(text: &str) -> &str {
-    text.split_once(". ").map_or(text, |(first, _)| first)
+/// In one line, however it was broken.
+fn first_sentence(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    line.split_once(". ").map_or(line.as_str(), |(first, _)| first).to_string()
 }
 
 /// The candidate that the operator most likely meant, if any is near.

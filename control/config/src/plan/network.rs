@@ -51,7 +51,9 @@ impl SwitchPlan {
             };
             let at = at.key("uplink").index(index);
             check_host(&uplink.host, holder, &at, mistakes);
-            let same = before.iter().find(|other| uplink.mac.is_some() && other.mac == uplink.mac);
+            // Of one name it was said that it is taken, and an address may be made of it.
+            let mut others = before.iter().filter(|other| other.name() != uplink.name());
+            let same = others.find(|other| uplink.mac.is_some() && other.mac == uplink.mac);
             if let (Some(other), Some(mac)) = (same, uplink.mac) {
                 let wrong = format!("the address {mac} is that of the nic {:?}", other.name());
                 let right = "give each nic of a switch an address of its own";
@@ -103,7 +105,8 @@ impl NicPlan {
             let right = "that is the most; make another switch, and join both with a tap each";
             mistakes.push(Mistake::new(at.key("switch"), wrong, right));
         }
-        if let Some(other) = on_it().find(|other| other.mac == self.mac) {
+        let is_same = |other: &&&NicPlan| other.id != self.id && other.mac == self.mac;
+        if let Some(other) = on_it().find(is_same) {
             let theirs = other.named().text();
             let wrong = format!("the address {} is that of {theirs}", self.mac);
             let right = "give each nic of a switch an address of its own";
