@@ -66,11 +66,13 @@ impl Sidecores {
         its.map(|its| *its += queues).is_some()
     }
 
-    /// It has so many less. False: there is none of that number.
+    /// It has so many less, or none where there were fewer. False: there are not so many there.
     #[must_use]
     pub fn give_load(&mut self, core: usize, queues: usize) -> bool {
-        let its = self.queues.get_mut(core);
-        its.map(|its| *its = its.saturating_sub(queues)).is_some()
+        let Some(its) = self.queues.get_mut(core) else { return false };
+        let left = its.checked_sub(queues);
+        *its = left.unwrap_or(0);
+        left.is_some()
     }
 
     /// Something comes to that one, whatever its load. True: it was parked.
@@ -124,12 +126,14 @@ impl Sidecores {
     }
 
     /// Those that are not to be parked though no queue's load says so: where something is `at_home` or on its way to;
-    /// all of them, when the others could not hold the queues.
+    /// all that are in use, when the others of them could not hold the queues. One that is parked is not woken for that.
     pub fn needed(&self, at_home: impl IntoIterator<Item = usize>) -> Vec<bool> {
         let queues: usize = self.queues.iter().sum();
         let rest = self.rule.in_use().saturating_sub(1);
         let is_crowded = queues > rest * usize::from(QUEUES_MAX) / 2;
-        let mut needed = vec![is_crowded; self.count()];
+        let is_in_use = |core| self.state(core) != Use::Parked;
+        let cores = 0..self.count();
+        let mut needed: Vec<bool> = cores.map(|core| is_crowded && is_in_use(core)).collect();
         for core in at_home {
             if let Some(needed) = needed.get_mut(core) {
                 *needed = true;
@@ -207,7 +211,7 @@ mod tests {
         let mut all = with(&[2, 0]);
         assert!(!all.take_load(2, 1) && !all.give_load(2, 1));
         assert!(all.give_load(0, 1) && all.has_queues());
-        assert!(all.give_load(0, 9));
+        assert!(!all.give_load(0, 9));
         assert_eq!((all.queues(0), all.queues(2), all.has_queues()), (0, 0, false));
     }
 
@@ -220,13 +224,17 @@ mod tests {
     }
 
     #[test]
-    fn those_are_needed_where_something_is_at_home_and_all_when_there_are_too_many_queues() {
+    fn those_are_needed_where_something_is_at_home_and_all_in_use_when_there_are_too_many_queues() {
         let half = usize::from(QUEUES_MAX) / 2;
         let mut all = with(&[half, 0, 0]);
-        assert_eq!(all.needed([]), [true; 3], "one is in use, and no other could take its queues");
+        assert_eq!(
+            all.needed([]),
+            [true, false, false],
+            "no other is in use that could take its queues"
+        );
         let _ = all.wake(1);
         assert_eq!(all.needed([2, 9]), [false, false, true]);
         assert!(all.take_load(1, 1));
-        assert_eq!(all.needed([]), [true; 3]);
+        assert_eq!(all.needed([]), [true, true, false]);
     }
 }

@@ -285,7 +285,7 @@ impl Cores {
     #[track_caller]
     pub(crate) fn give_load(&mut self, core: usize, queues: usize) {
         if !self.placing.give_load(core, queues) {
-            self.defects.note("sidecore that queues go from");
+            self.defects.note("queues that go from a sidecore");
         }
     }
 
@@ -408,16 +408,4 @@ impl Core {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nodes_matter_where_there_are_several() {
-        let cpu =
-            |cpu: u32, node: u32| host::topology::Cpu { cpu, core: cpu, node, isolated: false };
-        let one = host::Topology { cpus: vec![cpu(0, 0), cpu(1, 0)] };
-        assert_eq!(nodes_of(&[0, 1], &one), [0; 0]);
-        let two = host::Topology { cpus: vec![cpu(0, 0), cpu(1, 0), cpu(2, 1), cpu(3, 1)] };
-        assert_eq!(nodes_of(&[3, 1], &two), [1, 0]);
-    }
-}
+mod tests;

@@ -198,7 +198,7 @@ pub(crate) fn launch(
 }
 
 /// The sidecores that nobody has taken.
-fn take_cores() -> Vec<Sidecore> {
+pub(crate) fn take_cores() -> Vec<Sidecore> {
     on_stage(|stage| std::mem::take(&mut stage.cores)).unwrap_or_default()
 }
 

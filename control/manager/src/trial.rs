@@ -72,11 +72,14 @@ pub(crate) fn folder() -> Rc<tempfile::TempDir> {
     Rc::new(folder)
 }
 
-/// A file of that text, in which `{}` is the folder.
+/// A file of that text, in which `{}` is the folder. Two sidecores are in use, unless it says otherwise.
 fn file_of(text: &str, folder: &tempfile::TempDir) -> String {
-    let head = "[daemon]\napi = \"{}/api.sock\"\nrun_dir = \"{}/run\"\nstate_dir = \"{}/state\"\n\
-                [sidecores]\ncpus = \"0-1\"\nmin = 2\n";
-    format!("{head}{text}").replace("{}", &folder.path().display().to_string())
+    let head = "[daemon]\napi = \"{}/api.sock\"\nrun_dir = \"{}/run\"\nstate_dir = \"{}/state\"\n";
+    let sidecores = match text.contains("[sidecores]") {
+        true => "",
+        false => "[sidecores]\ncpus = \"0-1\"\nmin = 2\n",
+    };
+    format!("{head}{sidecores}{text}").replace("{}", &folder.path().display().to_string())
 }
 
 fn read(text: &str, running: Option<&Plan>) -> Result<Plan, ApiError> {
