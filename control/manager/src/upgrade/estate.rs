@@ -137,23 +137,35 @@ impl Estate {
     ) -> Result<Progress, EstateError> {
         let packet = wire::read(bytes, fds.len())?;
         let mut fds = VecDeque::from(fds);
+        let progress = self.take_packet(packet, &mut fds)?;
+        match fds.is_empty() {
+            true => Ok(progress),
+            false => Err(EstateError::SpareDescriptors),
+        }
+    }
+
+    fn take_packet(
+        &mut self,
+        packet: FromPredecessor,
+        fds: &mut VecDeque<OwnedFd>,
+    ) -> Result<Progress, EstateError> {
         match packet {
             FromPredecessor::Begin { format, api, api_read, state_dir, has_lock } => {
                 if !wire::FORMATS.contains(&format) {
                     return Err(EstateError::Format(format));
                 }
                 (self.format, self.state_dir) = (format, state_dir);
-                self.api = Some((api, one(&mut fds)?));
+                self.api = Some((api, one(fds)?));
                 if let Some(path) = api_read {
-                    self.api_read = Some((path, one(&mut fds)?));
+                    self.api_read = Some((path, one(fds)?));
                 }
                 if has_lock {
-                    self.state_lock = Some(one(&mut fds)?);
+                    self.state_lock = Some(one(fds)?);
                 }
             }
-            FromPredecessor::Device(words) => self.add_device(words, &mut fds)?,
+            FromPredecessor::Device(words) => self.add_device(words, fds)?,
             FromPredecessor::Connection(words) => {
-                let socket = one(&mut fds)?;
+                let socket = one(fds)?;
                 let connections = &mut self.device()?.connections;
                 bounded(connections.len(), CONNECTIONS_MAX, "connections of one device")?;
                 connections.push(ConnectionEstate::new(words.runs, socket));
@@ -180,12 +192,12 @@ impl Estate {
             }
             packet @ (FromPredecessor::Remote { .. }
             | FromPredecessor::Known { .. }
-            | FromPredecessor::Shard { .. }) => self.add_of_links(packet, &mut fds)?,
+            | FromPredecessor::Shard { .. }) => self.add_of_links(packet, fds)?,
             FromPredecessor::Estate {} => return Ok(Progress::Devices),
             FromPredecessor::Rings { rings } => self.add_rings(rings)?,
             packet @ (FromPredecessor::Tap { .. }
             | FromPredecessor::Port { .. }
-            | FromPredecessor::Uplink { .. }) => self.add_of_ports(packet, &mut fds)?,
+            | FromPredecessor::Uplink { .. }) => self.add_of_ports(packet, fds)?,
             FromPredecessor::Flip { sync_failed, drained_ns } => {
                 self.sync_failed = sync_failed;
                 self.moments.drained_ns = drained_ns;
@@ -193,10 +205,7 @@ impl Estate {
             }
             FromPredecessor::Yours {} => return Ok(Progress::Yours),
         }
-        match fds.is_empty() {
-            true => Ok(Progress::More),
-            false => Err(EstateError::SpareDescriptors),
-        }
+        Ok(Progress::More)
     }
 
     /// What is told of ports of switches and of NICs, besides their devices.
@@ -329,34 +338,4 @@ fn bounded(count: usize, most: usize, what: &'static str) -> Result<(), EstateEr
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Where the fuzzer begins; so that it still begins with an estate.
-    const WHOLE: &str = include_str!("../../../../fuzz/seeds/estate/whole");
-
-    #[test]
-    fn a_whole_estate_is_taken() {
-        let mut estate = Estate::default();
-        let mut last = Progress::More;
-        for line in WHOLE.lines() {
-            let (fds, packet) = line.split_at(1);
-            let null = |_| OwnedFd::from(std::fs::File::open("/dev/null").expect("a descriptor"));
-            let fds = (0..fds.parse::<usize>().expect("a digit")).map(null).collect();
-            last = estate.take(packet.as_bytes(), fds).expect(packet);
-        }
-        assert_eq!(last, Progress::Yours);
-        let connection = estate.devices.get("d").and_then(|device| device.connections.first());
-        let connection = connection.expect("a connection");
-        let bytes = |parcels: &[Parcel]| parcels.iter().map(|(b, _)| b.clone()).collect::<Vec<_>>();
-        assert_eq!(bytes(&connection.unsent), [[1]]);
-        assert_eq!(bytes(&connection.untold), [[1, 2]], "of the back-end channel");
-        assert_eq!(estate.rings.first().and_then(|ring| ring.asked_ns), Some(7));
-        assert_eq!(estate.moments.drained_ns, 9);
-        assert_eq!((estate.run, estate.known["rack"].len()), (Some(7), 1));
-        assert_eq!(
-            estate.shards.first().map(|shard| (shard.shard, shard.words, shard.bytes)),
-            Some((0, 40, 100))
-        );
-    }
-}
+mod tests;
