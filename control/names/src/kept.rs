@@ -245,3 +245,6 @@ fn sync_folder(folder: &Folder) -> Result<(), Refused> {
     let opened = openat(&folder.fd, ".", flags, Mode::empty());
     opened.and_then(fsync).map_err(|source| Refused::Os { step: folder.real.clone(), source })
 }
+
+#[cfg(test)]
+mod tests;

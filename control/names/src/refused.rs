@@ -172,3 +172,6 @@ fn remedy(purpose: Purpose, uid: u32) -> String {
         Purpose::Own | Purpose::Socket => "`chown root` it, or name another folder".to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests;
