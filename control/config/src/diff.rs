@@ -9,7 +9,9 @@ use std::fmt;
 
 mod links;
 
-use crate::plan::{DiskPlan, GroupPlan, NicPlan, Plan, Source, SwitchPlan, UplinkPlan};
+use crate::plan::{
+    DeviceKind, DevicePlan, DiskPlan, GroupPlan, NicPlan, Plan, Source, SwitchPlan, UplinkPlan,
+};
 use crate::size::Size;
 use crate::spec::OnFailure;
 
@@ -18,17 +20,20 @@ pub use links::after as links_after;
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Detach the disk's queues and close its socket.
+    /// Detach the device's queues and close its socket.
     Remove {
+        /// What it is.
+        kind: DeviceKind,
         /// Its name.
         id: String,
     },
-    /// Serve a running disk otherwise: another share, policy, latency target, limit or group, or other failures.
-    Set(Box<DiskPlan>),
+    /// Serve a running device otherwise: another share, policy, latency target, limit or group; a disk with other
+    /// failures; a NIC with other VLANs, addresses or another state of its link.
+    Set(Box<DevicePlan>),
     /// Let others open the socket of a device than before.
     SetRights {
-        /// `disk` or `nic`.
-        kind: &'static str,
+        /// What it is.
+        kind: DeviceKind,
         /// Its name.
         id: String,
     },
@@ -55,13 +60,8 @@ pub enum Change {
         /// The link's name.
         link: String,
     },
-    /// Make a disk.
-    Add(Box<DiskPlan>),
-    /// Detach the NIC's queues and close its socket.
-    RemoveNic {
-        /// Its name.
-        id: String,
-    },
+    /// Make a device. A NIC's switch is there by then.
+    Add(Box<DevicePlan>),
     /// Close a port of a switch that belongs to this host.
     RemoveUplink {
         /// The switch's name.
@@ -83,9 +83,6 @@ pub enum Change {
         /// The uplink from now on.
         uplink: Box<UplinkPlan>,
     },
-    /// Give a running NIC other VLANs, addresses, share, policy, latency target, limit, group or another
-    /// state of its link.
-    SetNic(Box<NicPlan>),
     /// Make a switch with its uplinks.
     AddSwitch(Box<SwitchPlan>),
     /// Make a port of a switch that was there before.
@@ -95,21 +92,21 @@ pub enum Change {
         /// The uplink.
         uplink: Box<UplinkPlan>,
     },
-    /// Make a NIC. Its switch is there by then.
-    AddNic(Box<NicPlan>),
 }
 
 /// As a reload reports it.
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Change::Remove { id } => write!(f, "removed disk {id}"),
-            Change::Set(disk) => {
-                write!(f, "set disk {} to {}", disk.id, disk.service)?;
+            Change::Remove { kind, id } => write!(f, "removed {} {id}", kind.word()),
+            Change::Set(device) => {
+                write!(f, "set {}", device.title())?;
+                let Some(disk) = device.disk() else { return Ok(()) };
+                write!(f, " to {}", disk.service)?;
                 write_failures(f, disk.on_full, disk.on_error)
             }
             Change::SetRights { kind, id } => {
-                write!(f, "set who may open the socket of {kind} {id}")
+                write!(f, "set who may open the socket of {} {id}", kind.word())
             }
             Change::SetApiRights => f.write_str("set who may open the API's sockets"),
             Change::AddGroup(GroupPlan { id, limit, .. }) if limit.is_some() => {
@@ -125,8 +122,7 @@ impl fmt::Display for Change {
                 write!(f, "resized disk {id} to {}", Size(*size_bytes))
             }
             Change::SetClients { link } => write!(f, "set the clients of link {link}"),
-            Change::Add(disk) => write!(f, "added disk {}", disk.id),
-            Change::RemoveNic { id } => write!(f, "removed nic {id}"),
+            Change::Add(device) => write!(f, "added {}", device.title()),
             Change::RemoveUplink { switch, name } => {
                 write!(f, "removed uplink {name} of switch {switch}")
             }
@@ -138,12 +134,10 @@ impl fmt::Display for Change {
             Change::SetUplink { switch, uplink } => {
                 write!(f, "set uplink {} of switch {switch}", uplink.name())
             }
-            Change::SetNic(nic) => write!(f, "set nic {}", nic.id),
             Change::AddSwitch(switch) => write!(f, "added switch {}", switch.id),
             Change::AddUplink { switch, uplink } => {
                 write!(f, "added uplink {} to switch {switch}", uplink.name())
             }
-            Change::AddNic(nic) => write!(f, "added nic {}", nic.id),
         }
     }
 }
@@ -238,13 +232,13 @@ fn disks(running: &Plan, wanted: &Plan, (removed, kept, added): Lists<'_>) {
     for old in &running.disks {
         let new = wanted.disk(&old.id);
         if new.is_none_or(|new| !stays(old, new)) {
-            removed.push(Change::Remove { id: old.id.clone() });
+            removed.push(Change::Remove { kind: DeviceKind::Disk, id: old.id.clone() });
         }
     }
     for new in &wanted.disks {
         match running.disk(&new.id) {
             Some(old) if stays(old, new) => kept.extend(in_place(old, new)),
-            _ => added.push(Change::Add(Box::new(new.clone()))),
+            _ => added.push(Change::Add(Box::new(DevicePlan::Disk(new.clone())))),
         }
     }
 }
@@ -252,7 +246,7 @@ fn disks(running: &Plan, wanted: &Plan, (removed, kept, added): Lists<'_>) {
 fn network(running: &Plan, wanted: &Plan, (removed, kept, added): Lists<'_>) {
     for old in &running.nics {
         if wanted.nic(&old.id).is_none_or(|new| !nic_changes_in_place(old, new)) {
-            removed.push(Change::RemoveNic { id: old.id.clone() });
+            removed.push(Change::Remove { kind: DeviceKind::Nic, id: old.id.clone() });
         }
     }
     for old in &running.switches {
@@ -296,13 +290,13 @@ fn network(running: &Plan, wanted: &Plan, (removed, kept, added): Lists<'_>) {
                     (rules, nic.service.clone(), nic.carrier, vcpus)
                 };
                 if old.rights != new.rights {
-                    kept.push(Change::SetRights { kind: "nic", id: new.id.clone() });
+                    kept.push(Change::SetRights { kind: DeviceKind::Nic, id: new.id.clone() });
                 }
                 if what(old) != what(new) {
-                    kept.push(Change::SetNic(Box::new(new.clone())));
+                    kept.push(Change::Set(Box::new(DevicePlan::Nic(new.clone()))));
                 }
             }
-            _ => added.push(Change::AddNic(Box::new(new.clone()))),
+            _ => added.push(Change::Add(Box::new(DevicePlan::Nic(new.clone())))),
         }
     }
 }
@@ -348,10 +342,10 @@ fn in_place(old: &DiskPlan, new: &DiskPlan) -> Vec<Change> {
     let mut changes = Vec::new();
     let failures = |disk: &DiskPlan| (disk.on_full, disk.on_error);
     if old.service != new.service || failures(old) != failures(new) {
-        changes.push(Change::Set(Box::new(new.clone())));
+        changes.push(Change::Set(Box::new(DevicePlan::Disk(new.clone()))));
     }
     if old.rights != new.rights {
-        changes.push(Change::SetRights { kind: "disk", id: new.id.clone() });
+        changes.push(Change::SetRights { kind: DeviceKind::Disk, id: new.id.clone() });
     }
     // A size that is no longer named leaves the image as it is.
     if let Some(size_bytes) = new.source.size_bytes()

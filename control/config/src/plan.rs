@@ -15,6 +15,7 @@ use crate::spec::{
 };
 use cpus::HostCpus;
 
+mod device;
 mod disk;
 mod from_api;
 mod group;
@@ -30,6 +31,7 @@ mod rights;
 mod service;
 mod switch;
 
+pub use device::{DeviceKind, DevicePlan};
 pub use disk::{DiskPlan, Source};
 pub use group::GroupPlan;
 pub use limit::LimitPlan;

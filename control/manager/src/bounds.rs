@@ -20,11 +20,11 @@ use config::api::{BoundView, BoundsView};
 use config::{HostPlan, Source};
 use rustix::process::{Resource, getrlimit};
 
-use crate::devices::device_plan::DevicePlan;
 use crate::devices::lent::{MESSAGE_DESCRIPTORS, Unclosed};
 use crate::guests::dialogue::DIALOGUES_MAX;
 use crate::sockets;
 use address_space::AddressSpace;
+use config::plan::DevicePlan;
 
 /// A front-end's own: its socket, the channel to it, the dirty log.
 const CONNECTION_DESCRIPTORS: u64 = 3;

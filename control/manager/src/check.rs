@@ -11,7 +11,6 @@ use config::plan::{DiskPlan, LinkPlan};
 use config::{HostPlan, Origin, Plan, Source};
 
 use crate::bounds::{Bounds, BoundsError};
-use crate::devices::device_plan::DevicePlan;
 use crate::disk::bonds::{Bonds, Vetting};
 use crate::disk::images::{self, ImageError};
 use crate::opening::openers::check_image;
@@ -19,6 +18,7 @@ use crate::remote::error::LinkKeyError;
 use crate::remote::party;
 use crate::rights::{Rights, RightsError};
 use crate::state::{self, StateError, StateFile};
+use config::plan::DevicePlan;
 
 /// Reason for which a start or a reload would be refused.
 #[derive(Debug, thiserror::Error)]

@@ -16,7 +16,7 @@ use crate::bounds::Bounds;
 use crate::calls::waiting::WaitingCalls;
 use crate::defects::{found, late};
 use crate::devices::Devices;
-use crate::devices::device_plan::{DevicePlan, Facts};
+use crate::devices::device_plan::Facts;
 use crate::disk::bonds::Bonds;
 use crate::disk::bonds::Images;
 use crate::disk::images::waits_of;
@@ -48,6 +48,7 @@ use crate::turn::{EverySecond, Turn};
 use crate::upgrade::adopt::Adopting;
 use crate::upgrade::bequest::Bequest;
 use crate::upgrade::estate::Estate;
+use config::plan::DevicePlan;
 
 pub(crate) struct Rooms {
     pub(crate) turn: Turn,

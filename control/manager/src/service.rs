@@ -67,9 +67,8 @@ impl Services<'_> {
         self.groups.forget(self.plan);
         self.set_those(|id, group| {
             changes.iter().any(|change| match change {
-                Change::Set(disk) => disk.id == id,
-                // It was told before, when the groups were those of before.
-                Change::SetNic(nic) => nic.id == id,
+                // A NIC was told before, when the groups were those of before.
+                Change::Set(device) => device.id() == id,
                 Change::AddGroup(changed) | Change::SetGroup(changed) => {
                     group == Some(changed.id.as_str())
                 }

@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::plan::DeviceKind;
+
 /// What a reload did, or what it would do.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReloadView {
@@ -54,6 +56,15 @@ pub enum ThingView {
     Group,
     Link,
     Daemon,
+}
+
+impl From<DeviceKind> for ThingView {
+    fn from(kind: DeviceKind) -> ThingView {
+        match kind {
+            DeviceKind::Disk => ThingView::Disk,
+            DeviceKind::Nic => ThingView::Nic,
+        }
+    }
 }
 
 impl ThingView {

@@ -8,7 +8,6 @@ use control::mode::Mode;
 
 use super::error::{ShutDevice, StartError};
 use crate::api::Calls;
-use crate::devices::device_plan::DevicePlan;
 use crate::manager::INBOX_INTERVAL;
 use crate::opening::open::{open_shut, take_in};
 use crate::opening::shut::{Alike, Shut, alike};
@@ -17,6 +16,7 @@ use crate::remote::Remote;
 use crate::rooms::Rooms;
 use crate::state;
 use crate::upgrade::launcher::Launcher;
+use config::plan::DevicePlan;
 
 /// Opens all that is planned, and what is kept beside that.
 ///

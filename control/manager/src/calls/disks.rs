@@ -13,7 +13,6 @@ use tracing::{info, warn};
 
 use super::{Answered, UNDONE, UNTIL_RESTART, check_origin, not_kept, removal, shown};
 use crate::api::Reply;
-use crate::devices::device_plan::DevicePlan;
 use crate::disk::DiskParts;
 use crate::opening::not_open::{NotOpen, refused_with};
 use crate::opening::open::{self, Socket, check_socket};
@@ -21,6 +20,7 @@ use crate::opening::shut::Shut;
 use crate::rights::given;
 use crate::rights::{Rights, check_at, refused_rights};
 use crate::rooms::Rooms;
+use config::plan::DevicePlan;
 
 /// Characters of a name in the log, which may be any text; one that a disk can have is as short.
 const ID_SHOWN_MAX: usize = 64;
@@ -81,7 +81,7 @@ fn add(spec: &DiskSpec, rooms: &mut Rooms, mode: Mode) -> Result<String, ApiErro
     let refused = |error: NotOpen| {
         refused_with(&format!("disk {id:?}"), &error, "name another image or socket")
     };
-    match DevicePlan::Disk(plan.clone()).open(Socket::Own, rooms, mode) {
+    match open::open(DevicePlan::Disk(plan.clone()), Socket::Own, rooms, mode) {
         Ok(device) => {
             open::serve(device, rooms, mode).map_err(refused)?;
         }

@@ -13,13 +13,13 @@ use tracing::info;
 use super::{UNDONE, not_kept, removal};
 use crate::api::Reply;
 use crate::devices::device::Device;
-use crate::devices::device_plan::DevicePlan;
 use crate::network::Network;
 use crate::network::host_ports::{Guest, HostPorts};
 use crate::network::travel::Begun;
 use crate::opening::not_open::{NotOpen, refused_with};
 use crate::opening::open::{self, Socket};
 use crate::rooms::Rooms;
+use config::plan::DevicePlan;
 
 /// Adds a NIC.
 pub(super) fn add_now(spec: &NicSpec, reply: Reply, rooms: &mut Rooms, mode: Mode) {
@@ -87,11 +87,11 @@ impl Addition {
     /// The NIC on what was opened for it.
     ///
     /// # Errors
-    /// As [`DevicePlan::open`]; what was opened is closed then.
+    /// As [`open::open`]; what was opened is closed then.
     fn open(self, rooms: &mut Rooms, mode: Mode) -> Result<Device, NotOpen> {
         let Addition { plan, opened } = self;
         let host = plan.host().cloned();
-        match DevicePlan::Nic(plan).open(Socket::Own, rooms, mode) {
+        match open::open(DevicePlan::Nic(plan), Socket::Own, rooms, mode) {
             Ok(mut device) => {
                 if let Some(nic) = device.nic_mut() {
                     nic.bring(opened);

@@ -25,7 +25,7 @@ use vhost_user::Session;
 use crate::bounds::{Bounds, Claim};
 use crate::defects::found;
 use crate::devices::connection::Connection;
-use crate::devices::device_plan::{DevicePlan, Facts};
+use crate::devices::device_plan::Facts;
 use crate::devices::frame_socket::FrameSocket;
 use crate::devices::front_end::FrontEnd;
 use crate::devices::kind::Kind;
@@ -39,6 +39,7 @@ use crate::network::nic::NicParts;
 use crate::opening::openers::Openers;
 use crate::sidecores::whereabouts::Whereabouts;
 use crate::turn::Turn;
+use config::plan::DevicePlan;
 
 pub(crate) struct Device {
     number: u32,

@@ -1,4 +1,4 @@
-//! What a device was asked to be, whichever kind it is of. Not here: what it is (`kind`).
+//! What a plan says of any device. Not here: what only a disk or a NIC is (`kind`).
 
 use config::plan::{DiskPlan, NicPlan, Origin, ServicePlan};
 use config::spec::{DRAIN_TIMEOUT_DEFAULT_S, Mode, SocketRights};
@@ -19,59 +19,6 @@ pub(crate) struct Facts {
     pub(crate) drain_timeout_s: u32,
     /// Rings of the device.
     pub(crate) rings: u16,
-}
-
-/// What a device was asked to be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum DevicePlan {
-    Disk(DiskPlan),
-    Nic(NicPlan),
-}
-
-impl DevicePlan {
-    pub(crate) fn id(&self) -> &str {
-        match self {
-            DevicePlan::Disk(plan) => &plan.id,
-            DevicePlan::Nic(plan) => &plan.id,
-        }
-    }
-
-    pub(crate) fn origin(&self) -> &Origin {
-        match self {
-            DevicePlan::Disk(plan) => &plan.origin,
-            DevicePlan::Nic(plan) => &plan.origin,
-        }
-    }
-
-    /// As a message names it.
-    pub(crate) fn name(&self) -> String {
-        match self {
-            DevicePlan::Disk(plan) => format!("disk {:?}", plan.id),
-            DevicePlan::Nic(plan) => format!("nic {:?}", plan.id),
-        }
-    }
-
-    /// As a list of changes names it.
-    pub(crate) fn title(&self) -> String {
-        match self {
-            DevicePlan::Disk(plan) => format!("disk {}", plan.id),
-            DevicePlan::Nic(plan) => format!("nic {}", plan.id),
-        }
-    }
-
-    pub(crate) fn disk(&self) -> Option<&DiskPlan> {
-        match self {
-            DevicePlan::Disk(plan) => Some(plan),
-            DevicePlan::Nic(_) => None,
-        }
-    }
-
-    pub(crate) fn nic(&self) -> Option<&NicPlan> {
-        match self {
-            DevicePlan::Nic(plan) => Some(plan),
-            DevicePlan::Disk(_) => None,
-        }
-    }
 }
 
 impl From<&DiskPlan> for Facts {

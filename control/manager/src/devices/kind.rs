@@ -9,9 +9,9 @@ use device::{blk, net};
 use vhost_user::{DeviceClass, DeviceFacts};
 use virtqueue::{Format, inflight, layout};
 
-use super::device_plan::DevicePlan;
 use crate::disk::DiskParts;
 use crate::network::nic::NicParts;
+use config::plan::DevicePlan;
 
 /// The parts that only this kind of device has.
 pub(crate) enum Kind {

@@ -4,10 +4,11 @@ use config::plan::load;
 use cpus::HostCpus;
 
 use super::*;
-use crate::devices::device_plan::{DevicePlan, Facts};
+use crate::devices::device_plan::Facts;
 use crate::devices::kind::Kind;
 use crate::trial::Trial;
 use crate::trial::vmm::Vmm;
+use config::plan::DevicePlan;
 
 fn nic(number: u32, id: &str) -> Device {
     let host = HostCpus { online: vec![0], auto: vec![0], auto_count: 1 };

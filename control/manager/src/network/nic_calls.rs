@@ -10,12 +10,13 @@ use tracing::info;
 
 use crate::calls::{UNDONE, UNTIL_RESTART, check_origin, not_kept};
 use crate::defects::found;
-use crate::devices::device_plan::{DevicePlan, Facts};
+use crate::devices::device_plan::Facts;
 use crate::devices::kind::Kind;
 use crate::opening::shut::ShutDevices;
 use crate::rights::{Rights, given, refused_rights};
 use crate::service::{Groups, Services};
 use crate::state::StateFile;
+use config::plan::DevicePlan;
 
 use super::{Around, Network};
 

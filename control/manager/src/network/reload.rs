@@ -128,11 +128,13 @@ pub(crate) struct Wanted {
 /// All that a change needs of the host.
 pub(crate) fn wanted(change: &Change) -> Vec<Wanted> {
     match change {
-        Change::AddNic(nic) => {
-            let whose = format!("nic {:?} ({})", nic.id, nic.origin);
-            let guest = Some(Guest::from(&**nic));
-            let host = nic.host().cloned();
-            host.map(|host| Wanted { guest, host, whose }).into_iter().collect()
+        Change::Add(device) => {
+            let nic = device.nic().and_then(|nic| Some((nic, nic.host()?.clone())));
+            let wanted = nic.map(|(nic, host)| {
+                let whose = format!("{} ({})", device.name(), device.origin());
+                Wanted { guest: Some(Guest::from(nic)), host, whose }
+            });
+            wanted.into_iter().collect()
         }
         Change::AddSwitch(switch) => {
             let whose = format!("switch {:?} ({})", switch.id, switch.origin);

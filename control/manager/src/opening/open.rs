@@ -16,7 +16,7 @@ use super::not_open::NotOpen;
 use super::openers::Patience;
 use super::shut::Shut;
 use crate::devices::device::Device;
-use crate::devices::device_plan::{DevicePlan, Facts};
+use crate::devices::device_plan::Facts;
 use crate::devices::kind::Kind;
 use crate::disk::DiskParts;
 use crate::disk::images;
@@ -26,6 +26,7 @@ use crate::rights::Rights;
 use crate::rooms::Rooms;
 use crate::sockets;
 use crate::upgrade::estate::DeviceEstate;
+use config::plan::DevicePlan;
 
 /// Where the socket of a device comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,78 +37,74 @@ pub(crate) enum Socket {
     OfAnother,
 }
 
-impl DevicePlan {
-    /// Opens a device and its socket, outside of the plan and of the loop.
-    ///
-    /// # Errors
-    /// Why not; nothing was changed.
-    pub(crate) fn open(
-        self,
-        socket: Socket,
-        rooms: &mut Rooms,
-        mode: Mode,
-    ) -> Result<Device, NotOpen> {
-        let plan = self;
-        let number = rooms.devices.next_number();
-        if number >= DEVICES_END {
-            let all = "this daemon has made all the devices it can name; restart it";
-            return Err(NotOpen::Wrong(all.to_string()));
-        }
-        let inherited = rooms.estate.as_mut().and_then(|estate| estate.device_of(&plan));
-        let promise = match &inherited {
-            Some(_) => rooms.bounds.promise_again(&plan),
-            None => rooms.bounds.promise(&plan).map_err(NotOpen::wrong)?,
-        };
-        let runs = |device: &&mut DeviceEstate| {
-            device.connections.iter().any(|connection| connection.runs)
-        };
-        let has_guest = inherited.as_ref().is_some_and(runs);
-        let is_exported = rooms.plan.link_of(plan.id()).is_some();
-        let (listener, disk, is_up) = match inherited {
-            Some(device) => {
-                let is_up = device.words.nic.as_ref().map(|nic| nic.is_up);
-                // One that a link serves has no socket: it is taken away when this process serves.
-                let listener = device.listener.take_if(|_| !is_exported);
-                (listener, device.take_disk(), is_up)
-            }
-            None => (None, None, None),
-        };
-        let inherited = plan.disk().filter(|_| disk.is_some());
-        if let Some(why) = inherited.and_then(images::given_up) {
-            return Err(NotOpen::Wrong(why));
-        }
-        // Of one that another machine has nothing comes but what its link knows.
-        let is_remote = |plan: &DiskPlan| matches!(plan.source, Source::Remote { .. });
-        let disk = disk.filter(|_| !plan.disk().is_some_and(is_remote));
-        let mut device = match (plan, disk) {
-            (DevicePlan::Disk(plan), Some((handles, facts))) => {
-                let mut parts = DiskParts::inherit(plan, &facts, handles, &rooms.bonds)?;
-                rooms.unsynced.recall(&parts);
-                // Now, and not when its rings stand still.
-                if has_guest && let Some(image) = parts.bond.inherit() {
-                    rooms.devices.keep_image(&parts.plan.id, &image, &mut rooms.bonds, &rooms.plan);
-                }
-                Device::new(number, Facts::from(&parts.plan), Kind::Disk(parts))
-            }
-            (DevicePlan::Disk(plan), None) => open_disk(number, plan, rooms, mode)?,
-            (DevicePlan::Nic(plan), _) => {
-                let parts = NicParts::new(plan, None);
-                is_up.into_iter().for_each(|is_up| parts.live().set_up(is_up));
-                Device::new(number, Facts::from(parts.plan()), Kind::Nic(parts))
-            }
-        };
-        if is_exported {
-            device.export();
-        }
-        listener.into_iter().for_each(|listener| device.listen_at(listener));
-        device.promise(promise, &rooms.bounds);
-        if let Err(why) = open_socket(&mut device, socket, rooms.estate.is_some()) {
-            device.close_image(&mut rooms.openers, None);
-            return Err(why);
-        }
-        rooms.devices.use_number();
-        Ok(device)
+/// Opens a device and its socket, outside of the plan and of the loop.
+///
+/// # Errors
+/// Why not; nothing was changed.
+pub(crate) fn open(
+    plan: DevicePlan,
+    socket: Socket,
+    rooms: &mut Rooms,
+    mode: Mode,
+) -> Result<Device, NotOpen> {
+    let number = rooms.devices.next_number();
+    if number >= DEVICES_END {
+        let all = "this daemon has made all the devices it can name; restart it";
+        return Err(NotOpen::Wrong(all.to_string()));
     }
+    let inherited = rooms.estate.as_mut().and_then(|estate| estate.device_of(&plan));
+    let promise = match &inherited {
+        Some(_) => rooms.bounds.promise_again(&plan),
+        None => rooms.bounds.promise(&plan).map_err(NotOpen::wrong)?,
+    };
+    let runs =
+        |device: &&mut DeviceEstate| device.connections.iter().any(|connection| connection.runs);
+    let has_guest = inherited.as_ref().is_some_and(runs);
+    let is_exported = rooms.plan.link_of(plan.id()).is_some();
+    let (listener, disk, is_up) = match inherited {
+        Some(device) => {
+            let is_up = device.words.nic.as_ref().map(|nic| nic.is_up);
+            // One that a link serves has no socket: it is taken away when this process serves.
+            let listener = device.listener.take_if(|_| !is_exported);
+            (listener, device.take_disk(), is_up)
+        }
+        None => (None, None, None),
+    };
+    let inherited = plan.disk().filter(|_| disk.is_some());
+    if let Some(why) = inherited.and_then(images::given_up) {
+        return Err(NotOpen::Wrong(why));
+    }
+    // Of one that another machine has nothing comes but what its link knows.
+    let is_remote = |plan: &DiskPlan| matches!(plan.source, Source::Remote { .. });
+    let disk = disk.filter(|_| !plan.disk().is_some_and(is_remote));
+    let mut device = match (plan, disk) {
+        (DevicePlan::Disk(plan), Some((handles, facts))) => {
+            let mut parts = DiskParts::inherit(plan, &facts, handles, &rooms.bonds)?;
+            rooms.unsynced.recall(&parts);
+            // Now, and not when its rings stand still.
+            if has_guest && let Some(image) = parts.bond.inherit() {
+                rooms.devices.keep_image(&parts.plan.id, &image, &mut rooms.bonds, &rooms.plan);
+            }
+            Device::new(number, Facts::from(&parts.plan), Kind::Disk(parts))
+        }
+        (DevicePlan::Disk(plan), None) => open_disk(number, plan, rooms, mode)?,
+        (DevicePlan::Nic(plan), _) => {
+            let parts = NicParts::new(plan, None);
+            is_up.into_iter().for_each(|is_up| parts.live().set_up(is_up));
+            Device::new(number, Facts::from(parts.plan()), Kind::Nic(parts))
+        }
+    };
+    if is_exported {
+        device.export();
+    }
+    listener.into_iter().for_each(|listener| device.listen_at(listener));
+    device.promise(promise, &rooms.bounds);
+    if let Err(why) = open_socket(&mut device, socket, rooms.estate.is_some()) {
+        device.close_image(&mut rooms.openers, None);
+        return Err(why);
+    }
+    rooms.devices.use_number();
+    Ok(device)
 }
 
 /// That a device can listen where it is to, unless a socket there is passed on.
@@ -116,10 +113,7 @@ pub(crate) fn check_socket(
     in_force: &Plan,
     is_passed_on: impl Fn(&str) -> bool,
 ) -> Result<(), NotOpen> {
-    let (socket, mode) = match plan {
-        DevicePlan::Disk(disk) => (&disk.socket, disk.mode),
-        DevicePlan::Nic(nic) => (&nic.socket, nic.mode),
-    };
+    let (socket, mode, _) = plan.socket();
     if mode != SocketMode::Listen || is_passed_on(socket) || in_force.link_of(plan.id()).is_some() {
         return Ok(());
     }
@@ -251,7 +245,7 @@ pub(crate) fn take_in(plan: DevicePlan, rooms: &mut Rooms, mode: Mode) {
         return rooms.shut.insert(Shut::waiting(plan, why, rooms.turn.now()));
     }
     let opened =
-        plan.clone().open(Socket::Own, rooms, mode).and_then(|device| serve(device, rooms, mode));
+        open(plan.clone(), Socket::Own, rooms, mode).and_then(|device| serve(device, rooms, mode));
     if let Err(why) = opened {
         rooms.shut.insert(match why {
             NotOpen::Ended(_) | NotOpen::Late(_) | NotOpen::Living(_) => {
@@ -273,7 +267,7 @@ pub(crate) fn open_shut(rooms: &mut Rooms, mode: Mode) {
 fn open_again(plan: DevicePlan, rooms: &mut Rooms, mode: Mode) {
     let now = rooms.turn.now();
     let id = plan.id().to_string();
-    let opened = plan.open(Socket::Own, rooms, mode).and_then(|device| serve(device, rooms, mode));
+    let opened = open(plan, Socket::Own, rooms, mode).and_then(|device| serve(device, rooms, mode));
     let removing = rooms.devices.values().any(|device| device.is_going())
         || rooms.openers.is_closing()
         || rooms.remote.is_taking();

@@ -13,7 +13,7 @@ use sidecore::{instant_of, nanos_of};
 use tracing::{error, warn};
 
 use super::not_open::{NO_THREAD, NotOpen};
-use crate::devices::device_plan::DevicePlan;
+use config::plan::DevicePlan;
 
 /// Devices that one line of the log names besides the first.
 const ALIKE_NAMED: usize = 3;

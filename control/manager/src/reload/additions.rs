@@ -10,13 +10,13 @@ use config::{Change, HostPlan};
 
 use crate::check;
 use crate::devices::Devices;
-use crate::devices::device_plan::DevicePlan;
 use crate::disk::images::FileId;
 use crate::network::reload::{Wanted, wanted};
 use crate::opening::not_open::NotOpen;
 use crate::opening::open::check_socket;
 use crate::opening::openers::Lies;
 use crate::rooms::Rooms;
+use config::plan::DevicePlan;
 
 /// What to do about what cannot be opened.
 const PUT_RIGHT: &str = "put that right and reload again; nothing was changed";
@@ -47,7 +47,7 @@ pub(super) fn check(changes: &[Change], rooms: &mut Rooms) -> Result<Vec<String>
 /// The devices that are open and go.
 pub(super) fn going(changes: &[Change], devices: &Devices) -> Vec<Going> {
     let going = |change: &Change| {
-        let (Change::Remove { id } | Change::RemoveNic { id }) = change else { return None };
+        let Change::Remove { id, .. } = change else { return None };
         let device = devices.number_of(id).and_then(|number| devices.get(number))?;
         let (plan, socket) = (device.plan(), device.facts().socket.clone());
         let file = device.disk().and_then(|parts| parts.file);
@@ -65,14 +65,10 @@ fn check_each(
     let (mut promised, mut made) = (Vec::new(), Vec::new());
     let holders = holders(devices);
     for change in changes {
-        let plan = match change {
-            Change::Add(disk) => DevicePlan::Disk((**disk).clone()),
-            Change::AddNic(nic) => DevicePlan::Nic((**nic).clone()),
-            _ => continue,
-        };
-        let checked = bounds.promise(&plan).map_err(NotOpen::wrong).and_then(|promise| {
+        let Change::Add(plan) = change else { continue };
+        let checked = bounds.promise(plan).map_err(NotOpen::wrong).and_then(|promise| {
             promised.push(promise);
-            match &plan {
+            match &**plan {
                 DevicePlan::Disk(disk) => {
                     let lies = openers.check(disk, bonds)?;
                     made.extend((lies == Lies::Nowhere).then(|| disk.id.clone()));
@@ -83,10 +79,10 @@ fn check_each(
             }
         });
         let is_passed_on = |socket: &str| going.iter().any(|old| old.socket == socket);
-        let checked = checked.and_then(|()| check_socket(&plan, in_force, is_passed_on));
-        checked.map_err(|why| refusal(&plan, &why))?;
+        let checked = checked.and_then(|()| check_socket(plan, in_force, is_passed_on));
+        checked.map_err(|why| refusal(plan, &why))?;
     }
-    let uplinks = changes.iter().filter(|change| !matches!(change, Change::AddNic(_)));
+    let uplinks = changes.iter().filter(|change| !matches!(change, Change::Add(_)));
     for Wanted { host, whose, .. } in uplinks.flat_map(wanted) {
         check_interface(&host).map_err(|why| {
             ApiError::new(ErrorKind::Refused, format!("{whose}: {why}"), PUT_RIGHT)

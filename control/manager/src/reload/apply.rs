@@ -166,7 +166,7 @@ fn apply_change(change: &Change, hosts: &mut Hosts, rooms: &mut Rooms, mode: Mod
             // Ports that waited for the right to have them.
             rooms.network.hasten(rooms.turn.now());
         }
-        Change::Remove { id } => match rooms.devices.number_of(id) {
+        Change::Remove { id, .. } => match rooms.devices.number_of(id) {
             // It goes when its client has it no more.
             Some(number)
                 if rooms.have_links(mode, |remote, around| {
@@ -175,14 +175,11 @@ fn apply_change(change: &Change, hosts: &mut Hosts, rooms: &mut Rooms, mode: Mod
             Some(number) => removal::begin(number, None, rooms, mode),
             None => removal::drop_shut(id, rooms),
         },
-        Change::RemoveNic { id } => match rooms.devices.number_of(id) {
-            Some(number) => removal::begin(number, None, rooms, mode),
-            None => removal::drop_shut(id, rooms),
-        },
-        Change::SetNic(plan) => rooms.nic_calls().follow(plan),
         // Done when all plans are in force.
-        Change::Set(_)
-        | Change::SetRights { .. }
+        Change::Set(device) => {
+            device.nic().into_iter().for_each(|plan| rooms.nic_calls().follow(plan));
+        }
+        Change::SetRights { .. }
         | Change::SetApiRights
         | Change::AddGroup(_)
         | Change::SetGroup(_)

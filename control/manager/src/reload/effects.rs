@@ -11,10 +11,10 @@ use config::plan::{HostPlan, LinkPlan, NicPeer, NullPlan};
 use config::{Change, Plan, Source};
 use control::reload::{Does, loses};
 
-use crate::devices::device_plan::DevicePlan;
 use crate::in_use::InUse;
 use crate::sizes::Beyond;
 use crate::upgrade::bequest::made_of;
+use config::plan::DevicePlan;
 
 /// Devices that one refusal names.
 const NAMED_MAX: usize = 8;
@@ -29,21 +29,15 @@ impl Seen<'_> {
     /// What a reload would do to each thing that is different, in the order of its changes.
     pub(crate) fn effects(&self, changes: &[Change], wanted: &Plan) -> Vec<EffectView> {
         let is_added = |id: &str| {
-            changes.iter().any(|change| match change {
-                Change::Add(disk) => disk.id == id,
-                Change::AddNic(nic) => nic.id == id,
-                _ => false,
-            })
+            changes.iter().any(|it| matches!(it, Change::Add(device) if device.id() == id))
         };
         let is_removed = |id: &str| {
-            changes.iter().any(|change| {
-                matches!(change, Change::Remove { id: gone } | Change::RemoveNic { id: gone } if gone == id)
-            })
+            changes.iter().any(|it| matches!(it, Change::Remove { id: gone, .. } if gone == id))
         };
         let mut effects: Vec<EffectView> = Vec::new();
         for change in changes {
             let effect = match change {
-                Change::Remove { id } | Change::RemoveNic { id } if is_added(id) => {
+                Change::Remove { id, .. } if is_added(id) => {
                     let what = self.what_differs(id, wanted);
                     EffectView {
                         guest_loses: loses(Does::Remake, self.in_use.guest(id)),
@@ -51,15 +45,13 @@ impl Seen<'_> {
                         ..self.effect(change, ActionView::Remade)
                     }
                 }
-                Change::Remove { id } | Change::RemoveNic { id } => EffectView {
+                Change::Remove { id, .. } => EffectView {
                     guest_loses: loses(Does::Remove, self.in_use.guest(id)),
                     ..self.effect(change, ActionView::Removed)
                 },
                 // Said where it goes.
-                Change::Add(disk) if is_removed(&disk.id) => continue,
-                Change::AddNic(nic) if is_removed(&nic.id) => continue,
+                Change::Add(device) if is_removed(device.id()) => continue,
                 Change::Add(_)
-                | Change::AddNic(_)
                 | Change::AddSwitch(_)
                 | Change::AddUplink { .. }
                 | Change::AddGroup(_) => self.effect(change, ActionView::Added),
@@ -117,12 +109,8 @@ impl Seen<'_> {
 
     /// Which fields of a device make it another one, in words.
     fn what_differs(&self, id: &str, wanted: &Plan) -> String {
-        let disk = |plan: &Plan| plan.disk(id).cloned().map(DevicePlan::Disk);
-        let nic = |plan: &Plan| plan.nic(id).cloned().map(DevicePlan::Nic);
-        let Some(before) = disk(self.plan).or_else(|| nic(self.plan)) else {
-            return String::new();
-        };
-        let Some(after) = disk(wanted).or_else(|| nic(wanted)) else { return String::new() };
+        let both = self.plan.device(id).zip(wanted.device(id));
+        let Some((before, after)) = both else { return String::new() };
         let words = [&before, &after].map(shown);
         let (before, after) = (made_of(&before), made_of(&after));
         let differs = after.iter().filter_map(|(name, word)| {
@@ -252,15 +240,16 @@ pub(crate) fn refuse_losses(effects: &[EffectView]) -> Result<(), ApiError> {
 /// What a change is about.
 fn thing(change: &Change) -> (ThingView, String) {
     match change {
-        Change::Remove { id } | Change::Resize { id, .. } => (ThingView::Disk, id.clone()),
-        Change::Set(disk) | Change::Add(disk) => (ThingView::Disk, disk.id.clone()),
-        Change::RemoveNic { id } => (ThingView::Nic, id.clone()),
-        Change::SetNic(nic) | Change::AddNic(nic) => (ThingView::Nic, nic.id.clone()),
+        Change::Remove { kind, id } | Change::SetRights { kind, id } => {
+            ((*kind).into(), id.clone())
+        }
+        Change::Set(device) | Change::Add(device) => {
+            (device.kind().into(), device.id().to_string())
+        }
+        Change::Resize { id, .. } => (ThingView::Disk, id.clone()),
         Change::AddGroup(group) | Change::SetGroup(group) => (ThingView::Group, group.id.clone()),
         Change::RemoveGroup { id } => (ThingView::Group, id.clone()),
         Change::SetClients { link } => (ThingView::Link, link.clone()),
-        Change::SetRights { kind: "nic", id } => (ThingView::Nic, id.clone()),
-        Change::SetRights { id, .. } => (ThingView::Disk, id.clone()),
         Change::SetApiRights => (ThingView::Daemon, "api".to_string()),
         Change::RemoveSwitch { id } => (ThingView::Switch, id.clone()),
         Change::SetSwitch(switch) | Change::AddSwitch(switch) => {

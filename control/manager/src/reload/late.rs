@@ -8,11 +8,11 @@ use control::mode::Mode;
 use control::reload::Stands;
 use tracing::{error, info, warn};
 
-use crate::devices::device_plan::DevicePlan;
 use crate::opening::not_open::NotOpen;
 use crate::opening::open::{self, Socket};
 use crate::opening::shut::{Shut, ShutDevices};
 use crate::rooms::Rooms;
+use config::plan::DevicePlan;
 
 /// A device that is opened when another one is gone.
 pub(crate) struct Late {
@@ -42,7 +42,7 @@ pub(super) fn restore(late: &[Late], rooms: &mut Rooms, mode: Mode) -> Restored 
         let Some(before) = before.clone().filter(|_| has_failed) else { continue };
         // What stands among those that are not open is tried again, with the patience for that.
         let failed = rooms.shut.remove(plan.id());
-        let opened = before.clone().open(Socket::Own, rooms, mode);
+        let opened = open::open(before.clone(), Socket::Own, rooms, mode);
         let why = match opened.and_then(|device| open::serve(device, rooms, mode)) {
             Ok(number) => {
                 put_in_force(&before, rooms);

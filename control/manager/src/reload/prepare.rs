@@ -20,16 +20,16 @@ use super::wanted::Wanted;
 use crate::bounds::Claim;
 use crate::devices::Devices;
 use crate::devices::device::Device;
-use crate::devices::device_plan::DevicePlan;
 use crate::in_use::InUse;
 use crate::network::reload::Hosts;
 use crate::opening::not_open::NotOpen;
-use crate::opening::open::{Socket, is_same_image};
+use crate::opening::open::{Socket, is_same_image, open};
 use crate::poll::Poll;
 use crate::rights::Rights;
 use crate::rights::given;
 use crate::rooms::Rooms;
 use crate::sockets;
+use config::plan::DevicePlan;
 
 /// What a reload is about to do.
 #[derive(Default)]
@@ -149,7 +149,7 @@ impl Prepared {
             return Ok(());
         }
         let socket = if takes_socket { Socket::OfAnother } else { Socket::Own };
-        match plan.clone().open(socket, rooms, mode) {
+        match open(plan.clone(), socket, rooms, mode) {
             Ok(device) => self.opened.push(device),
             // It would take a disk away from its guest, and give it another one at some time.
             Err(why @ (NotOpen::Ended(_) | NotOpen::Late(_)))
@@ -177,8 +177,9 @@ impl Prepared {
     ) -> Result<(), ApiError> {
         self.hosts = Hosts::open(changes, &rooms.network)?;
         for change in changes {
-            let Change::AddNic(nic) = change else { continue };
-            let plan = DevicePlan::Nic((**nic).clone());
+            let Change::Add(plan) = change else { continue };
+            let Some(nic) = plan.nic() else { continue };
+            let plan = (**plan).clone();
             if going.iter().any(|old| old.socket == nic.socket) {
                 let promise = rooms.bounds.promise(&plan).map_err(NotOpen::wrong);
                 self.promised.push(promise.map_err(|why| refusal(&plan, &why))?);
@@ -188,7 +189,7 @@ impl Prepared {
                 self.later.push(Late { plan, why, before });
                 continue;
             }
-            let opened = plan.clone().open(Socket::Own, rooms, mode);
+            let opened = open(plan.clone(), Socket::Own, rooms, mode);
             self.opened.push(opened.map_err(|why| refusal(&plan, &why))?);
         }
         Ok(())
@@ -220,7 +221,7 @@ impl Prepared {
 
 fn added_disk(change: &Change) -> Option<&str> {
     match change {
-        Change::Add(disk) => Some(&disk.id),
+        Change::Add(device) => device.disk().map(|disk| disk.id.as_str()),
         _ => None,
     }
 }

@@ -96,11 +96,11 @@ fn check_sizes(changes: &[Change], rooms: &mut Rooms) -> Result<Vec<Beyond>, Api
 fn add_reopenings(changes: &mut Vec<Change>, wanted: &Plan, rooms: &mut Rooms) {
     let anew = rooms.images().opened_anew(wanted);
     let goes = |id: &str| {
-        changes.iter().any(|change| matches!(change, Change::Remove { id: gone } if gone == id))
+        changes.iter().any(|change| matches!(change, Change::Remove { id: gone, .. } if gone == id))
     };
     let is_new = |change: &Change| match change {
-        Change::Remove { id } => !goes(id),
-        Change::Add(disk) => !goes(&disk.id),
+        Change::Remove { id, .. } => !goes(id),
+        Change::Add(device) => !goes(device.id()),
         _ => false,
     };
     let anew: Vec<Change> = anew.into_iter().filter(is_new).collect();
@@ -129,7 +129,7 @@ fn check_exports(
         links.iter().flat_map(LinkPlan::clients).any(|client| client.disks.contains(id))
     };
     let stays = |change: &Change| match change {
-        Change::Remove { id } if exports(before, id) && exports(after, id) => {
+        Change::Remove { id, .. } if exports(before, id) && exports(after, id) => {
             rooms.devices.number_of(id).map(|_| id.clone())
         }
         _ => None,

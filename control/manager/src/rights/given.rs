@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use config::api::{ApiError, ErrorKind};
+use config::plan::DevicePlan;
 use config::spec::SocketRights;
 use config::{Change, Plan};
 use tracing::warn;
@@ -94,6 +95,7 @@ pub(crate) fn check(changes: &[Change], wanted: &Plan, devices: &Devices) -> Res
         let hint = "put that right and reload again; nothing was changed";
         ApiError::new(ErrorKind::Refused, format!("{whose}: {error}"), hint)
     };
+    let whose = |plan: &DevicePlan| format!("{} ({})", plan.name(), plan.origin());
     for change in changes {
         match change {
             Change::SetApiRights => {
@@ -104,20 +106,19 @@ pub(crate) fn check(changes: &[Change], wanted: &Plan, devices: &Devices) -> Res
                     given.map_err(|error| refuse("[daemon]".to_string(), error))?;
                 }
             }
-            Change::Add(it) => check_at(&it.rights, Some(&it.socket))
-                .map_err(|error| refuse(format!("disk {:?} ({})", it.id, it.origin), error))?,
-            Change::AddNic(it) => check_at(&it.rights, Some(&it.socket))
-                .map_err(|error| refuse(format!("nic {:?} ({})", it.id, it.origin), error))?,
-            Change::SetRights { kind, id } => {
-                let disk = wanted.disk(id).map(|it| (&it.rights, &it.socket, &it.origin));
-                let nic = || wanted.nic(id).map(|it| (&it.rights, &it.socket, &it.origin));
-                let Some((rights, socket, origin)) = disk.or_else(nic) else { continue };
+            Change::Add(plan) => {
+                let (socket, _, rights) = plan.socket();
+                check_at(rights, Some(socket)).map_err(|error| refuse(whose(plan), error))?;
+            }
+            Change::SetRights { id, .. } => {
+                let Some(plan) = wanted.device(id) else { continue };
+                let (socket, _, rights) = plan.socket();
                 // What has no socket now is given it when it listens.
                 let device = devices.number_of(id).and_then(|number| devices.get(number));
                 let listens = device.is_some_and(|device| device.listener().is_some());
                 check_at(rights, Some(socket))
                     .and_then(|()| may_give(rights, listens.then_some(socket)))
-                    .map_err(|error| refuse(format!("{kind} {id:?} ({origin})"), error))?;
+                    .map_err(|error| refuse(whose(&plan), error))?;
             }
             _ => {}
         }

@@ -248,11 +248,12 @@ mod tests {
 
     use super::*;
     use crate::clock::now;
-    use crate::devices::device_plan::{DevicePlan, Facts};
+    use crate::devices::device_plan::Facts;
     use crate::disk::DiskParts;
     use crate::disk::bonds::Bonds;
     use crate::opening::openers::{Openers, Patience};
     use crate::upgrade::bequest::made_of;
+    use config::plan::DevicePlan;
 
     /// A disk of nothing.
     fn device() -> Device {

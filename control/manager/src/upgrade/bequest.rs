@@ -22,7 +22,6 @@ use crate::clock::machine_ns;
 use crate::devices::Devices;
 use crate::devices::connection::{Connection, Held};
 use crate::devices::device::Device;
-use crate::devices::device_plan::DevicePlan;
 use crate::devices::frame_socket::FrameSocket;
 use crate::devices::kind::Kind;
 use crate::devices::lent::Lent;
@@ -30,6 +29,7 @@ use crate::devices::queue::{Known, Queue};
 use crate::disk::DiskParts;
 use crate::network::Network;
 use crate::remote::Remote;
+use config::plan::DevicePlan;
 
 /// The block size of a disk of which the file has none.
 const AS_THE_IMAGE: &str = "as the image has it";

@@ -20,12 +20,12 @@ use super::error::HeirError;
 use super::estate::{DeviceEstate, Estate, Progress};
 use super::wire::{FORMATS, FromHeir};
 use crate::defects::Defects;
-use crate::devices::device_plan::DevicePlan;
 use crate::ending;
 use crate::network::Network;
 use crate::network::host_ports::TapQueue;
 use crate::network::plugs::Home;
 use crate::sockets;
+use config::plan::DevicePlan;
 
 /// Between two words of a predecessor; the longest is its wait for slow disks.
 const HEAR_TIME_MAX: Duration = Duration::from_secs(30);

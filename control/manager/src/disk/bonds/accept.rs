@@ -2,6 +2,7 @@
 
 use backend::Astray;
 use config::api::{ApiError, ErrorKind};
+use config::plan::{DeviceKind, DevicePlan};
 use config::{Change, Plan};
 
 use super::Bonds;
@@ -112,8 +113,8 @@ impl Images<'_> {
             let Some(plan) = wanted.disk(&id).cloned() else { continue };
             // What cannot be looked at is told when it is opened.
             if let Named::Another = self.named(number) {
-                changes.push(Change::Remove { id });
-                changes.push(Change::Add(Box::new(plan)));
+                changes.push(Change::Remove { kind: DeviceKind::Disk, id });
+                changes.push(Change::Add(Box::new(DevicePlan::Disk(plan))));
             }
         }
         changes
