@@ -181,3 +181,6 @@ impl Drop for FrameSocket {
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -333,3 +333,6 @@ impl Queue {
         (self.violation, self.problem) = (violation, problem);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -137,3 +137,6 @@ impl Device {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
