@@ -4,11 +4,14 @@ use std::io::ErrorKind::{InvalidData, NotFound, PermissionDenied};
 
 use super::*;
 
-#[test]
-fn each_refusal_says_which_step_and_what_to_do() {
+/// A refusal, the kind of its error, and its words.
+type Case = (Refused, io::ErrorKind, &'static str);
+
+/// Of steps that others could change.
+fn of_steps() -> Vec<Case> {
     let step = || PathBuf::from("/srv/a");
     let image = Purpose::Image { user_folder: false };
-    let all = [
+    vec![
         (
             Refused::Os { step: step(), source: Errno::NOENT },
             NotFound,
@@ -36,6 +39,13 @@ fn each_refusal_says_which_step_and_what_to_do() {
             PermissionDenied,
             "/srv/a has mode 1777, so others than its owner can change what is in it: `chmod g-w,o-w` it",
         ),
+    ]
+}
+
+/// Of what is there.
+fn of_what_is_there() -> Vec<Case> {
+    let step = || PathBuf::from("/srv/a");
+    vec![
         (
             Refused::Link { step: step(), uid: 7 },
             PermissionDenied,
@@ -75,8 +85,12 @@ fn each_refusal_says_which_step_and_what_to_do() {
             "/srv/a has more than 9 bytes: it is not what it should be",
         ),
         (Refused::NoText { step: step() }, InvalidData, "/srv/a is not UTF-8"),
-    ];
-    for (refused, kind, text) in all {
+    ]
+}
+
+#[test]
+fn each_refusal_says_which_step_and_what_to_do() {
+    for (refused, kind, text) in of_steps().into_iter().chain(of_what_is_there()) {
         assert_eq!(refused.to_string(), text);
         let is_missing = kind == NotFound;
         assert_eq!((refused.is_missing(), refused.errno().is_some()), (is_missing, is_missing));
