@@ -5,6 +5,7 @@
 //! | `answer` | who answers which call |
 //! | `waiting`, `overdue` | calls that wait, and wait no longer |
 //! | `disks`, `nics`, `groups` | what is asked of them |
+//! | `changes` | a device's other plan, kept and in force |
 //! | `resizing`, `removal` | what is done when queues are back |
 //! | `shown` | what is shown |
 
@@ -12,9 +13,10 @@ use config::api::{Answer, ApiError, ErrorKind};
 use config::plan::Origin;
 
 pub(crate) mod answer;
+mod changes;
 pub(crate) mod disks;
 pub(crate) mod groups;
-mod nics;
+pub(crate) mod nics;
 pub(crate) mod overdue;
 pub(crate) mod removal;
 pub(crate) mod resizing;

@@ -28,7 +28,7 @@ use device::blk::{Limits, Live, Shape, Topology};
 use crate::disk::bonds::{Bond, Bonds, Vetting};
 use crate::disk::failures::Failures;
 use crate::disk::image::{Found, ImageRefused, Verdict};
-use crate::disk::images::{FileId, source_of};
+use crate::disk::images::{FileId, source_of, waits_of};
 use crate::disk::stalls::Said;
 use crate::disk::sync::DiskSync;
 use crate::opening::not_open::NotOpen;
@@ -240,6 +240,13 @@ impl DiskParts {
     pub(crate) fn marked_as(&self) -> Option<String> {
         let image = self.plan.source.path().map(str::to_string);
         image.or_else(|| RemoteParts::whose(&self.plan))
+    }
+
+    /// Its plan is another from here on.
+    pub(crate) fn set_plan(&mut self, plan: &DiskPlan) {
+        self.plan.clone_from(plan);
+        self.unresized = None;
+        self.disk.set_waits(waits_of(plan));
     }
 
     /// One that another machine has.

@@ -10,7 +10,7 @@
 //! | `uplinks`, `uplink`, `host_ports`, `taps` | ports that lead to the host: all; one; its descriptors; taps that are ours |
 //! | `switches`, `place`, `numbers` | a switch; where a port is; numbers of both |
 //! | `nic`, `arrival`, `announce` | what only a NIC has; when guests that come with their driver running are announced to their network; how |
-//! | `nic_calls`, `switch_calls`, `mac_queries`, `views`, `nic_views` | operators' calls, and what they are shown |
+//! | `switch_calls`, `mac_queries`, `views`, `nic_views` | operators' calls, and what they are shown |
 //! | `reload` | the part of a reload that is about all this |
 
 pub(crate) mod announce;
@@ -18,7 +18,6 @@ pub(crate) mod arrival;
 pub(crate) mod host_ports;
 mod mac_queries;
 pub(crate) mod nic;
-pub(crate) mod nic_calls;
 pub(crate) mod nic_views;
 mod numbers;
 pub(crate) mod place;

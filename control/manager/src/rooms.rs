@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use config::Plan;
 use config::api::ApiError;
-use config::plan::DiskPlan;
 use config::spec::DiskMove;
 use control::mode::Mode;
 use control::timers::Timers;
@@ -16,10 +15,8 @@ use crate::bounds::Bounds;
 use crate::calls::waiting::WaitingCalls;
 use crate::defects::{found, late};
 use crate::devices::Devices;
-use crate::devices::device_plan::Facts;
 use crate::disk::bonds::Bonds;
 use crate::disk::bonds::Images;
-use crate::disk::images::waits_of;
 use crate::disk::locks::Locks;
 use crate::disk::looks;
 use crate::disk::unsynced::Unsynced;
@@ -28,7 +25,6 @@ use crate::front_ends::FrontEnds;
 use crate::front_ends::idle;
 use crate::guests::{self, Guests};
 use crate::network::Network;
-use crate::network::nic_calls::NicCalls;
 use crate::network::nic_views::NicViews;
 use crate::network::switch_calls::SwitchCalls;
 use crate::network::travel::Travel;
@@ -123,20 +119,13 @@ impl Rooms {
         timers
     }
 
-    /// Puts another plan in the place of the disk's of that name.
-    pub(crate) fn set_disk_plan(&mut self, plan: DiskPlan) {
-        if let Some(device) = self.devices.named_mut(&plan.id)
-            && let Some(disk) = device.disk_mut()
-        {
-            disk.plan.clone_from(&plan);
-            disk.unresized = None;
-            disk.disk.set_waits(waits_of(&plan));
-            device.set_facts(Facts::from(&plan));
+    /// Puts another plan in the place of that of the device of its name.
+    pub(crate) fn set_plan(&mut self, plan: DevicePlan) {
+        if let Some(device) = self.devices.named_mut(plan.id()) {
+            device.set_plan(&plan);
         }
-        self.shut.set_plan(&DevicePlan::Disk(plan.clone()));
-        if let Some(mine) = self.plan.disks.iter_mut().find(|mine| mine.id == plan.id) {
-            *mine = plan;
-        }
+        self.shut.set_plan(&plan);
+        self.plan.replace(plan);
     }
 
     /// Looks at guests, and asks their VMMs. Gives the NICs whose ports are to be told.
@@ -301,12 +290,6 @@ impl Rooms {
         let Rooms { network, plan, state, turn, devices, cores, .. } = self;
         let around = Around { turn, devices, cores };
         SwitchCalls { network, plan, state, around }
-    }
-
-    pub(crate) fn nic_calls(&mut self) -> NicCalls<'_> {
-        let Rooms { network, plan, shut, groups, state, turn, devices, cores, .. } = self;
-        let around = Around { turn, devices, cores };
-        NicCalls { network, plan, shut, groups, state, around }
     }
 
     pub(crate) fn nic_views(&self) -> NicViews<'_> {

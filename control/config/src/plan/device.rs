@@ -37,6 +37,20 @@ impl Plan {
         let disk = self.disk(id).cloned().map(DevicePlan::Disk);
         disk.or_else(|| self.nic(id).cloned().map(DevicePlan::Nic))
     }
+
+    /// Puts another plan in the place of that of the device of its kind and name, if there is one.
+    pub fn replace(&mut self, plan: DevicePlan) {
+        match plan {
+            DevicePlan::Disk(plan) => {
+                let mine = self.disks.iter_mut().find(|mine| mine.id == plan.id);
+                mine.into_iter().for_each(|mine| mine.clone_from(&plan));
+            }
+            DevicePlan::Nic(plan) => {
+                let mine = self.nics.iter_mut().find(|mine| mine.id == plan.id);
+                mine.into_iter().for_each(|mine| mine.clone_from(&plan));
+            }
+        }
+    }
 }
 
 impl DevicePlan {

@@ -54,19 +54,13 @@ fn answer_net(call: Call, reply: Reply, rooms: &mut Rooms, mode: Mode) {
         Call::ListNics => Ok(rooms.nic_views().list()),
         Call::ShowNic { id } => rooms.nic_views().show(&id, true),
         Call::AddNic(spec) => return nics::add_now(&spec, reply, rooms, mode),
-        Call::ChangeNic { id, change } => {
-            let changed = rooms.nic_calls().change(&id, &change);
-            changed.and_then(|()| rooms.nic_views().show(&id, true))
-        }
+        Call::ChangeNic { id, change } => nics::change(&id, &change, rooms),
         Call::MoveNic { id, wish } => return nics::go(&id, &wish, reply, rooms),
-        Call::SetCarrier { id, carrier } => {
-            let set = rooms.nic_calls().set_carrier(&id, carrier);
-            set.and_then(|()| rooms.nic_views().show(&id, true))
-        }
+        Call::SetCarrier { id, carrier } => nics::set_carrier(&id, carrier, rooms),
         Call::ListSwitches => Ok(rooms.switch_calls().list()),
         Call::AddSwitch(spec) => return rooms.switch_calls().add(&spec, reply),
         Call::RemoveNic { id, force } => {
-            let may = rooms.nic_calls().check_made_by_api(&id);
+            let may = nics::check_made_by_api(&id, &rooms.plan);
             match may.and_then(|()| in_use(rooms).check_unused("nic", &id, force)) {
                 Ok(()) => return removal::remove(&id, reply, rooms, mode),
                 Err(error) => Err(error),

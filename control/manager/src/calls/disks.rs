@@ -11,14 +11,13 @@ use config::{DiskSpec, Plan};
 use control::mode::Mode;
 use tracing::{info, warn};
 
-use super::{Answered, UNDONE, UNTIL_RESTART, check_origin, not_kept, removal, shown};
+use super::{Answered, UNDONE, changes, check_origin, not_kept, removal, shown};
 use crate::api::Reply;
 use crate::disk::DiskParts;
 use crate::opening::not_open::{NotOpen, refused_with};
 use crate::opening::open::{self, Socket, check_socket};
 use crate::opening::shut::Shut;
-use crate::rights::given;
-use crate::rights::{Rights, check_at, refused_rights};
+use crate::rights::{check_at, refused_rights};
 use crate::rooms::Rooms;
 use config::plan::DevicePlan;
 
@@ -101,18 +100,7 @@ pub(crate) fn change(id: &str, change: &DiskChange, rooms: &mut Rooms) -> Answer
     let after = rooms.plan.disk_changed(id, change)?;
     let before = rooms.plan.disk(id).cloned().ok_or_else(|| rooms.plan.no_such_disk(id))?;
     let ServicePlan { share, policy, limit, group, .. } = after.service.clone();
-    Rights::of(&after.rights).map_err(refused_rights)?;
-    let has_others = before.rights != after.rights;
-    rooms.set_disk_plan(after);
-    if let Err(error) = rooms.state.keep(&rooms.plan) {
-        rooms.set_disk_plan(before);
-        return Err(not_kept(&error, UNDONE));
-    }
-    if has_others && let Some(Err(error)) = rooms.devices.named_mut(id).map(given::put) {
-        rooms.set_disk_plan(before);
-        rooms.state.keep(&rooms.plan).map_err(|error| not_kept(&error, UNTIL_RESTART))?;
-        return Err(refused_rights(error));
-    }
+    changes::change(DevicePlan::Disk(before), DevicePlan::Disk(after), rooms)?;
     if let Some(number) = rooms.devices.number_of(id) {
         rooms.services().set(number);
     }

@@ -1,17 +1,18 @@
-//! What operators ask of NICs that concerns other rooms, too: add, and move.
+//! What operators ask of NICs: add, change, move, take the cable out. Shown by `network::nic_views`.
 //!
-//! What one that is added is wired to is opened first, and closed when it is not to be. Not here: what else is asked
-//! (`network::nic_calls`), and `removal`.
+//! What one that is added is wired to is opened first, and closed when it is not to be. Not here: what is the same for
+//! all devices (`changes`, `removal`).
 
 use config::api::ApiError;
-use config::plan::NicPlan;
-use config::spec::NicMove;
+use config::plan::{DevicePlan, NicPlan, Origin};
+use config::spec::{Carrier, NicChange, NicMove};
 use config::{NicSpec, Plan};
 use control::mode::Mode;
 use tracing::info;
 
-use super::{UNDONE, not_kept, removal};
+use super::{Answered, UNDONE, changes, check_origin, not_kept, removal};
 use crate::api::Reply;
+use crate::defects::found;
 use crate::devices::device::Device;
 use crate::network::Network;
 use crate::network::host_ports::{Guest, HostPorts};
@@ -19,7 +20,6 @@ use crate::network::travel::Begun;
 use crate::opening::not_open::{NotOpen, refused_with};
 use crate::opening::open::{self, Socket};
 use crate::rooms::Rooms;
-use config::plan::DevicePlan;
 
 /// Adds a NIC.
 pub(super) fn add_now(spec: &NicSpec, reply: Reply, rooms: &mut Rooms, mode: Mode) {
@@ -46,6 +46,102 @@ fn add(spec: &NicSpec, rooms: &mut Rooms, mode: Mode) -> Result<String, ApiError
     served.map_err(|error| not_added(&id, &error))?;
     rooms.plan.nics.push(plan);
     Ok(id)
+}
+
+/// Changes a NIC that was made through the API.
+///
+/// # Errors
+/// Why not; it is as it was.
+pub(super) fn change(id: &str, change: &NicChange, rooms: &mut Rooms) -> Answered {
+    check_made_by_api(id, &rooms.plan)?;
+    let after = rooms.plan.nic_changed(id, change)?;
+    let before = rooms.plan.nic(id).cloned().ok_or_else(|| rooms.plan.no_such_nic(id))?;
+    let plans = [&before, &after].map(|plan| DevicePlan::Nic(plan.clone()));
+    let [of_before, of_after] = plans;
+    changes::change(of_before, of_after, rooms)?;
+    follow_from(&before, &after, rooms);
+    info!(nic = id, "set");
+    rooms.nic_views().show(id, true)
+}
+
+/// Refuses to change what the file declares.
+///
+/// # Errors
+/// It does, or there is no such NIC.
+pub(super) fn check_made_by_api(id: &str, plan: &Plan) -> Result<(), ApiError> {
+    let nic = plan.nic(id).ok_or_else(|| plan.no_such_nic(id))?;
+    check_origin(&format!("nic {id:?}"), &nic.origin)
+}
+
+/// Has a NIC follow another plan, if there is one of that name.
+pub(crate) fn follow(plan: &NicPlan, rooms: &mut Rooms) {
+    if let Some(before) = rooms.plan.nic(&plan.id).cloned() {
+        rooms.set_plan(DevicePlan::Nic(plan.clone()));
+        follow_from(&before, plan, rooms);
+    }
+}
+
+/// Has a NIC that runs follow its plan, which was `before`.
+fn follow_from(before: &NicPlan, after: &NicPlan, rooms: &mut Rooms) {
+    // One that is not open is opened as its plan is then.
+    let Some(number) = rooms.devices.number_of(&after.id) else { return };
+    if before.carrier != after.carrier {
+        turn_carrier(number, after.carrier, rooms);
+    }
+    let Rooms { turn, devices, cores, .. } = &mut *rooms;
+    let device = found!(turn.defects, devices.get_mut(number), "NIC that is changed");
+    device.follow_mut().look_again(turn.now());
+    let nic = found!(turn.defects, device.nic(), "NIC to change");
+    nic.say_port(cores);
+    if before.service == after.service {
+        return;
+    }
+    let uplink = nic.uplink();
+    let (network, mut around) = rooms.network();
+    if let Some(uplink) = uplink
+        && let Some(mut plan) = network.uplink(uplink).map(|it| it.plan().clone())
+    {
+        (plan.share, plan.policy) = (after.service.share, after.service.policy);
+        network.change_uplink(uplink, plan, &mut around);
+    }
+    rooms.services().set(number);
+}
+
+/// Takes the cable of any NIC out, or puts it in. One of the file follows the file again when the
+/// daemon is started, or when the file says something else.
+///
+/// # Errors
+/// There is no such NIC; or it holds until a restart alone, since it cannot be kept.
+pub(super) fn set_carrier(id: &str, carrier: Carrier, rooms: &mut Rooms) -> Answered {
+    let before = rooms.plan.nic(id).cloned().ok_or_else(|| rooms.plan.no_such_nic(id))?;
+    let is_of_api = before.origin == Origin::Api;
+    if is_of_api {
+        let mut after = before;
+        (after.carrier, after.spec.link) = (carrier, carrier);
+        rooms.set_plan(DevicePlan::Nic(after));
+    }
+    if let Some(number) = rooms.devices.number_of(id) {
+        turn_carrier(number, carrier, rooms);
+        if let Some(nic) = rooms.devices.nic_mut(number) {
+            nic.say_port(&mut rooms.cores);
+        }
+    }
+    info!(nic = id, link = %carrier, "link");
+    if is_of_api {
+        changes::keep_until_restart(rooms)?;
+    }
+    rooms.nic_views().show(id, true)
+}
+
+/// The guest sees a carrier or none because its front-end is connected or not: without a cable,
+/// it is not (QEMU asks nobody for the carrier).
+fn turn_carrier(number: u32, carrier: Carrier, rooms: &mut Rooms) {
+    let Rooms { turn, devices, .. } = rooms;
+    let device = found!(turn.defects, devices.get_mut(number), "device whose carrier is turned");
+    let nic = found!(turn.defects, device.nic(), "NIC whose carrier is turned");
+    nic.live().set_up(carrier == Carrier::Up);
+    turn.touch(number);
+    device.plan_connect(turn.now());
 }
 
 /// Moves a NIC. The operator is answered when it is where it was to be, or is not going there.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use config::Size;
 use config::api::{ApiError, ErrorKind};
-use config::plan::Origin;
+use config::plan::{DevicePlan, Origin};
 use config::spec::DiskResize;
 use control::mode::Mode;
 use tracing::{info, warn};
@@ -154,7 +154,7 @@ fn finish(number: u32, size: u64, rooms: &mut Rooms, mode: Mode) -> Answered {
     }
     tell_capacity(number, rooms, mode);
     let origin = plan.origin.clone();
-    rooms.set_disk_plan(plan);
+    rooms.set_plan(DevicePlan::Disk(plan));
     info!(disk = id, size, "resized");
     if origin == Origin::Api {
         rooms.state.keep(&rooms.plan).map_err(|error| not_kept(&error, UNTIL_RESTART))?;
@@ -175,7 +175,7 @@ fn not_resized(number: u32, size: u64, why: &str, rooms: &mut Rooms) -> Option<U
     let name = format!("disk {:?}: ", plan.id);
     let why = why.strip_prefix(&name).unwrap_or(why);
     let told = format!("it has {} and not {}: {why}", Size(has), Size(size));
-    rooms.set_disk_plan(plan);
+    rooms.set_plan(DevicePlan::Disk(plan));
     let disk = rooms.devices.disk_mut(number);
     let disk = found!(rooms.turn.defects, disk, "disk that is not resized");
     disk.unresized = Some(format!("{told}; `sidecore reload` tries it again"));

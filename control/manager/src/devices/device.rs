@@ -103,9 +103,19 @@ impl Device {
         &self.facts
     }
 
-    /// Its plan is another from here on.
-    pub(crate) fn set_facts(&mut self, facts: Facts) {
-        self.facts = facts;
+    /// Its plan is another from here on. Of the other kind would be another device.
+    pub(crate) fn set_plan(&mut self, plan: &DevicePlan) {
+        match (&mut self.kind, plan) {
+            (Kind::Disk(disk), DevicePlan::Disk(plan)) => {
+                disk.set_plan(plan);
+                self.facts = plan.into();
+            }
+            (Kind::Nic(nic), DevicePlan::Nic(plan)) => {
+                nic.set_plan(plan);
+                self.facts = plan.into();
+            }
+            _ => {}
+        }
     }
 
     pub(crate) fn kind(&self) -> &Kind {

@@ -89,7 +89,7 @@ impl NicParts {
     }
 
     /// It is to be another one; what of that is not its plan alone is the caller's.
-    pub(super) fn set_plan(&mut self, plan: &NicPlan) {
+    pub(crate) fn set_plan(&mut self, plan: &NicPlan) {
         self.plan.clone_from(plan);
     }
 

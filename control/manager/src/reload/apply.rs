@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use config::api::{ApiError, ReloadView};
+use config::plan::DevicePlan;
 use config::{Change, Size};
 use control::mode::Mode;
 use schedule::Nanos;
@@ -16,7 +17,7 @@ use super::prepare::Prepared;
 use super::wanted::{Judged, Wanted};
 use super::warn_of_restart;
 use crate::api::Listening;
-use crate::calls::removal;
+use crate::calls::{nics, removal};
 use crate::devices::Devices;
 use crate::network::reload::Hosts;
 use crate::opening::open;
@@ -80,13 +81,13 @@ pub(super) fn apply(
     }
     // Lines may have moved without any change.
     for plan in &wanted.disks {
-        rooms.set_disk_plan(plan.clone());
+        rooms.set_plan(DevicePlan::Disk(plan.clone()));
     }
     for plan in &wanted.switches {
         rooms.switch_calls().set_plan(plan.clone());
     }
     for plan in &wanted.nics {
-        rooms.nic_calls().set_plan(plan.clone());
+        rooms.set_plan(DevicePlan::Nic(plan.clone()));
     }
     rooms.plan.disks = wanted.disks;
     rooms.plan.switches = wanted.switches;
@@ -177,7 +178,7 @@ fn apply_change(change: &Change, hosts: &mut Hosts, rooms: &mut Rooms, mode: Mod
         },
         // Done when all plans are in force.
         Change::Set(device) => {
-            device.nic().into_iter().for_each(|plan| rooms.nic_calls().follow(plan));
+            device.nic().into_iter().for_each(|plan| nics::follow(plan, rooms));
         }
         Change::SetRights { .. }
         | Change::SetApiRights

@@ -45,7 +45,7 @@ pub(super) fn restore(late: &[Late], rooms: &mut Rooms, mode: Mode) -> Restored 
         let opened = open::open(before.clone(), Socket::Own, rooms, mode);
         let why = match opened.and_then(|device| open::serve(device, rooms, mode)) {
             Ok(number) => {
-                put_in_force(&before, rooms);
+                rooms.set_plan(before.clone());
                 rooms.turn.touch(number);
                 info!(device = plan.id(), "served as before");
                 restored.served.push(before.title());
@@ -62,20 +62,12 @@ pub(super) fn restore(late: &[Late], rooms: &mut Rooms, mode: Mode) -> Restored 
             NotOpen::Ended(_) | NotOpen::Late(_) | NotOpen::Ours(_) | NotOpen::Living(_) => {
                 warn!(device = plan.id(), "waits to be served as before: {why}");
                 restored.waiting.push(format!("{} ({why})", before.title()));
-                put_in_force(&before, rooms);
+                rooms.set_plan(before.clone());
                 rooms.shut.insert(Shut::waiting_for(before, &why, rooms.turn.now()));
             }
         }
     }
     restored
-}
-
-/// Puts the plan of a device that is planned otherwise into its place.
-fn put_in_force(plan: &DevicePlan, rooms: &mut Rooms) {
-    match plan {
-        DevicePlan::Disk(disk) => rooms.set_disk_plan(disk.clone()),
-        DevicePlan::Nic(nic) => rooms.nic_calls().set_plan(nic.clone()),
-    }
 }
 
 /// Devices that went for others which could not be opened, in words.

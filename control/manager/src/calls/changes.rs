@@ -1,0 +1,41 @@
+//! A device gets another plan from an operator: it is kept and in force, or as it was.
+//!
+//! Not here: which changes there are (`config`), and what follows from them (`disks`, `nics`).
+
+use config::api::ApiError;
+use config::plan::DevicePlan;
+
+use super::{UNDONE, UNTIL_RESTART, not_kept};
+use crate::rights::{Rights, given, refused_rights};
+use crate::rooms::Rooms;
+
+/// Puts `after` in the place of `before`.
+///
+/// # Errors
+/// Its rights are none, or it could not be kept.
+pub(super) fn change(
+    before: DevicePlan,
+    after: DevicePlan,
+    rooms: &mut Rooms,
+) -> Result<(), ApiError> {
+    let rights = [&before, &after].map(|plan| plan.socket().2);
+    Rights::of(rights[1]).map_err(refused_rights)?;
+    let (has_others, id) = (rights[0] != rights[1], after.id().to_string());
+    rooms.set_plan(after);
+    if let Err(error) = rooms.state.keep(&rooms.plan) {
+        rooms.set_plan(before);
+        return Err(not_kept(&error, UNDONE));
+    }
+    let device = rooms.devices.named_mut(&id).filter(|_| has_others);
+    if let Some(Err(error)) = device.map(given::put) {
+        rooms.set_plan(before);
+        keep_until_restart(rooms)?;
+        return Err(refused_rights(error));
+    }
+    Ok(())
+}
+
+/// Keeps what cannot be taken back.
+pub(super) fn keep_until_restart(rooms: &Rooms) -> Result<(), ApiError> {
+    rooms.state.keep(&rooms.plan).map_err(|error| not_kept(&error, UNTIL_RESTART))
+}
