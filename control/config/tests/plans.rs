@@ -1,7 +1,7 @@
 //! Any specs, and any two plans: what is written is read again as it was, and a difference done gives the plan that it is
 //! a difference to.
 
-use config::plan::{DiskPlan, NicPlan, Plan, Source, SwitchPlan, load};
+use config::plan::{DeviceKind, DevicePlan, DiskPlan, NicPlan, Plan, Source, SwitchPlan, load};
 use config::read::{Document, json};
 use config::saved::{self, Devices};
 use config::spec::{BackendKind, Cache, Carrier, Format, Mode, NullKind, OnFailure, Policy, Spoof};
@@ -206,22 +206,19 @@ fn bare_switch(switch: &SwitchPlan) -> SwitchPlan {
 /// Does one change, as whoever applies a difference has to.
 fn apply(change: &Change, plan: &mut Plan, wanted: &Plan) {
     match change {
-        Change::Remove { id } => plan.disks.retain(|disk| disk.id != *id),
-        Change::Add(disk) => plan.disks.push((**disk).clone()),
-        Change::Set(disk) => {
-            let mine = plan.disks.iter_mut().find(|mine| mine.id == disk.id).expect("it is there");
-            mine.service = disk.service.clone();
-            (mine.on_full, mine.on_error) = (disk.on_full, disk.on_error);
-        }
+        Change::Remove { kind: DeviceKind::Disk, id } => plan.disks.retain(|it| it.id != *id),
+        Change::Remove { kind: DeviceKind::Nic, id } => plan.nics.retain(|it| it.id != *id),
+        Change::Add(device) => add(device, plan),
+        Change::Set(device) => set(device, plan),
         Change::Resize { id, size_bytes } => {
             let mine = plan.disks.iter_mut().find(|mine| mine.id == *id).expect("it is there");
             mine.resized(*size_bytes);
         }
-        Change::SetRights { kind: "disk", id } => {
+        Change::SetRights { kind: DeviceKind::Disk, id } => {
             let mine = plan.disks.iter_mut().find(|mine| mine.id == *id).expect("it is there");
             mine.rights = wanted.disk(id).expect("it stays").rights.clone();
         }
-        Change::SetRights { id, .. } => {
+        Change::SetRights { kind: DeviceKind::Nic, id } => {
             let mine = plan.nics.iter_mut().find(|mine| mine.id == *id).expect("it is there");
             mine.rights = wanted.nic(id).expect("it stays").rights.clone();
         }
@@ -235,26 +232,42 @@ fn apply(change: &Change, plan: &mut Plan, wanted: &Plan) {
             assert_eq!(plan.members(id), (vec![], vec![]), "group {id} goes with members in it");
             plan.groups.retain(|group| group.id != *id);
         }
-        other => apply_net(other, plan),
+        other => apply_to_switch(other, plan),
     }
 }
 
-fn apply_net(change: &Change, plan: &mut Plan) {
+fn add(device: &DevicePlan, plan: &mut Plan) {
+    match device {
+        DevicePlan::Disk(disk) => plan.disks.push(disk.clone()),
+        DevicePlan::Nic(nic) => {
+            let is_there = nic.switch().is_none_or(|id| plan.switch(id).is_some());
+            assert!(is_there, "nic {} comes before its switch", nic.id);
+            plan.nics.push(nic.clone());
+        }
+    }
+}
+
+/// What a device that runs follows; who may open its socket is a change of its own.
+fn set(device: &DevicePlan, plan: &mut Plan) {
+    match device {
+        DevicePlan::Disk(disk) => {
+            let mine = plan.disks.iter_mut().find(|mine| mine.id == disk.id).expect("it is there");
+            mine.service = disk.service.clone();
+            (mine.on_full, mine.on_error) = (disk.on_full, disk.on_error);
+        }
+        DevicePlan::Nic(nic) => {
+            let mine = plan.nics.iter_mut().find(|mine| mine.id == nic.id).expect("it is there");
+            let rights = mine.rights.clone();
+            *mine = NicPlan { rights, ..nic.clone() };
+        }
+    }
+}
+
+fn apply_to_switch(change: &Change, plan: &mut Plan) {
     let switch = |plan: &mut Plan, id: &str| -> usize {
         plan.switches.iter().position(|mine| mine.id == id).expect("it is there")
     };
     match change {
-        Change::RemoveNic { id } => plan.nics.retain(|nic| nic.id != *id),
-        Change::AddNic(nic) => {
-            let is_there = nic.switch().is_none_or(|id| plan.switch(id).is_some());
-            assert!(is_there, "nic {} comes before its switch", nic.id);
-            plan.nics.push((**nic).clone());
-        }
-        Change::SetNic(nic) => {
-            let mine = plan.nics.iter_mut().find(|mine| mine.id == nic.id).expect("it is there");
-            let rights = mine.rights.clone();
-            *mine = NicPlan { rights, ..(**nic).clone() };
-        }
         Change::AddSwitch(added) => plan.switches.push((**added).clone()),
         Change::RemoveSwitch { id } => {
             let on_it = plan.nics.iter().filter(|nic| nic.switch() == Some(id));
@@ -379,11 +392,11 @@ proptest! {
     fn removals_come_before_additions(one in specs(), other in specs()) {
         let changes = diff(&plan(&one)?, &plan(&other)?).changes;
         let is_removal = |change: &Change| {
-            matches!(change, Change::Remove { .. } | Change::RemoveNic { .. } | Change::RemoveSwitch { .. }
+            matches!(change, Change::Remove { .. } | Change::RemoveSwitch { .. }
                 | Change::RemoveUplink { .. })
         };
         let is_addition = |change: &Change| {
-            matches!(change, Change::Add(_) | Change::AddNic(_) | Change::AddSwitch(_) | Change::AddUplink { .. })
+            matches!(change, Change::Add(_) | Change::AddSwitch(_) | Change::AddUplink { .. })
         };
         let first = changes.iter().position(is_addition).unwrap_or(changes.len());
         let last = changes.iter().rposition(is_removal).map_or(0, |at| at + 1);
