@@ -518,3 +518,6 @@ impl Remote {
         self.open_links(around);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,7 +22,7 @@ fn uplinks(trial: &mut Trial) -> Vec<u32> {
     network.uplinks.keys().copied().collect()
 }
 
-fn uplink<'a>(trial: &'a mut Trial, number: u32) -> &'a Uplink {
+fn uplink(trial: &mut Trial, number: u32) -> &Uplink {
     trial.rooms().network.uplink(number).expect("an uplink")
 }
 
