@@ -183,7 +183,9 @@ impl Life {
             host.judge_shown()?;
             host.judge_images(&self.course)?;
         }
+        self.judge_links()?;
         self.remove_all()?;
+        self.judge_unlinked()?;
         self.power_cut()
     }
 

@@ -256,19 +256,19 @@ impl LinkWire for ShardWire {
 pub(crate) struct Ground {
     pub(crate) wire: Arc<Wire>,
     host: Cell<u8>,
-    /// Power cuts so far.
-    cuts: Cell<u64>,
+    /// Power cuts of each host so far.
+    cuts: RefCell<BTreeMap<u8, u64>>,
     random: RefCell<Random>,
 }
 
 impl Ground {
     pub(crate) fn new(wire: Arc<Wire>, random: Random) -> Ground {
-        Ground { wire, host: Cell::new(0), cuts: Cell::new(0), random: RefCell::new(random) }
+        Ground { wire, host: Cell::new(0), cuts: RefCell::default(), random: RefCell::new(random) }
     }
 
-    /// The power of all hosts has failed.
-    pub(crate) fn lose_power(&self) {
-        self.cuts.set(self.cuts.get() + 1);
+    /// The power of a host has failed.
+    pub(crate) fn lose_power(&self, host: u8) {
+        *self.cuts.borrow_mut().entry(host).or_default() += 1;
     }
 
     /// That host has its turn.
@@ -293,6 +293,8 @@ impl Machine for Ground {
     }
 
     fn boot(&self) -> u64 {
-        1000 + u64::from(self.host.get()) + 1000 * self.cuts.get()
+        let host = self.host.get();
+        let cuts = self.cuts.borrow().get(&host).copied().unwrap_or(0);
+        1000 * (cuts + 1) + u64::from(host)
     }
 }

@@ -224,9 +224,17 @@ impl Machinery {
 
     /// The power fails: what was submitted is done in part or not at all, and caches are lost.
     pub fn cut(&self) {
+        self.cut_in(Path::new("/"));
+        self.inner().rings.clear();
+    }
+
+    /// The same where only what lies in that folder is a host's whose power has failed.
+    pub fn cut_in(&self, folder: &Path) {
         let mut inner = self.inner();
-        let flights = std::mem::take(&mut inner.flights);
-        for flight in flights {
+        let is_cut: Vec<bool> =
+            inner.disks.iter().map(|disk| disk.path.starts_with(folder)).collect();
+        let flights = inner.flights.extract_if(.., |flight| is_cut[flight.disk]);
+        for flight in flights.collect::<Vec<_>>() {
             let is_write = matches!(
                 flight.asked,
                 Asked::Transfer { write: true, .. }
@@ -237,9 +245,9 @@ impl Machinery {
                 inner.execute(flight);
             }
         }
-        inner.rings.clear();
         let Inner { disks, random, .. } = &mut *inner;
-        disks.iter_mut().for_each(|disk| disk.medium.cut(random));
+        let cut = disks.iter_mut().zip(is_cut).filter(|(_, is_cut)| *is_cut);
+        cut.for_each(|(disk, _)| disk.medium.cut(random));
     }
 
     /// What is read of disk `disk` now.

@@ -94,6 +94,11 @@ impl Tenant {
         self.ledger.give_up();
     }
 
+    /// The power has failed where its disk is: what no flush has covered is there or is not.
+    pub fn doubt(&mut self) {
+        self.ledger.doubt();
+    }
+
     /// The power has failed, and its disk holds these bytes.
     ///
     /// # Errors

@@ -42,6 +42,17 @@ impl Ledger {
         self.unpromised.iter_mut().for_each(Vec::clear);
     }
 
+    /// Somebody else's power has failed, who had the disk: what was done and is not promised is there or is not. A flush
+    /// that is done from now on says that it is.
+    pub fn doubt(&mut self) {
+        for sector in &mut self.sectors {
+            sector.seen = [0; 2];
+            for candidate in sector.candidates.iter_mut().filter(|candidate| !candidate.void) {
+                candidate.gone = None;
+            }
+        }
+    }
+
     pub(super) fn done(&mut self, done: Done, is_promised: bool) {
         match &mut self.unpromised {
             None => {}
@@ -61,10 +72,14 @@ impl Ledger {
 
     /// No cut takes this write back: what had ended before it was sent is over.
     fn keep(&mut self, done: Done) {
+        let now = self.order.next();
         for sector in self.range(done.first, done.sectors) {
             for candidate in &mut sector.candidates {
                 let is_older = candidate.ended.is_some_and(|ended| ended < done.submitted);
-                candidate.void |= is_older && candidate.seq != done.seq;
+                if is_older && candidate.seq != done.seq {
+                    candidate.void = true;
+                    candidate.gone.get_or_insert(now);
+                }
             }
         }
     }

@@ -262,3 +262,34 @@ fn a_cut_may_take_back_what_no_flush_has_covered_and_nothing_else() {
     assert!(matches!(read(&mut ledger, 0, &whole(2, What::Data)), Err(Wrong::Corrupt { .. })));
     assert_eq!(read(&mut ledger, 0, &whole(1, What::Data)), Ok(()));
 }
+
+#[test]
+fn what_is_doubted_may_be_gone_until_a_flush_says_that_it_is_not() {
+    let write = |ledger: &mut Ledger| {
+        let writing = ledger.write(What::Data, 0, 1);
+        let mut bytes = vec![0; SECTOR_SIZE];
+        ledger.fill(&writing, &mut bytes);
+        ledger.wrote(writing);
+        bytes
+    };
+    let finds = |ledger: &mut Ledger, bytes: &[u8]| {
+        let reading = ledger.read(0, 1);
+        ledger.found(reading, bytes).is_ok()
+    };
+    let mut ledger = ledger().with_cuts();
+    let stable = write(&mut ledger);
+    let flushing = ledger.flush();
+    ledger.flushed(flushing);
+    let late = write(&mut ledger);
+    assert!(!finds(&mut ledger, &stable), "it was overwritten");
+    ledger.doubt();
+    assert!(finds(&mut ledger, &late));
+    ledger.doubt();
+    assert!(finds(&mut ledger, &stable), "the other one is gone");
+    assert!(!finds(&mut ledger, &vec![0; SECTOR_SIZE]), "it was promised");
+    ledger.doubt();
+    let flushing = ledger.flush();
+    ledger.flushed(flushing);
+    assert!(!finds(&mut ledger, &stable), "it was promised that the other one is there");
+    assert!(finds(&mut ledger, &late));
+}

@@ -48,6 +48,7 @@ impl Life {
         self.until("guests are served, and operators are answered", Host::is_content)?;
         for host in &mut self.hosts {
             host.ask(Call::ListDisks, self.course.now().0);
+            host.ask(Call::ListLinks, self.course.now().0);
         }
         self.until_answered()
     }

@@ -99,7 +99,8 @@ impl Host {
     }
 
     /// Guests are gone, and their disks hold what the cut has left.
-    fn lose_power(&mut self, course: &mut Course) -> Result<(), String> {
+    pub(super) fn lose_power(&mut self, course: &mut Course) -> Result<(), String> {
+        course.ground.lose_power(self.number);
         for vmm in self.vmms.values_mut() {
             let until_ns = course.now().0 + course.random.below(MS);
             vmm.lose_power(&course.machinery, &mut course.random, until_ns)

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use config::Plan;
-use config::api::{ApiError, Call, DiskView};
+use config::api::{ApiError, Call, DiskView, LinkView};
 use manager::Options;
 use manager::simulated::{Door, Launchers, Simulated};
 use manager::upgrade::launcher::Launcher;
@@ -63,6 +63,8 @@ pub(super) struct Host {
     pub(super) refused: Option<ApiError>,
     /// Disks as operators were last shown them.
     pub(super) shown: Vec<DiskView>,
+    /// And links.
+    pub(super) links: Vec<LinkView>,
     /// Requests of guests that are gone.
     pub(super) ended: u64,
     /// When the next daemon starts after one that died.
@@ -133,6 +135,7 @@ impl Host {
             is_broken: false,
             refused: None,
             shown: Vec::new(),
+            links: Vec::new(),
             ended: 0,
             restart_ns: 0,
             dies_unheard: false,

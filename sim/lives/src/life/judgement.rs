@@ -31,6 +31,10 @@ impl Life {
             })?;
         }
         for host in &mut self.hosts {
+            host.ask(Call::ListLinks, self.course.now().0);
+        }
+        self.until_answered()?;
+        for host in &mut self.hosts {
             host.judge_left(&self.course)?;
             host.stop(&self.course);
         }

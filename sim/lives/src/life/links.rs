@@ -28,13 +28,16 @@ pub(super) struct Links {
     removed: Vec<DiskSpec>,
     /// Deaths of the IOhost's daemons that its clients' guests are to know of.
     deaths: u32,
+    /// Its power has failed.
+    is_doubted: bool,
 }
 
 impl Links {
     /// Those of a life, if its hosts are linked, which a third is.
     pub(super) fn of(course: &mut Course) -> Option<Links> {
         let rack = course.random.one_in(3).then(|| Rack::new(&mut course.random))?;
-        Some(Links { rack, spoiled: BTreeSet::new(), removed: Vec::new(), deaths: 0 })
+        let (spoiled, removed) = (BTreeSet::new(), Vec::new());
+        Some(Links { rack, spoiled, removed, deaths: 0, is_doubted: false })
     }
 
     /// Clients first, so that they go before what they have does.
@@ -83,6 +86,7 @@ impl Life {
             }
             12..14 => self.lend_otherwise(now),
             14..20 => self.move_guest(now)?,
+            20 => self.iohost_loses_power()?,
             _ => {}
         }
         self.expect_failures();
@@ -141,6 +145,10 @@ impl Life {
         vmm.hang_up(until_ns);
         vmm.begin_anew(&mut random)?;
         vmm.is_excused = false;
+        // What another client has not flushed is not kept by that one.
+        if links.is_doubted {
+            vmm.tenant.give_up();
+        }
         vmm.go_to(self.hosts[to].socket_of(&id));
         self.course.note("moves", [vmm.number.into(), from as u64, to as u64]);
         self.hosts[from].away.insert(id.clone());
@@ -151,12 +159,28 @@ impl Life {
 
     /// Whoever has a disk of an IOhost finds that it has another boot, and what was not flushed is lost.
     pub(super) fn lose_power_of_links(&mut self) {
-        self.course.ground.lose_power();
         let Some(links) = &mut self.links else { return };
         for client in links.rack.clients() {
             let disks = links.rack.disks.iter().map(|number| (client, rack::name_of(*number)));
             links.spoiled.extend(disks);
         }
+    }
+
+    /// The power of the IOhost fails, and its clients go on.
+    fn iohost_loses_power(&mut self) -> Result<(), String> {
+        let Some(iohost) = self.hosts.last_mut() else { return Ok(()) };
+        self.course.note("power of an IOhost", [0; 3]);
+        while !iohost.daemons.is_empty() {
+            iohost.kill(0, &mut self.course);
+        }
+        self.course.machinery.cut_in(iohost.folder());
+        iohost.lose_power(&mut self.course)?;
+        self.lose_power_of_links();
+        self.set_borrowers(|vmm| vmm.tenant.doubt());
+        if let Some(links) = &mut self.links {
+            links.is_doubted = true;
+        }
+        Ok(())
     }
 
     /// An IOhost that was killed may have known of a sync that failed, which its successor does not.
@@ -220,6 +244,38 @@ impl Life {
         }
         self.set_borrowers(|vmm| vmm.tenant.set_quiet(true));
         Ok(())
+    }
+
+    /// An IOhost shows whose each disk is, and clients show what they have as it is.
+    pub(super) fn judge_links(&self) -> Result<(), String> {
+        let (Some(links), Some(iohost)) = (&self.links, self.hosts.last()) else { return Ok(()) };
+        for number in &links.rack.disks {
+            let (id, name) = (rack::lent(*number), rack::name_of(*number));
+            let has = |host: &&Host| host.disks().contains(&name) && host.has_guest(&name);
+            let client = self.hosts.iter().find(has);
+            let whose = client.map(|host| format!("c{}", host.number));
+            let shown = iohost.links.iter().flat_map(|link| &link.disks).find(|it| it.id == id);
+            if shown.is_none_or(|shown| shown.client != whose) {
+                return Err(format!("{id} is shown as {shown:?}, and is to be {whose:?}'s"));
+            }
+            let size = |host: &Host, id: &str| {
+                host.shown.iter().find(|view| view.id == id).map(|view| view.size_bytes)
+            };
+            let there = size(iohost, &id);
+            if let Some(here) = client.map(|host| size(host, &name)).filter(|here| *here != there) {
+                return Err(format!("{id} has {there:?} bytes, and {name} has {here:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// When nothing is lent any more nobody has anything.
+    pub(super) fn judge_unlinked(&self) -> Result<(), String> {
+        let links = self.hosts.iter().flat_map(|host| &host.links);
+        match links.flat_map(|link| &link.disks).find(|disk| disk.in_use || disk.client.is_some()) {
+            Some(disk) => Err(format!("nothing is lent, and there is {disk:?}")),
+            None => Ok(()),
+        }
     }
 
     fn set_borrowers(&mut self, mut set: impl FnMut(&mut Vmm)) {

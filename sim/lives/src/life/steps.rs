@@ -141,6 +141,9 @@ impl Host {
         {
             vmm.tenant.give_up();
         }
+        if let (Call::ListLinks, Ok(Answer::Links(list))) = (call, answer) {
+            self.links.clone_from(&list.links);
+        }
         if let (Call::ListDisks, Ok(Answer::Disks(list))) = (call, answer) {
             self.shown.clone_from(&list.disks);
         }
