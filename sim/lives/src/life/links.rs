@@ -170,8 +170,8 @@ impl Life {
     fn iohost_loses_power(&mut self) -> Result<(), String> {
         let Some(iohost) = self.hosts.last_mut() else { return Ok(()) };
         self.course.note("power of an IOhost", [0; 3]);
-        while !iohost.daemons.is_empty() {
-            iohost.kill(0, &mut self.course);
+        for pid in iohost.pids() {
+            iohost.kill(pid, &mut self.course);
         }
         self.course.machinery.cut_in(iohost.folder());
         iohost.lose_power(&mut self.course)?;

@@ -20,7 +20,7 @@ impl Life {
 
     /// Something goes wrong, or is wished.
     fn trouble(&mut self) -> Result<(), String> {
-        if self.links.is_none() && self.course.random.one_in(2_500) {
+        if self.course.random.one_in(2_500) {
             return self.power_cut();
         }
         let host = self.course.any(self.hosts.len());
