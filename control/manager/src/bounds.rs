@@ -17,6 +17,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use config::api::{BoundView, BoundsView};
+use config::plan::DevicePlan;
 use config::{HostPlan, Source};
 use rustix::process::{Resource, getrlimit};
 
@@ -24,7 +25,6 @@ use crate::devices::lent::{MESSAGE_DESCRIPTORS, Unclosed};
 use crate::guests::dialogue::DIALOGUES_MAX;
 use crate::sockets;
 use address_space::AddressSpace;
-use config::plan::DevicePlan;
 
 /// A front-end's own: its socket, the channel to it, the dirty log.
 const CONNECTION_DESCRIPTORS: u64 = 3;

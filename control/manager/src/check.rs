@@ -7,7 +7,7 @@ use std::path::Path;
 
 use backend::net::HostOpenError;
 use config::api::BoundsView;
-use config::plan::{DiskPlan, LinkPlan};
+use config::plan::{DevicePlan, DiskPlan, LinkPlan};
 use config::{HostPlan, Origin, Plan, Source};
 
 use crate::bounds::{Bounds, BoundsError};
@@ -18,7 +18,6 @@ use crate::remote::error::LinkKeyError;
 use crate::remote::party;
 use crate::rights::{Rights, RightsError};
 use crate::state::{self, StateError, StateFile};
-use config::plan::DevicePlan;
 
 /// Reason for which a start or a reload would be refused.
 #[derive(Debug, thiserror::Error)]

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use config::Plan;
 use config::api::ApiError;
+use config::plan::DevicePlan;
 use config::spec::DiskMove;
 use control::mode::Mode;
 use control::timers::Timers;
@@ -44,7 +45,6 @@ use crate::turn::{EverySecond, Turn};
 use crate::upgrade::adopt::Adopting;
 use crate::upgrade::bequest::Bequest;
 use crate::upgrade::estate::Estate;
-use config::plan::DevicePlan;
 
 pub(crate) struct Rooms {
     pub(crate) turn: Turn,

@@ -3,7 +3,7 @@
 //! Not here: what the loop is made of (`begin`), and how one device is opened (`opening`).
 
 use config::Plan;
-use config::plan::{DiskPlan, NicPlan, Origin, SwitchPlan};
+use config::plan::{DevicePlan, DiskPlan, NicPlan, Origin, SwitchPlan};
 use control::mode::Mode;
 
 use super::error::{ShutDevice, StartError};
@@ -16,7 +16,6 @@ use crate::remote::Remote;
 use crate::rooms::Rooms;
 use crate::state;
 use crate::upgrade::launcher::Launcher;
-use config::plan::DevicePlan;
 
 /// Opens all that is planned, and what is kept beside that.
 ///

@@ -92,8 +92,7 @@ pub(crate) fn answer_moved(rooms: &mut Rooms) {
         };
         let (id, is_nic) = (&device.facts().id, device.nic().is_some());
         let answer = match not_moved(&problems) {
-            None if is_nic => rooms.nic_views().show(id, true),
-            None => shown::disk(rooms, id, true),
+            None => shown::named(rooms, id, true),
             Some(why) => {
                 let kind = if is_nic { "nic" } else { "disk" };
                 let error = format!("{kind} {id:?} was not moved: {why}");

@@ -1,13 +1,41 @@
-//! A device gets another plan from an operator: it is kept and in force, or as it was.
+//! A device gets a plan from an operator: it is kept and in force, or all is as it was.
 //!
 //! Not here: which changes there are (`config`), and what follows from them (`disks`, `nics`).
 
 use config::api::ApiError;
-use config::plan::DevicePlan;
+use config::plan::{DeviceKind, DevicePlan};
+use control::mode::Mode;
+use tracing::info;
 
-use super::{UNDONE, UNTIL_RESTART, not_kept};
+use super::{UNDONE, UNTIL_RESTART, not_kept, removal, shown};
+use crate::api::Reply;
 use crate::rights::{Rights, given, refused_rights};
 use crate::rooms::Rooms;
+
+/// Keeps a device that was added: whoever added it is shown it. One that cannot be kept is none after all, which is told
+/// when it is gone.
+pub(super) fn keep_added(
+    (kind, id): (DeviceKind, &str),
+    reply: Reply,
+    rooms: &mut Rooms,
+    mode: Mode,
+) {
+    let Err(error) = rooms.state.keep(&rooms.plan) else {
+        match kind {
+            DeviceKind::Disk => info!(disk = id, "added"),
+            DeviceKind::Nic => info!(nic = id, "added"),
+        }
+        return reply.answer(shown::named(rooms, id, true));
+    };
+    let why = not_kept(&error, UNDONE);
+    match rooms.devices.number_of(id) {
+        Some(number) => removal::begin(number, Some(reply.refusing(why)), rooms, mode),
+        None => {
+            removal::drop_shut(id, rooms);
+            reply.answer(Err(why));
+        }
+    }
+}
 
 /// Puts `after` in the place of `before`.
 ///

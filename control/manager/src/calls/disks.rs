@@ -5,13 +5,13 @@
 use std::time::Duration;
 
 use config::api::{ApiError, ErrorKind};
-use config::plan::ServicePlan;
+use config::plan::{DeviceKind, DevicePlan, ServicePlan};
 use config::spec::DiskChange;
 use config::{DiskSpec, Plan};
 use control::mode::Mode;
 use tracing::{info, warn};
 
-use super::{Answered, UNDONE, changes, check_origin, not_kept, removal, shown};
+use super::{Answered, changes, check_origin, shown};
 use crate::api::Reply;
 use crate::disk::DiskParts;
 use crate::opening::not_open::{NotOpen, refused_with};
@@ -19,7 +19,6 @@ use crate::opening::open::{self, Socket, check_socket};
 use crate::opening::shut::Shut;
 use crate::rights::{check_at, refused_rights};
 use crate::rooms::Rooms;
-use config::plan::DevicePlan;
 
 /// Characters of a name in the log, which may be any text; one that a disk can have is as short.
 const ID_SHOWN_MAX: usize = 64;
@@ -60,16 +59,9 @@ fn begin_to_add(spec: &DiskSpec, rooms: &mut Rooms) -> Option<Duration> {
 
 /// Adds a disk now, and says in the log when it does not.
 pub(crate) fn add_now(spec: &DiskSpec, reply: Reply, rooms: &mut Rooms, mode: Mode) {
-    let id = match add(spec, rooms, mode) {
-        Ok(id) => id,
-        Err(refused) => return not_added(spec, reply, refused),
-    };
-    match rooms.state.keep(&rooms.plan) {
-        Ok(()) => {
-            info!(disk = id, "added");
-            reply.answer(shown::disk(rooms, &id, true));
-        }
-        Err(error) => removal::undo(&id, not_kept(&error, UNDONE), reply, rooms, mode),
+    match add(spec, rooms, mode) {
+        Ok(id) => changes::keep_added((DeviceKind::Disk, &id), reply, rooms, mode),
+        Err(refused) => not_added(spec, reply, refused),
     }
 }
 

@@ -4,13 +4,13 @@
 //! all devices (`changes`, `removal`).
 
 use config::api::ApiError;
-use config::plan::{DevicePlan, NicPlan, Origin};
+use config::plan::{DeviceKind, DevicePlan, NicPlan, Origin};
 use config::spec::{Carrier, NicChange, NicMove};
 use config::{NicSpec, Plan};
 use control::mode::Mode;
 use tracing::info;
 
-use super::{Answered, UNDONE, changes, check_origin, not_kept, removal};
+use super::{Answered, changes, check_origin};
 use crate::api::Reply;
 use crate::defects::found;
 use crate::devices::device::Device;
@@ -23,16 +23,9 @@ use crate::rooms::Rooms;
 
 /// Adds a NIC.
 pub(super) fn add_now(spec: &NicSpec, reply: Reply, rooms: &mut Rooms, mode: Mode) {
-    let id = match add(spec, rooms, mode) {
-        Ok(id) => id,
-        Err(refused) => return reply.answer(Err(refused)),
-    };
-    match rooms.state.keep(&rooms.plan) {
-        Ok(()) => {
-            info!(nic = id, "added");
-            reply.answer(rooms.nic_views().show(&id, true));
-        }
-        Err(error) => removal::undo(&id, not_kept(&error, UNDONE), reply, rooms, mode),
+    match add(spec, rooms, mode) {
+        Ok(id) => changes::keep_added((DeviceKind::Nic, &id), reply, rooms, mode),
+        Err(refused) => reply.answer(Err(refused)),
     }
 }
 

@@ -18,12 +18,7 @@ use crate::rooms::Rooms;
 pub(crate) fn remove(id: &str, reply: Reply, rooms: &mut Rooms, mode: Mode) {
     match rooms.devices.number_of(id) {
         None => {
-            let is_nic = rooms.plan.nic(id).is_some();
-            let answer = if is_nic {
-                rooms.nic_views().show(id, false)
-            } else {
-                shown::disk(rooms, id, false)
-            };
+            let answer = shown::named(rooms, id, false);
             if let Err(error) = keep_without(id, rooms) {
                 return reply.answer(Err(error));
             }
@@ -34,17 +29,6 @@ pub(crate) fn remove(id: &str, reply: Reply, rooms: &mut Rooms, mode: Mode) {
             Ok(()) => begin(number, Some(reply), rooms, mode),
             Err(error) => reply.answer(Err(error)),
         },
-    }
-}
-
-/// A device that was added is none after all, since that cannot be kept: whoever added it is told so when it is gone.
-pub(super) fn undo(id: &str, why: ApiError, reply: Reply, rooms: &mut Rooms, mode: Mode) {
-    match rooms.devices.number_of(id) {
-        Some(number) => begin(number, Some(reply.refusing(why)), rooms, mode),
-        None => {
-            drop_shut(id, rooms);
-            reply.answer(Err(why));
-        }
     }
 }
 

@@ -25,6 +25,17 @@ pub(crate) fn disk(rooms: &Rooms, id: &str, queues: bool) -> Answered {
     Ok(Answer::Disk(Box::new(view)))
 }
 
+/// The device of that name, as its kind is shown.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn named(rooms: &Rooms, id: &str, queues: bool) -> Answered {
+    match rooms.plan.nic(id) {
+        Some(_) => rooms.nic_views().show(id, queues),
+        None => disk(rooms, id, queues),
+    }
+}
+
 fn view(rooms: &Rooms, id: &str, queues: bool) -> Option<config::api::DiskView> {
     if let Some(device) = rooms.devices.number_of(id).and_then(|number| rooms.devices.get(number)) {
         let now = rooms.turn.now();

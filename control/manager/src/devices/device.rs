@@ -13,6 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
+use config::plan::DevicePlan;
 use config::spec::Mode;
 pub(crate) use control::device::Due;
 use control::device::{Door, Existence};
@@ -39,7 +40,6 @@ use crate::network::nic::NicParts;
 use crate::opening::openers::Openers;
 use crate::sidecores::whereabouts::Whereabouts;
 use crate::turn::Turn;
-use config::plan::DevicePlan;
 
 pub(crate) struct Device {
     number: u32,

@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
+use config::plan::DevicePlan;
 use device::{blk, net};
 use vhost_user::{DeviceClass, DeviceFacts};
 use virtqueue::{Format, inflight, layout};
 
 use crate::disk::DiskParts;
 use crate::network::nic::NicParts;
-use config::plan::DevicePlan;
 
 /// The parts that only this kind of device has.
 pub(crate) enum Kind {

@@ -1,6 +1,6 @@
 //! Devices by number and by name: one that goes has its number until it is gone, and its name no more.
 
-use config::plan::load;
+use config::plan::{DevicePlan, load};
 use cpus::HostCpus;
 
 use super::*;
@@ -8,7 +8,6 @@ use crate::devices::device_plan::Facts;
 use crate::devices::kind::Kind;
 use crate::trial::Trial;
 use crate::trial::vmm::Vmm;
-use config::plan::DevicePlan;
 
 fn nic(number: u32, id: &str) -> Device {
     let host = HostCpus { online: vec![0], auto: vec![0], auto_count: 1 };

@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::Path;
 
 use config::Plan;
-use config::plan::{DiskPlan, Origin, Source};
+use config::plan::{DevicePlan, DiskPlan, Origin, Source};
 use config::spec::Mode as SocketMode;
 use control::mode::Mode;
 use tracing::{info, warn};
@@ -26,7 +26,6 @@ use crate::rights::Rights;
 use crate::rooms::Rooms;
 use crate::sockets;
 use crate::upgrade::estate::DeviceEstate;
-use config::plan::DevicePlan;
 
 /// Where the socket of a device comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

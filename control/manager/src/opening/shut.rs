@@ -8,12 +8,12 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
+use config::plan::DevicePlan;
 use control::retry::Retry;
 use sidecore::{instant_of, nanos_of};
 use tracing::{error, warn};
 
 use super::not_open::{NO_THREAD, NotOpen};
-use config::plan::DevicePlan;
 
 /// Devices that one line of the log names besides the first.
 const ALIKE_NAMED: usize = 3;

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use config::api::{ApiError, ErrorKind};
-use config::plan::DiskPlan;
+use config::plan::{DevicePlan, DiskPlan};
 use config::{Change, HostPlan};
 
 use crate::check;
@@ -16,7 +16,6 @@ use crate::opening::not_open::NotOpen;
 use crate::opening::open::check_socket;
 use crate::opening::openers::Lies;
 use crate::rooms::Rooms;
-use config::plan::DevicePlan;
 
 /// What to do about what cannot be opened.
 const PUT_RIGHT: &str = "put that right and reload again; nothing was changed";

@@ -7,14 +7,13 @@
 use std::collections::BTreeMap;
 
 use config::api::{ActionView, ApiError, EffectView, ErrorKind, ThingView};
-use config::plan::{HostPlan, LinkPlan, NicPeer, NullPlan};
+use config::plan::{DevicePlan, HostPlan, LinkPlan, NicPeer, NullPlan};
 use config::{Change, Plan, Source};
 use control::reload::{Does, loses};
 
 use crate::in_use::InUse;
 use crate::sizes::Beyond;
 use crate::upgrade::bequest::made_of;
-use config::plan::DevicePlan;
 
 /// Devices that one refusal names.
 const NAMED_MAX: usize = 8;

@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use config::plan::DevicePlan;
 use control::mode::Mode;
 use control::reload::Stands;
 use tracing::{error, info, warn};
@@ -12,7 +13,6 @@ use crate::opening::not_open::NotOpen;
 use crate::opening::open::{self, Socket};
 use crate::opening::shut::{Shut, ShutDevices};
 use crate::rooms::Rooms;
-use config::plan::DevicePlan;
 
 /// A device that is opened when another one is gone.
 pub(crate) struct Late {

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use config::Change;
 use config::api::ApiError;
-use config::plan::{DiskPlan, Origin};
+use config::plan::{DevicePlan, DiskPlan, Origin};
 use config::spec::Mode as SocketMode;
 use control::mode::Mode;
 use tracing::warn;
@@ -29,7 +29,6 @@ use crate::rights::Rights;
 use crate::rights::given;
 use crate::rooms::Rooms;
 use crate::sockets;
-use config::plan::DevicePlan;
 
 /// What a reload is about to do.
 #[derive(Default)]

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use backend::{Disk, Grain, Handles};
+use config::plan::DevicePlan;
 use vhost_user::Message;
 
 use super::channel::{Channel, SEND_TIME_MAX};
@@ -29,7 +30,6 @@ use crate::devices::queue::{Known, Queue};
 use crate::disk::DiskParts;
 use crate::network::Network;
 use crate::remote::Remote;
-use config::plan::DevicePlan;
 
 /// The block size of a disk of which the file has none.
 const AS_THE_IMAGE: &str = "as the image has it";

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use backend::net::HostOpenError;
 use backend::{Grain, Handles, Inherited, Limits};
+use config::plan::DevicePlan;
 use control::upgrade::Taking;
 use rustix::fs::{Mode, OFlags};
 
@@ -25,7 +26,6 @@ use crate::network::Network;
 use crate::network::host_ports::TapQueue;
 use crate::network::plugs::Home;
 use crate::sockets;
-use config::plan::DevicePlan;
 
 /// Between two words of a predecessor; the longest is its wait for slow disks.
 const HEAR_TIME_MAX: Duration = Duration::from_secs(30);
