@@ -11,6 +11,8 @@ const TICK_NS: u64 = 300;
 pub(crate) struct Core {
     sidecore: Sidecore,
     asleep: bool,
+    /// Passes that it had, or had no need of.
+    passes: u64,
 }
 
 /// Time goes on whenever it is read within a pass; and so do the guests, who do not wait for its end.
@@ -29,12 +31,13 @@ impl Clock for Ticking<'_> {
 
 impl Core {
     pub(crate) fn new(sidecore: Sidecore) -> Core {
-        Core { sidecore, asleep: false }
+        Core { sidecore, asleep: false, passes: 0 }
     }
 
     /// One pass, unless it sleeps and nothing has come; in its midst `meanwhile` is called with the time. Whether
     /// something was done, and when it was over.
     pub(crate) fn pass(&mut self, now: Nanos, meanwhile: &mut dyn FnMut(u64)) -> (bool, Nanos) {
+        self.passes += 1;
         if self.asleep {
             let is_due = self.sidecore.wakes_at().is_some_and(|due| due <= now);
             if !is_due && !self.sidecore.is_woken() {
@@ -54,6 +57,10 @@ impl Core {
     /// Whether it has a queue, or a port.
     pub(crate) fn serves(&self) -> bool {
         self.sidecore.serves()
+    }
+
+    pub(crate) fn passes(&self) -> u64 {
+        self.passes
     }
 
     /// When it has something to do without being asked: at once, if it does not sleep.

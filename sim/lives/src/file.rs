@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use config::api::{ApiError, ErrorKind};
-use config::spec::{BackendKind, DaemonSpec, DiskSpec, NicSpec, SidecoresSpec};
-use config::{Plan, Size, Spec, SwitchSpec};
+use config::spec::{BackendKind, DaemonSpec, DiskSpec, NicSpec, SidecoresSpec, Spoof};
+use config::{Mac, Plan, Size, Spec, SwitchSpec};
 use cpus::HostCpus;
 use random::Random;
+use world::mac;
 
 use crate::rack;
 
@@ -14,6 +15,8 @@ use crate::rack;
 pub(crate) const SECTORS: u64 = 160;
 /// The one switch.
 const SWITCH: &str = "s0";
+/// What NICs have at first: the longest frames of guests fit.
+const MTU: u16 = 4000;
 /// Disks of the file at most, and NICs.
 const DISKS_MAX: usize = 4;
 
@@ -107,7 +110,7 @@ impl File {
         let nic = self.spec.nic.get_mut(at)?;
         match random.below(3) {
             0 => return Some(self.spec.nic.remove(at).id),
-            1 => nic.mtu = random.between(1400, 1500) as u16,
+            1 => nic.mtu = random.between(MTU.into(), u64::from(MTU) + 100) as u16,
             _ => {
                 nic.share = random.between(1, 1000) as u32;
                 return None;
@@ -125,8 +128,25 @@ impl File {
 
 /// A port of the one switch.
 pub(crate) fn nic(id: &str, random: &mut Random) -> NicSpec {
-    let share = random.between(1, 1000) as u32;
-    NicSpec { switch: Some(SWITCH.into()), share, ..NicSpec::new(id) }
+    NicSpec {
+        switch: Some(SWITCH.into()),
+        share: random.between(1, 1000) as u32,
+        mac: Some(Mac(mac(station(id).into()))),
+        vlan: Some(vlan(id)).filter(|vlan| *vlan > 0),
+        mtu: MTU,
+        spoof: Some(Spoof::Deny),
+        ..NicSpec::new(id)
+    }
+}
+
+/// The number of a NIC among all of the switch.
+pub(crate) fn station(id: &str) -> u32 {
+    number(id) + if id.starts_with('m') { 1000 } else { 0 }
+}
+
+/// The VLAN that a NIC of that name is in, or 0.
+pub(crate) fn vlan(id: &str) -> u16 {
+    [0, 0, 7][station(id) as usize % 3]
 }
 
 /// Whether a NIC has that name.

@@ -7,6 +7,7 @@ mod calm;
 mod deaths;
 mod host;
 mod judgement;
+mod lan;
 mod links;
 mod steps;
 mod trouble;
@@ -94,7 +95,7 @@ fn said_by(panic: &(dyn std::any::Any + Send)) -> String {
 
 /// What everything in a life goes by: its seed, its time, its trace, and what images lie on.
 pub(crate) struct Course {
-    random: Random,
+    pub(crate) random: Random,
     trace: Trace,
     /// Nothing goes wrong any more.
     is_calm: Rc<Cell<bool>>,

@@ -116,6 +116,11 @@ impl Operator {
         self.pending.len()
     }
 
+    /// Whether one of them is such a one.
+    pub(crate) fn is_asked(&self, is_it: impl Fn(&Call) -> bool) -> bool {
+        self.pending.iter().any(|pending| is_it(&pending.call))
+    }
+
     /// Whether one of them is to remove that disk.
     pub(crate) fn is_asked_to_go(&self, id: &str) -> bool {
         let is_it = |call: &Call| {

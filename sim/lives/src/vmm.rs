@@ -14,7 +14,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg,
     sendmsg, socket_with,
 };
-use world::{Look, Machinery, Sent, Tenant, Trace};
+use world::{Lan, Look, Machinery, Sent, Tenant, Trace};
 
 /// Bytes of a message's header; the last four are the length of what follows.
 const HEADER: usize = 12;
@@ -64,6 +64,8 @@ pub(crate) struct Vmm {
     got_fd: Option<OwnedFd>,
     /// It has done what a daemon hangs up for, or its device was to go.
     pub(crate) is_excused: bool,
+    /// Its guest's driver does not know where its rings stand, and begins anew when it connects.
+    is_lost: bool,
     /// When it said something last.
     spoke_ns: u64,
     trace: Trace,
@@ -79,7 +81,7 @@ impl Vmm {
         trace: &Trace,
     ) -> Result<Vmm, String> {
         let tenant = match file::is_nic(id) {
-            true => Tenant::with_nic(number, random, trace)?,
+            true => Tenant::with_nic(file::station(id), file::vlan(id), random, trace)?,
             false => Tenant::new(number, (sectors, queues), image.is_some(), random, trace)?,
         };
         let stage = Stage::Away { until_ns: 0 };
@@ -98,6 +100,7 @@ impl Vmm {
             got,
             got_fd,
             is_excused,
+            is_lost: false,
             spoke_ns,
             trace,
         })
@@ -111,6 +114,7 @@ impl Vmm {
     /// When it does something by itself.
     pub(crate) fn due_ns(&self) -> Option<u64> {
         match self.stage {
+            Stage::Away { until_ns: u64::MAX } => None,
             Stage::Away { until_ns } | Stage::Stuck { until_ns } | Stage::Stopped { until_ns } => {
                 Some(until_ns)
             }
@@ -120,19 +124,24 @@ impl Vmm {
 
     /// Whether it is connected, and has said all.
     pub(crate) fn has_said_all(&self) -> bool {
-        self.stage == Stage::There && self.tenant.has_said_all()
+        self.tenant.is_hostile() || self.stage == Stage::There && self.tenant.has_said_all()
     }
 
     /// The same, and its guest waits for nothing.
     pub(crate) fn is_content(&self) -> bool {
-        self.has_said_all() && self.tenant.waiting() == 0
+        self.has_said_all() && (self.tenant.is_hostile() || self.tenant.waiting() == 0)
     }
 
     /// Its guest does something.
     ///
     /// # Errors
     /// What its device did wrong.
-    pub(crate) fn act(&mut self, now_ns: u64, course: &Course) -> Result<bool, String> {
+    pub(crate) fn act(
+        &mut self,
+        now_ns: u64,
+        course: &mut Course,
+        lan: Option<&mut Lan>,
+    ) -> Result<bool, String> {
         if let Some(image) = &self.image {
             let Look { failures, failed_unheard, .. } = course.machinery.look(image);
             if failures > 0 {
@@ -144,7 +153,7 @@ impl Vmm {
                 self.tenant.give_up();
             }
         }
-        self.tenant.act(now_ns)
+        self.tenant.act(now_ns, lan, &mut course.random)
     }
 
     /// Its daemon was killed: it connects to the next one then. Whether a sync has failed, that one may not know.
@@ -203,7 +212,7 @@ impl Vmm {
 
     /// Hangs up, and comes again at that time.
     pub(crate) fn hang_up(&mut self, until_ns: u64) {
-        self.socket = None;
+        self.is_lost |= self.socket.take().is_some() && self.tenant.loses_its_place();
         self.got.clear();
         self.got_fd = None;
         self.tenant.hang_up();
@@ -257,6 +266,14 @@ impl Vmm {
         Ok(if self.send(&bytes, &fds) { Step::Something } else { Step::CutOff })
     }
 
+    /// Says what no VMM would, if it is one that does.
+    pub(crate) fn babble(&mut self, random: &mut Random) {
+        if self.tenant.is_hostile() {
+            let bytes = self.tenant.babble(random);
+            self.send(&bytes, &[]);
+        }
+    }
+
     /// Sends a part of the next message, and no more until that time.
     pub(crate) fn get_stuck(&mut self, until_ns: u64, random: &mut Random) {
         let Some(Sent { bytes, fds }) = self.tenant.say() else { return };
@@ -274,6 +291,9 @@ impl Vmm {
         if connect(&socket, &address).is_err() {
             self.stage = Stage::Away { until_ns: now_ns + 50_000_000 };
             return Ok(Step::Nothing);
+        }
+        if std::mem::take(&mut self.is_lost) {
+            self.begin_anew(&mut Random::new(now_ns ^ u64::from(self.number), 7))?;
         }
         self.socket = Some(socket);
         self.stage = Stage::There;

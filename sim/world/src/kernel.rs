@@ -453,6 +453,7 @@ impl Inner {
         }
         disk.medium.fail_sync(&mut self.random);
         disk.sync_failed = true;
+        disk.failures += 1;
         EIO
     }
 }

@@ -40,6 +40,7 @@ mod uplink;
 mod world;
 
 pub use kernel::{Killed, Look, Machinery};
+pub use lan::{Lan, mac};
 pub use tenant::{Sent, Tenant};
 pub use trace::Trace;
 pub use world::{Outcome, run};

@@ -5,10 +5,12 @@ use std::os::fd::OwnedFd;
 use device::features as bit;
 use ledger::{Ledger, Order};
 use random::Random;
+use virtqueue::Format;
 
 use crate::front_end::FrontEnd;
 pub use crate::front_end::Sent;
 use crate::guest::{Guest, GuestSpec};
+use crate::lan::Lan;
 use crate::machine::{disk_spec, nic_spec};
 use crate::trace::Trace;
 
@@ -18,6 +20,7 @@ pub struct Tenant {
     guest: Guest,
     front_end: FrontEnd,
     ledger: Ledger,
+    is_hostile: bool,
 }
 
 impl Tenant {
@@ -48,12 +51,45 @@ impl Tenant {
         Ok(tenant)
     }
 
-    /// One with a NIC of one pair of queues, on which nothing comes or goes.
+    /// One with a NIC of one pair of queues, which is in that VLAN.
     ///
     /// # Errors
     /// No memory.
-    pub fn with_nic(number: u32, random: &mut Random, trace: &Trace) -> Result<Tenant, String> {
-        Tenant::of(nic_spec(number, random), 1, random, trace)
+    pub fn with_nic(
+        number: u32,
+        vlan: u16,
+        random: &mut Random,
+        trace: &Trace,
+    ) -> Result<Tenant, String> {
+        let spec = GuestSpec { vlan: Some(vlan), ..nic_spec(number, random) };
+        Tenant::of(spec, 1, random, trace)
+    }
+
+    /// Neither the guest nor its VMM keep any rule from here on.
+    pub fn be_hostile(&mut self) {
+        self.is_hostile = true;
+    }
+
+    /// Whether they do not.
+    pub fn is_hostile(&self) -> bool {
+        self.is_hostile
+    }
+
+    /// Something that no VMM would say; its record of what is in flight may be forged first.
+    pub fn babble(&mut self, random: &mut Random) -> Vec<u8> {
+        self.front_end.forge(random);
+        crate::hostile::babble(self.guest.spec.queues, random)
+    }
+
+    /// The oldest frame that was sent and not taken by the device, as far as the guest knows.
+    pub fn oldest_frame(&self) -> Option<u64> {
+        self.guest.oldest_frame()
+    }
+
+    /// Whether its driver must start anew after its daemon was killed, or its connection lost: a packed ring of a NIC
+    /// does not show where it stands.
+    pub fn loses_its_place(&self) -> bool {
+        self.guest.spec.vlan.is_some() && self.guest.spec.ring.format == Format::Packed
     }
 
     fn of(
@@ -64,7 +100,8 @@ impl Tenant {
     ) -> Result<Tenant, String> {
         let guest = Guest::new(spec, sectors, Random::new(random.next(), 1), trace)?;
         let front_end = FrontEnd::new(&guest);
-        Ok(Tenant { guest, front_end, ledger: Ledger::new(sectors, Order::default()) })
+        let ledger = Ledger::new(sectors, Order::default());
+        Ok(Tenant { guest, front_end, ledger, is_hostile: false })
     }
 
     /// The guest takes what it was called for, and asks for a little more unless it is quiet. True when it did
@@ -72,10 +109,21 @@ impl Tenant {
     ///
     /// # Errors
     /// What the device did wrong.
-    pub fn act(&mut self, now_ns: u64) -> Result<bool, String> {
-        match self.guest.spec.vlan {
-            None => self.guest.act(now_ns, &mut self.ledger),
-            Some(_) => Ok(false),
+    pub fn act(
+        &mut self,
+        now_ns: u64,
+        lan: Option<&mut Lan>,
+        random: &mut Random,
+    ) -> Result<bool, String> {
+        match (self.guest.spec.vlan, lan) {
+            _ if self.is_hostile => {
+                crate::hostile::act(&mut self.guest, random);
+                // Or it would keep time from going on.
+                Ok(false)
+            }
+            (None, _) => self.guest.act(now_ns, &mut self.ledger),
+            (Some(_), Some(lan)) => self.guest.act_on_lan(now_ns, lan),
+            (Some(_), None) => Ok(false),
         }
     }
 
@@ -104,6 +152,9 @@ impl Tenant {
     /// # Errors
     /// It may not.
     pub fn cut(&mut self, image: &[u8]) -> Result<(), String> {
+        if self.is_hostile {
+            return Ok(());
+        }
         let sector = |sector: u64| &image[sector as usize * 512..(sector as usize + 1) * 512];
         self.ledger.cut(sector).map_err(|e| e.to_string())
     }
@@ -113,6 +164,9 @@ impl Tenant {
     /// # Errors
     /// It may not.
     pub fn judge(&mut self, image: &[u8]) -> Result<(), String> {
+        if self.is_hostile {
+            return Ok(());
+        }
         let reading = self.ledger.read(0, self.ledger.sectors());
         self.ledger.found(reading, image).map_err(|e| e.to_string())
     }
@@ -195,6 +249,8 @@ impl Tenant {
     /// # Errors
     /// It is no answer, or a refusal.
     pub fn hear(&mut self, bytes: &[u8], fd: Option<OwnedFd>) -> Result<(), String> {
-        self.front_end.hear(bytes, fd)
+        let heard = self.front_end.hear(bytes, fd);
+        // What it babbled is answered, too.
+        if self.is_hostile { Ok(()) } else { heard }
     }
 }

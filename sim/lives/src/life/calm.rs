@@ -24,7 +24,12 @@ impl Life {
         for host in &mut self.hosts {
             host.break_state(false, &self.course)?;
             host.dies_unheard = false;
-            host.vmms.values_mut().for_each(|vmm| vmm.tenant.set_quiet(true));
+            for vmm in host.vmms.values_mut() {
+                vmm.tenant.set_quiet(true);
+                if vmm.tenant.is_hostile() {
+                    vmm.hang_up(u64::MAX);
+                }
+            }
         }
         self.calm_links();
         self.until("somebody serves", |host| !host.daemons.is_empty())?;

@@ -59,10 +59,12 @@ impl Host {
         self.lost.clear();
         self.dooms.clear();
         self.operator.lose_all();
+        self.lose_ports();
         let until_ns = course.now().0;
         self.restart_ns = until_ns + course.random.of(&[0, 1, 10, 100]) * course.random.below(MS);
-        let (gone, left): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.vmms).into_iter().partition(|(id, _)| file::is_in_memory(id));
+        let (gone, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.vmms)
+            .into_iter()
+            .partition(|(id, _)| file::is_in_memory(id) && !file::is_nic(id));
         self.ended += gone.iter().map(|(_, vmm)| vmm.tenant.ended()).sum::<u64>();
         self.vmms = left.into_iter().collect();
         for vmm in self.vmms.values_mut() {

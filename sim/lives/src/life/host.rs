@@ -12,12 +12,14 @@ use manager::simulated::{Door, Launchers, Simulated};
 use manager::upgrade::launcher::Launcher;
 
 use super::Course;
+use super::lan::Ports;
 use super::upgrade::Newcomer;
 use crate::core::Core;
 use crate::file::{self, File};
 use crate::operator::Operator;
 use crate::rack::{self, Rack};
 use crate::vmm::Vmm;
+use world::Lan;
 
 /// A process: its control, and its sidecores.
 pub(super) struct Daemon {
@@ -65,6 +67,9 @@ pub(super) struct Host {
     pub(super) shown: Vec<DiskView>,
     /// And links.
     pub(super) links: Vec<LinkView>,
+    /// The stations of its switch, which are a linked host's with others together, and not judged.
+    pub(super) lan: Option<Lan>,
+    pub(super) ports: Ports,
     /// Requests of guests that are gone.
     pub(super) ended: u64,
     /// When the next daemon starts after one that died.
@@ -136,6 +141,8 @@ impl Host {
             refused: None,
             shown: Vec::new(),
             links: Vec::new(),
+            lan: rack.is_none().then(Lan::default),
+            ports: Ports::new(),
             ended: 0,
             restart_ns: 0,
             dies_unheard: false,
@@ -249,6 +256,15 @@ impl Host {
             let mut vmm = Vmm::new(number, &id, (path, image), shape, random, trace)?;
             course.note("guest", [number.into(), vmm.tenant.queues().into(), 0]);
             vmm.tenant.set_quiet(course.is_calm.get());
+            if let (Some(lan), true) = (&mut self.lan, file::is_nic(&id)) {
+                lan.join(file::station(&id).into(), file::vlan(&id), false);
+                lan.interrupted(file::station(&id).into(), Some(0));
+            }
+            let may_be_hostile = self.lan.is_some() && !file::is_nic(&id) && !course.is_calm.get();
+            if may_be_hostile && !self.vmms.is_empty() && course.random.one_in(8) {
+                course.note("hostile", [number.into(), 0, 0]);
+                vmm.tenant.be_hostile();
+            }
             self.vmms.insert(id, vmm);
         }
         Ok(())

@@ -93,6 +93,7 @@ impl Host {
 
     /// Hears what operators are answered.
     pub(super) fn hear_answers(&mut self, course: &Course) -> Result<(), String> {
+        self.follow_ports();
         let daemons = &self.daemons;
         let is_closed = |door: &Door| match daemons.iter().position(|it| it.door.is_same(door)) {
             // It gives its devices away, if another one serves already.
@@ -172,13 +173,13 @@ impl Host {
             return Ok(false);
         }
         let core = course.any(cores.len());
-        let (vmms, now) = (&mut self.vmms, course.now());
+        let (vmms, lan, now) = (&mut self.vmms, &mut self.lan, course.now());
         let mut met = Ok(false);
         let mut meanwhile = |now_ns: u64| {
             let index = course.any(vmms.len());
             let vmm = vmms.values_mut().nth(index).filter(|vmm| vmm.runs());
             if let (Some(vmm), true) = (vmm, met.is_ok() && course.random.one_in(2)) {
-                met = vmm.act(now_ns, course);
+                met = vmm.act(now_ns, course, lan.as_mut());
             }
         };
         let core_of_it = &mut cores[core];
@@ -210,19 +211,30 @@ impl Host {
         let now_ns = course.now().0;
         let at = course.any(self.vmms.len());
         match self.vmms.values_mut().nth(at) {
-            Some(vmm) if vmm.runs() => vmm.act(now_ns, course),
+            Some(vmm) if vmm.runs() => vmm.act(now_ns, course, self.lan.as_mut()),
             _ => Ok(false),
         }
     }
 
     fn vmm_speaks(&mut self, course: &mut Course) -> Result<bool, String> {
         self.seat_guests(course)?;
-        let Some(vmm) = self.any_vmm(course) else { return Ok(false) };
+        self.know_ports(course.now().0);
+        let at = course.any(self.vmms.len());
+        let Some(vmm) = self.vmms.values_mut().nth(at) else { return Ok(false) };
         let id = vmm.id.clone();
+        if course.random.one_in(40) {
+            vmm.babble(&mut course.random);
+        }
         let step = vmm.step(course.now().0).map_err(|why| format!("disk {id}: {why}"))?;
         let number = u64::from(vmm.number);
+        if let (Some(lan), true) = (&mut self.lan, step != Step::Nothing && file::is_nic(&id)) {
+            lan.interrupted(file::station(&id).into(), vmm.tenant.oldest_frame());
+        }
         if step == Step::CutOff {
-            let is_excused = vmm.is_excused || self.dirty.contains_key(&id) || self.is_going(&id);
+            let is_excused = vmm.is_excused
+                || vmm.tenant.is_hostile()
+                || self.dirty.contains_key(&id)
+                || self.is_going(&id);
             course.note("cut off", [number, is_excused.into(), 0]);
             if !is_excused && self.daemons.is_empty() {
                 // Another process may be about to have it.
