@@ -211,4 +211,81 @@ mod tests {
             assert_eq!(Token::unpack(token.pack()), token);
         }
     }
+
+    fn ready(poll: &Poll) -> Vec<(Token, bool)> {
+        poll.wait(Some(Duration::ZERO))
+    }
+
+    #[test]
+    fn what_is_waited_for_is_told_until_it_is_not() {
+        let stage = crate::simulated::Stage::set(|_| Duration::ZERO);
+        let poll = Poll::new().expect("a set");
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        ours.set_nonblocking(true).expect("set");
+        let token = Token::Connection(3, 9);
+        poll.add(&ours, token).expect("added");
+        assert!(poll.add(&ours, token).is_err(), "once");
+        assert_eq!(ready(&poll), []);
+        rustix::io::write(&theirs, b"x").expect("written");
+        assert_eq!(ready(&poll), [(token, false)]);
+        assert_eq!(ready(&poll), [(token, false)], "until it was read");
+        // A front-end that is not to be heard may be waited for to take what it is told, or for its end alone.
+        poll.want(&ours, token, false, false);
+        assert_eq!(ready(&poll), []);
+        poll.want(&ours, token, false, true);
+        assert_eq!(ready(&poll), [(token, false)]);
+        poll.want(&ours, token, false, false);
+        drop(theirs);
+        assert_eq!(ready(&poll), [(token, true)], "its other side has gone");
+        poll.remove(&ours);
+        assert_eq!(ready(&poll), []);
+        // One that is not there any more is neither changed nor removed.
+        poll.want(&ours, token, true, true);
+        poll.remove(&ours);
+        assert_eq!(ready(&poll), []);
+        drop(stage);
+    }
+
+    #[test]
+    fn more_than_one_wait_tells_come_with_the_next() {
+        let stage = crate::simulated::Stage::set(|_| Duration::ZERO);
+        let poll = Poll::new().expect("a set");
+        let pairs: Vec<_> = (0..EVENTS as u32 + 50)
+            .map(|at| {
+                let (ours, theirs) = UnixStream::pair().expect("a pair");
+                poll.add(&ours, Token::Listener(at)).expect("added");
+                rustix::io::write(&theirs, b"x").expect("written");
+                (ours, theirs)
+            })
+            .collect();
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..4 {
+            let told = ready(&poll);
+            assert!(told.len() <= EVENTS);
+            for (token, _) in told {
+                let Token::Listener(at) = token else { panic!("{token:?}") };
+                // Heard, as by the loop: nothing more is there.
+                let _ = rustix::io::read(&pairs[at as usize].0, &mut [0; 8]);
+                seen.insert(at);
+            }
+        }
+        assert_eq!(seen.len(), pairs.len(), "nobody is forgotten");
+        drop(stage);
+    }
+
+    #[test]
+    fn a_pause_lets_time_pass_and_an_endless_wait_is_ended_by_what_comes() {
+        let stage = crate::simulated::Stage::set(|_| Duration::ZERO);
+        let poll = Poll::new().expect("a set");
+        let before = stage.now();
+        poll.pause(Duration::from_millis(7));
+        assert_eq!(stage.now().0 - before.0, 7_000_000);
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        poll.add(&ours, Token::Heir).expect("added");
+        drop(theirs);
+        assert_eq!(poll.wait(None), [(Token::Heir, true)]);
+        assert_eq!(poll.wait(Some(Duration::MAX)), [(Token::Heir, true)], "as long as can be said");
+        poll.clear_signals(Token::Stop);
+        poll.clear_signals(Token::Reload);
+    }
 }

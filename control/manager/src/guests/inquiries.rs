@@ -255,3 +255,6 @@ impl Inquiry {
         Ok(None)
     }
 }
+
+#[cfg(test)]
+mod tests;
