@@ -14,7 +14,7 @@ use testing::clock::now_ns;
 use crate::suite::choose::Chosen;
 use crate::suite::found::End;
 use crate::suite::programs::{PROGRAMS, Programs};
-use crate::suite::session::{Sessions, kill_rest, signal_all};
+use crate::suite::session::{Sessions, kill_rest, signal_all, worked_seconds};
 use crate::suite::stutter;
 use crate::suite::{Raw, What};
 
@@ -180,11 +180,12 @@ impl Running {
             self.is_over_in(TIDYING_SECONDS)?;
         }
         kill_rest(self.leader);
+        let worked_seconds = worked_seconds(self.leader);
         // Once it has been waited for, its number may be anybody's.
         sessions.remove(self.leader);
         let status: ExitStatus = self.process.wait()?;
         let seconds = (now_ns() - self.start_ns) as f64 / 1e9;
-        Ok(End { status, was_ended, seconds })
+        Ok(End { status, was_ended, seconds, worked_seconds })
     }
 
     fn is_over_in(&self, seconds: u64) -> Result<bool> {

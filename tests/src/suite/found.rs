@@ -74,6 +74,8 @@ pub struct End {
     pub was_ended: bool,
     /// For how many seconds it ran.
     pub seconds: f64,
+    /// For how many seconds processors worked for it.
+    pub worked_seconds: f64,
 }
 
 impl End {
@@ -194,7 +196,12 @@ mod tests {
     use super::*;
 
     fn end(status: i32) -> End {
-        End { status: ExitStatus::from_raw(status), was_ended: false, seconds: 2.04 }
+        End {
+            status: ExitStatus::from_raw(status),
+            was_ended: false,
+            seconds: 2.04,
+            worked_seconds: 0.0,
+        }
     }
 
     fn outcome(kind: Kind, check: &str, detail: &str) -> Outcome {

@@ -343,7 +343,7 @@ impl Run {
         }
         ended.was_run_again = place.was_run_again;
         let (seconds, has_failed) = (ended.seconds, ended.count(Kind::Fail) > 0);
-        let said = format!("{seconds:.1} s");
+        let said = format!("{seconds:.1} s, processors {:.1} s", ended.worked_seconds);
         if has_failed {
             for outcome in ended.outcomes.iter().filter(|of| of.kind() == Kind::Fail) {
                 let check = outcome.check();
@@ -468,8 +468,8 @@ fn what_it_found(chosen: &Chosen, scratch: &Path, log: &Path, end: Result<End>) 
     };
     let booted_again = shelf::text_of(&scratch.join(BOOTED_AGAIN)).lines().count();
     let not_judged = found::not_judged(&said);
-    let seconds = end.seconds;
-    Ended { seconds, not_judged, booted_again, ..Ended::new(group, case, outcomes) }
+    let (seconds, worked_seconds) = (end.seconds, end.worked_seconds);
+    Ended { seconds, worked_seconds, not_judged, booted_again, ..Ended::new(group, case, outcomes) }
 }
 
 /// Whether an emulated machine of a case stood still.

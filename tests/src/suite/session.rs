@@ -80,6 +80,20 @@ fn members(leader: Pid) -> Vec<Pid> {
     members.collect()
 }
 
+/// The seconds that processors have worked for a process that has ended, and for all that was waited for below it.
+pub fn worked_seconds(process: Pid) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
+    let ticks = stat.ok().and_then(|stat| ticks_of(&stat)).unwrap_or(0);
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+}
+
+/// User and system time of a process and its children, from its `/proc/PID/stat`.
+fn ticks_of(stat: &str) -> Option<u64> {
+    // Behind the name are eleven fields before them.
+    let fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11).take(4);
+    fields.map(|field| field.parse::<u64>().ok()).sum()
+}
+
 /// The session of a process that has not ended, from its `/proc/PID/stat`.
 fn session_of(stat: &str) -> Option<i32> {
     // The name, in parentheses, may hold anything.
@@ -99,6 +113,13 @@ mod tests {
         assert_eq!(session_of("42 (a) b) (c) S 1 40 39 0 -1"), Some(39));
         assert_eq!(session_of("42 (gone) Z 1 40 39 0 -1"), None);
         assert_eq!(session_of("42 (short) S 1"), None);
+    }
+
+    #[test]
+    fn work_is_counted_of_a_process_and_its_children() {
+        let stat = "42 (a) b) Z 1 40 39 0 -1 4 100 200 3 4 50 6 700 8 20 0 1";
+        assert_eq!(ticks_of(stat), Some(764));
+        assert_eq!(ticks_of("42 (short) S 1 2 3 4 5 6 7 8 9 10 x"), None);
     }
 
     #[test]

@@ -16,6 +16,8 @@ pub struct Ended {
     pub outcomes: Vec<Outcome>,
     /// For how many seconds it ran.
     pub seconds: f64,
+    /// For how many seconds processors worked for it.
+    pub worked_seconds: f64,
     /// How many times and rates did not hold and were not judged.
     pub not_judged: usize,
     /// Whether it was run once more, since an emulated machine stood still.
@@ -33,6 +35,7 @@ impl Ended {
             case,
             outcomes,
             seconds: 0.0,
+            worked_seconds: 0.0,
             not_judged: 0,
             was_run_again: false,
             booted_again: 0,
@@ -74,7 +77,8 @@ impl Summary {
 
     /// The table, and what did not pass.
     pub fn text(&self) -> String {
-        let mut text = format!("{}\n", row("group", "passed", "failed", "skipped", "seconds"));
+        let mut text =
+            format!("{}\n", row("group", "passed", "failed", "skipped", "seconds", "worked"));
         let mut groups: Vec<&str> = Vec::new();
         for ended in &self.ended {
             if !groups.contains(&&*ended.group) {
@@ -85,11 +89,9 @@ impl Summary {
             let of_group: Vec<&Ended> =
                 self.ended.iter().filter(|ended| ended.group == group).collect();
             let count = |kind| of_group.iter().map(|ended| ended.count(kind)).sum::<usize>();
-            let seconds: f64 = of_group.iter().map(|ended| ended.seconds).sum();
-            text += &numbers(group, count, seconds);
+            text += &numbers(group, count, times(of_group.iter().copied()));
         }
-        let seconds = self.ended.iter().map(|ended| ended.seconds).sum();
-        text += &numbers("all", |kind| self.count(kind), seconds);
+        text += &numbers("all", |kind| self.count(kind), times(&self.ended));
         for kind in [Kind::Skip, Kind::Fail] {
             text += &self.words_of(kind);
         }
@@ -120,7 +122,7 @@ impl Summary {
         let run = json!({
             "passed": self.count(Kind::Pass), "failed": self.count(Kind::Fail),
             "skipped": self.count(Kind::Skip), "seconds": self.seconds,
-            "build_seconds": self.build_seconds,
+            "build_seconds": self.build_seconds, "worked_seconds": times(&self.ended).1,
             "not_judged": self.ended.iter().map(|ended| ended.not_judged).sum::<usize>(),
         });
         let _ = writeln!(lines, "{run}");
@@ -176,14 +178,27 @@ fn joined(parts: &[&str]) -> String {
     parts.join("/")
 }
 
-fn row(name: &str, passed: &str, failed: &str, skipped: &str, seconds: &str) -> String {
-    format!("{name:<10} {passed:>8} {failed:>8} {skipped:>8} {seconds:>9}")
+/// For how many seconds cases ran, and for how many processors worked for them.
+fn times<'a>(ended: impl IntoIterator<Item = &'a Ended>) -> (f64, f64) {
+    let add = |sum: (f64, f64), of: &Ended| (sum.0 + of.seconds, sum.1 + of.worked_seconds);
+    ended.into_iter().fold((0.0, 0.0), add)
 }
 
-fn numbers(name: &str, count: impl Fn(Kind) -> usize, seconds: f64) -> String {
+fn row(
+    name: &str,
+    passed: &str,
+    failed: &str,
+    skipped: &str,
+    seconds: &str,
+    worked: &str,
+) -> String {
+    format!("{name:<10} {passed:>8} {failed:>8} {skipped:>8} {seconds:>9} {worked:>9}")
+}
+
+fn numbers(name: &str, count: impl Fn(Kind) -> usize, (seconds, worked): (f64, f64)) -> String {
     let of = |kind| count(kind).to_string();
-    let seconds = format!("{seconds:.1}");
-    row(name, &of(Kind::Pass), &of(Kind::Fail), &of(Kind::Skip), &seconds) + "\n"
+    let (seconds, worked) = (format!("{seconds:.1}"), format!("{worked:.1}"));
+    row(name, &of(Kind::Pass), &of(Kind::Fail), &of(Kind::Skip), &seconds, &worked) + "\n"
 }
 
 #[cfg(test)]
@@ -194,6 +209,7 @@ mod tests {
         let outcome = |kind, check: &str, detail: &str| Outcome::new(kind, check, detail);
         let fio = Ended {
             seconds: 7.25,
+            worked_seconds: 5.0,
             not_judged: 2,
             was_run_again: true,
             booted_again: 1,
@@ -209,6 +225,7 @@ mod tests {
         let kvm = Ended::new("foreign", "kvm", vec![outcome(Kind::Skip, "", "no /dev/kvm")]);
         let ext4 = Ended {
             seconds: 2.0,
+            worked_seconds: 1.0,
             ..Ended::new("guest", "ext4", vec![outcome(Kind::Pass, "fsck", "clean")])
         };
         Summary { ended: vec![fio, kvm, ext4], build_seconds: 100.4, seconds: 105.0 }
@@ -217,10 +234,10 @@ mod tests {
     #[test]
     fn the_table_counts_by_group_and_says_what_did_not_pass() {
         let wanted = "\
-group        passed   failed  skipped   seconds
-guest             2        1        0       9.2
-foreign           0        0        1       0.0
-all               2        1        1       9.2
+group        passed   failed  skipped   seconds    worked
+guest             2        1        0       9.2       6.0
+foreign           0        0        1       0.0       0.0
+all               2        1        1       9.2       6.0
 skip  foreign/kvm: no /dev/kvm
 fail  guest/fio/trim: no blocks
       at all

@@ -79,7 +79,8 @@ pub fn tested(bed: &Bed, check: &str, command: &mut Command) -> Result<()> {
     bed.say(check);
     let start_ns = now_ns();
     let (status, text) = heard(command)?;
-    let end = End { status, was_ended: false, seconds: seconds_since(start_ns) };
+    let end =
+        End { status, was_ended: false, seconds: seconds_since(start_ns), worked_seconds: 0.0 };
     for outcome in of_tests(&text, &end) {
         record(bed, check, &outcome);
     }
