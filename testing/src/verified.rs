@@ -29,6 +29,8 @@ const SECTORS: u64 = BLOCK_SIZE as u64 / 512;
 const CALL_MS: u32 = 90_000;
 /// Some hundred batches a second are left.
 const WITNESS_REST: Duration = Duration::from_millis(1);
+/// Some thousand batches a second are left: for about half of the time requests are in flight.
+const REST: Duration = Duration::from_micros(200);
 /// How long requests that are waited for may take.
 const PATIENCE_NS: u64 = 90_000_000_000;
 
@@ -97,14 +99,15 @@ struct Slot {
 }
 
 impl Load {
-    /// Starts on the first queue of `frontend`; all its queues are returned but that one.
+    /// Starts on the first queue of `frontend`; all its queues are returned but that one. Where rates are not judged it
+    /// rests a little whenever all has come back: a guest that never does takes both processors of a small machine.
     ///
     /// # Errors
     /// No queue, or no memory left for the requests.
     pub fn start(frontend: &mut Frontend) -> Result<(Load, Vec<FrontQueue>)> {
         let mut queues = frontend.take_queues().into_iter();
         let queue = queues.next().context("a front-end without queues")?;
-        let load = Load::start_on(queue, frontend.memory(), LoadSpec::default())?;
+        let load = Load::start_on(queue, frontend.memory(), rested(REST))?;
         Ok((load, queues.collect()))
     }
 
@@ -116,8 +119,7 @@ impl Load {
     pub fn witness(frontend: &mut Frontend) -> Result<Load> {
         let queue = frontend.take_queues().into_iter().next();
         let queue = queue.context("a front-end without queues")?;
-        let rest = if are_judged() { Duration::ZERO } else { WITNESS_REST };
-        Load::start_on(queue, frontend.memory(), LoadSpec { rest, ..LoadSpec::default() })
+        Load::start_on(queue, frontend.memory(), rested(WITNESS_REST))
     }
 
     /// Starts on that queue, with its requests in that memory.
@@ -179,6 +181,12 @@ impl Load {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| anyhow!("the load panicked"))?
     }
+}
+
+/// The usual load, with a rest where rates are not judged.
+fn rested(rest: Duration) -> LoadSpec {
+    let rest = if are_judged() { Duration::ZERO } else { rest };
+    LoadSpec { rest, ..LoadSpec::default() }
 }
 
 fn run(

@@ -188,6 +188,10 @@ fn check_disk(disk: &str) -> Result<()> {
         for indirect_entries in [0, 4] {
             for (format, size) in [(Format::Split, 64), (Format::Packed, 61), (Format::Split, 1024)]
             {
+                // Where the used ring's pages lie is the same whatever a chain is.
+                if size > 64 && indirect_entries > 0 && !tests_all() {
+                    continue;
+                }
                 let ring = ring(format, size, event_index, indirect_entries);
                 let mut guest = Guest::new(&daemon, disk, ring)?;
                 let log = guest.start_log()?;

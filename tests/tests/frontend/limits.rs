@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use testing::bed::tests_all;
 use testing::clock::now_ns;
 use testing::daemon::{Daemon, pause};
 use testing::frontend::FrontendSpec;
@@ -152,7 +153,8 @@ fn settings_change_under_load_and_nothing_is_lost() -> Result<()> {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (seed >> 33) % bound
     };
-    for change in 0..200u32 {
+    let changes = if tests_all() { 200 } else { 80 };
+    for change in 0..changes {
         let id = if below(2) == 0 { "a" } else { "b" };
         let setting = match below(6) {
             0 => format!("--share {}", 1 + below(1000)),
@@ -199,7 +201,8 @@ fn numbers_of_policies_change_under_load_and_nothing_is_lost() -> Result<()> {
     let text = std::fs::read_to_string(&file)?;
     let with =
         |numbers: &str| text.replacen("[sidecores]\n", &format!("[sidecores]\n{numbers}"), 1);
-    for round in 0..20 {
+    let rounds = if tests_all() { 20 } else { 8 };
+    for round in 0..rounds {
         let (disk, nic, rate) = (1 + round % 32, 32 - round, 1000 * (1 + round));
         let numbers = format!(
             "es2 = {{ quota_disk = {disk}, quota_nic = {nic} }}\n\

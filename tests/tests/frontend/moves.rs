@@ -64,7 +64,7 @@ fn bring_by_hand(mover: &Mover) -> Result<Vec<u64>> {
 
 #[test]
 fn random_moves_under_load_cost_no_request() -> Result<()> {
-    let wanted: u64 = if tests_all() { 10_000 } else { 1_000 };
+    let wanted: u64 = if tests_all() { 10_000 } else { 500 };
     let mut daemon = Daemon::with("moves", DISKS).cpus("0-1").start()?;
     let mut loads = Vec::new();
     let mut frontends: Vec<Frontend> = Vec::new();
