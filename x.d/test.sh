@@ -65,7 +65,7 @@ need_for_group() {
 
 build_suite() {
     # As `suite` builds the tests: what it is made of is built once.
-    local -x RUSTC_WORKSPACE_WRAPPER=clippy-driver
+    local -x RUSTC_WORKSPACE_WRAPPER=x.d/compiler
     # rustup has a program of that name also where it has none to run.
     clippy-driver --version >/dev/null 2>&1 || rustup component add clippy >"$BUILD/rustup.log" 2>&1 ||
         die 'clippy, which compiles the tests, is not installed' 'rustup component add clippy'

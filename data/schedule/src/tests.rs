@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
+use random::often;
 
 use crate::{Budget, Limits, Nanos, Policy, REPAY_PASSES_MAX, Schedule, Visit, Visited};
 
@@ -272,7 +273,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(ProptestConfig::with_cases(often(100, 512)))]
 
     #[test]
     fn nobody_overtakes_a_waiting_queue_twice(

@@ -57,6 +57,13 @@ impl Random {
     }
 }
 
+/// How often a test does what it does: `usual` times, or `all` times with `./x test --all`. What was found once has a
+/// test of its own, so a run that many wait for looks less far.
+pub fn often(usual: u32, all: u32) -> u32 {
+    let is_all = std::env::var_os("TEST_ALL").is_some_and(|value| !value.is_empty());
+    if is_all { all } else { usual }
+}
+
 /// `-ln(x / 2^64)` with 32 bits of fraction, by squaring: one bit of the binary logarithm a turn.
 fn minus_ln(x: u64) -> u64 {
     let x = x.max(1);

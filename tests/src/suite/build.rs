@@ -16,6 +16,8 @@ use crate::suite::child::apart;
 use crate::suite::programs::Program;
 use crate::suite::session::{Sessions, kill_rest};
 
+/// Who compiles, in the repository.
+const COMPILER: &str = "x.d/compiler";
 /// The daemon as it is tested, and the programs of `tests/src/bin` that cases start. And one program of tests, since cargo
 /// gives libraries other features where it builds any: without it the daemon would be built twice.
 const PROGRAMS: &[&str] = &[
@@ -48,7 +50,7 @@ pub enum Step {
     Programs,
     /// The tests of the daemon.
     Tests,
-    /// The tests of all crates, those of the daemon included, and all programs.
+    /// The tests of all crates, those of the daemon included, and the programs that cases run.
     Crates,
     /// The daemon, as it is shipped.
     Shipped,
@@ -68,7 +70,7 @@ impl Step {
         }
     }
 
-    /// Whether clippy is who compiles: what it has to say costs no build of its own then. Not where it is to be fast, since
+    /// Whether [`COMPILER`], which is clippy, compiles: what it has to say costs no build of its own then. Not where it is to be fast, since
     /// clippy optimises less.
     fn is_linted(self) -> bool {
         matches!(self, Step::Programs | Step::Tests | Step::Crates)
@@ -79,7 +81,10 @@ impl Step {
         match self {
             Step::Programs => PROGRAMS,
             Step::Tests => &["test", "--no-run", "--workspace", "--test", "*"],
-            Step::Crates => &["build", "--workspace", "--all-targets"],
+            // The tests of the other programs are all of these programs, for whoever compiles.
+            Step::Crates => {
+                &["build", "--workspace", "--tests", "--bin", "world", "--bin", "xtask"]
+            }
             Step::Shipped => &["build", "--release", "-p", "sidecore-bin"],
             Step::Pass => &["build", "--release", "-p", "pass"],
         }
@@ -169,7 +174,7 @@ pub fn build(
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     if step.is_linted() {
-        command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
+        command.env("RUSTC_WORKSPACE_WRAPPER", COMPILER);
     }
     if step == Step::Pass {
         command.args(native);

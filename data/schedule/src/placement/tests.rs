@@ -1,6 +1,7 @@
 //! A world of guests that ask so much of a core, and what is decided for it.
 
 use proptest::prelude::*;
+use random::often;
 
 use super::*;
 
@@ -140,7 +141,7 @@ fn asked() -> impl Strategy<Value = Vec<u32>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: often(60, 400), ..ProptestConfig::default() })]
 
     /// Constant loads: whatever is decided, it ends.
     #[test]

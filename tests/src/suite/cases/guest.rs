@@ -34,7 +34,7 @@ pub(super) const GROUP: Group = Group::new(
 );
 
 /// With the compiler that has built the crates ([`crate::suite::build`]), or they were built again.
-const DEMO: &[&str] = &["env", "RUSTC_WORKSPACE_WRAPPER=clippy-driver", "./x", "demo"];
+const DEMO: &[&str] = &["env", "RUSTC_WORKSPACE_WRAPPER=x.d/compiler", "./x", "demo"];
 
 /// One disk of a daemon's file: `what` are its lines.
 pub(super) fn disk(id: &str, what: &str) -> String {

@@ -39,8 +39,8 @@ pub(super) const GROUP: Group = Group::new(
             .variables(&[("HISTORIES", "200", "20000")])
             .usually(110),
         Case::command("docs", DOCS).needs_built(Built::Crates).usually(20),
-        as_root("lost-flush", "faults", &["--ignored", "lost"]),
-        as_root("block-devices", "model", &["--ignored", "block"]),
+        as_root("lost-flush", "outside", &["--ignored", "lost"]),
+        as_root("block-devices", "outside", &["--ignored", "block"]),
         as_root("held-devices", "backend", &["--ignored", "block_device"]),
         Case::run("loom", loom)
             .needs_built(Built::Nothing)
@@ -50,13 +50,12 @@ pub(super) const GROUP: Group = Group::new(
     ],
 );
 
-const SHELLCHECK: &str =
-    "shellcheck -x -a x .ci/run x.d/test/*.sh tests/guest/service/run lab/guest/l1_run";
+const SHELLCHECK: &str = "shellcheck -x -a x .ci/run x.d/compiler x.d/test/*.sh tests/guest/service/run lab/guest/l1_run";
 const SHELLCHECK_GUEST: &str = "shellcheck -s dash -x tests/guest/init tests/guest/scripts/*.sh \
                                 lab/guest/*_init tests/guest/service/init";
 /// With the compiler that has built the crates ([`crate::suite::build`]), or they were built again.
 const DOCS: &[&str] =
-    &["env", "RUSTC_WORKSPACE_WRAPPER=clippy-driver", "cargo", "test", "--workspace", "--doc"];
+    &["env", "RUSTC_WORKSPACE_WRAPPER=x.d/compiler", "cargo", "test", "--workspace", "--doc"];
 
 /// The compiler warned of nothing when it built the crates, and was clippy ([`crate::suite::build`]).
 fn clippy(bed: &Bed) -> Result<()> {

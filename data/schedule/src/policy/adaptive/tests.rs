@@ -2,6 +2,7 @@
 //! ones.
 
 use proptest::prelude::*;
+use random::often;
 
 use super::*;
 
@@ -102,7 +103,7 @@ fn gap() -> impl Strategy<Value = (u32, bool, u8)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1024))]
+    #![proptest_config(ProptestConfig::with_cases(often(256, 1024)))]
 
     #[test]
     fn no_trace_costs_more_than_twice_the_better_choice(

@@ -1,7 +1,7 @@
 //! Long histories from a seed: two IOhosts with one disk between them, links that go down and up, processes that die, and
 //! guests that are gone; and a ledger that knows what each block may hold.
 
-use random::Random;
+use random::{Random, often};
 
 use super::bed::*;
 use super::wire::FOUL;
@@ -161,11 +161,12 @@ impl History {
 #[test]
 fn every_block_holds_what_was_written_last_whatever_happens() {
     let (mut ended, mut losses) = (0, 0);
-    for seed in 0..25 {
-        let mut history = History::new(1000 + seed);
+    let seeds = often(8, 25);
+    for seed in 0..seeds {
+        let mut history = History::new(1000 + u64::from(seed));
         history.run();
         ended += history.ended;
         losses += history.losses;
     }
-    assert!(ended > 2000 && losses > 20, "{ended} requests, {losses} guests");
+    assert!(ended > 80 * seeds && losses > seeds / 2, "{ended} requests, {losses} guests");
 }

@@ -3,6 +3,7 @@
 
 use guest_memory::Area;
 use proptest::prelude::*;
+use random::often;
 
 use super::rig::{Rig, ring, spec, start};
 use crate::driver::{Buffer, RingSpec, Used};
@@ -221,7 +222,7 @@ fn killed_once_at_every_store() {
 #[test]
 fn killed_again_while_recovering() {
     for spec in shapes() {
-        for first in (0..120).step_by(7) {
+        for first in (0..120).step_by(often(23, 7) as usize) {
             for second in 0..40 {
                 run(spec, &schedule(), &[first, second, 11], second % 2 == 0);
             }
@@ -230,7 +231,7 @@ fn killed_again_while_recovering() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3000))]
+    #![proptest_config(ProptestConfig::with_cases(often(600, 3000)))]
 
     #[test]
     fn killed_anywhere_in_any_schedule(
@@ -359,7 +360,7 @@ fn b3_entries_in_flight_made_available_again() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #![proptest_config(ProptestConfig::with_cases(often(400, 1500)))]
 
     /// Row P31: a record of random bytes, at the start and while it is used: refused or served,
     /// without a panic, and never more than the ring holds.

@@ -1,14 +1,12 @@
 //! `serve --check`: what a start would stumble over beside the file itself.
 
-mod harness;
-
 use std::fs::{Permissions, set_permissions, write};
 use std::io::{Read, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 
-use harness::{Daemon, PROGRAM, json, run};
+use crate::harness::{Daemon, PROGRAM, json, run};
 
 const CLIENT: &str =
     "[[link]]\nid = \"rack\"\nrole = \"client\"\nkey_file = \"key\"\niohost_key = ";

@@ -1,10 +1,9 @@
 //! Random requests, several at a time, against an array of bytes that should hold the same.
 
-mod harness;
-
+use crate::harness::{self, Asked, Bed, MEMORY_BYTES, Random, kinds};
 use backend::Source;
 use guest_memory::Span;
-use harness::{Asked, Bed, MEMORY_BYTES, Random, kinds};
+use random::often;
 use request::{Op, Status};
 
 /// A part of a sector over, so that the last page of the file is not whole.
@@ -156,7 +155,7 @@ fn follow(name: &str, source: &Source, seed: u64, batches: u32) {
 
 #[test]
 fn every_disk_does_what_an_array_would() {
-    for seed in 0..4 {
+    for seed in 0..often(2, 4).into() {
         let (_dirs, sources) = kinds(DISK_BYTES);
         for (name, source) in &sources {
             follow(name, source, seed, 60);
@@ -188,7 +187,7 @@ fn on_loop_device(size_bytes: u64, block: &str, test: impl Fn(&str) + std::panic
 /// A device of 4 KiB blocks: half of what is asked of it cannot be direct, and its ranges are no
 /// whole blocks.
 #[test]
-#[ignore = "needs root and a loop device: cargo test -p backend --test model -- --ignored block"]
+#[ignore = "needs root and a loop device: cargo test -p backend --test outside -- --ignored block"]
 fn a_block_device_does_what_an_array_would() {
     let size_bytes = DISK_BYTES.next_multiple_of(4096);
     for block in ["512", "4096"] {
@@ -208,7 +207,7 @@ fn a_block_device_does_what_an_array_would() {
 
 /// The page cache must not keep what was there before a direct write that was under way.
 #[test]
-#[ignore = "needs root and a loop device: cargo test -p backend --test model -- --ignored block"]
+#[ignore = "needs root and a loop device: cargo test -p backend --test outside -- --ignored block"]
 fn reads_beside_a_direct_write_of_the_same_blocks_leave_nothing_old() {
     const WRITTEN: u32 = 4 << 20;
     const BLOCKS: u64 = WRITTEN as u64 / 4096;

@@ -1,8 +1,6 @@
 //! NICs and switches as operators make them: no guest, and no right that a user lacks.
 
-mod harness;
-
-use harness::{Daemon, json};
+use crate::harness::{Daemon, json};
 use rustix::process::Signal;
 
 const FILE: &str = "[[disk]]\nid = \"d\"\nbackend = \"null\"\nsize = \"1G\"\n\

@@ -1,13 +1,11 @@
 //! The io_uring below: room, tags, waking, moving between sidecores.
 
-mod harness;
-
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use crate::harness::{self, Bed, file, on_disk};
 use backend::{Cache, Io, Outcome, Progress, Source, Started};
-use harness::{Bed, file, on_disk};
 use request::{Op, Request, Status, Tag};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -1,12 +1,10 @@
 //! Taps: made, found, kept, taken away; frames of all sizes with their offloads; and a tap that goes
 //! down or away while it is used.
 
-mod network;
-
+use crate::network::*;
 use backend::net::{HostPort, HostSource, Rest, Sent};
 use frame::{Header, Offloads};
 use guest_memory::{GuestMap, Health, Mapping, Region, Seal, Span};
-use network::*;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 fn made(name: &str, mtu: u16) -> HostSource {
@@ -98,14 +96,16 @@ fn what_cannot_be_opened_says_why() {
 }
 
 /// What a process without these capabilities is told.
+#[track_caller]
 fn check_without(name: &str, capability: &str, source: &HostSource) {
     if !is_bounded() {
+        let whole = whole(name);
         return in_namespace(name, || {
             ip("link add v0 type veth peer name v1");
             let program = std::env::current_exe().expect("the test program");
             let mut command = std::process::Command::new("setpriv");
             command.arg(format!("--bounding-set=-{capability}")).arg(program);
-            command.args(["--exact", name, "--nocapture"]).env(BOUNDED, "1");
+            command.args(["--exact", &whole, "--nocapture"]).env(BOUNDED, "1");
             assert!(command.status().expect("setpriv").success());
         });
     }

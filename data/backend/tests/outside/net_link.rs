@@ -1,15 +1,13 @@
 //! Packet and AF_XDP sockets on a pair of interfaces: contents, tags, losses, other users, and
 //! interfaces that go away. And the kernel's own TCP through a tap and a packet socket.
 
-mod network;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
+use crate::network::*;
 use backend::net::{HostPort, HostSource, Losses, Rest, Sent};
 use frame::{Header, Offloads};
 use guest_memory::GuestMap;
-use network::*;
 
 const NONE: Rest<'static> = Rest::Private(&[]);
 

@@ -1,10 +1,8 @@
 //! The program as operators run it: a daemon of its own, the commands, and their exit statuses.
 
-mod harness;
-
 use std::process::Command;
 
-use harness::{Daemon, PROGRAM, json, run};
+use crate::harness::{Daemon, PROGRAM, json, run};
 use rustix::process::Signal;
 
 #[test]

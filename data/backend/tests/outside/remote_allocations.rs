@@ -1,12 +1,13 @@
 //! A request to a remote disk allocates nothing: both ends in this process, with sockets of the loopback interface, and
 //! a time that is made up. What was written is what is read.
 //!
-//! One test, since another one beside it would be counted, too.
+//! In a process of its own, since another test beside it would be counted, too.
 
-use std::alloc::System;
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use crate::ALLOCATOR;
+use crate::network::alone;
 use backend::link::{Address, ClientLink, LinkEvent, LinkKey, LinkSocket, LinkSource};
 use backend::{Backend, Disk, Io, Limits, Outcome, Progress, RemoteDisk};
 use guest_memory::GuestMap;
@@ -16,10 +17,6 @@ use remote::handshake::{Greeter, Identity, Initiator, Offer, Randomness, Step};
 use remote::iohost::{ExportSpec, Host, HostEvent, HostSpec, SlotMemory};
 use remote::wire::{Header, Kind, News, Op as WireOp, Status as WireStatus, Verifier};
 use request::{Op, Request, Status, Tag};
-use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
-
-#[global_allocator]
-static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const LINK: LinkKey = LinkKey(1);
 const DISK: u16 = 0;
@@ -278,19 +275,21 @@ impl Near {
 
 #[test]
 fn a_request_allocates_nothing() {
-    for is_secret in [false, true] {
-        let mut near = Near::new(is_secret);
-        near.requests(400, 4096);
-        near.requests(40, 300 << 10);
-        let before = ALLOCATOR.stats();
-        near.requests(2000, 4096);
-        near.requests(100, 300 << 10);
-        let after = ALLOCATOR.stats();
-        assert_eq!(after.allocations, before.allocations, "secret: {is_secret}");
-        assert_eq!(after.reallocations, before.reallocations, "secret: {is_secret}");
-        near.fill(1);
-        near.requests(8, 300 << 10);
-        assert!(near.is_same(300 << 10));
-        assert!(near.far.disk[5] == 1 && near.far.disk[300 << 10] == 0, "as much, and no more");
-    }
+    alone("a_request_allocates_nothing", || {
+        for is_secret in [false, true] {
+            let mut near = Near::new(is_secret);
+            near.requests(400, 4096);
+            near.requests(40, 300 << 10);
+            let before = ALLOCATOR.stats();
+            near.requests(2000, 4096);
+            near.requests(100, 300 << 10);
+            let after = ALLOCATOR.stats();
+            assert_eq!(after.allocations, before.allocations, "secret: {is_secret}");
+            assert_eq!(after.reallocations, before.reallocations, "secret: {is_secret}");
+            near.fill(1);
+            near.requests(8, 300 << 10);
+            assert!(near.is_same(300 << 10));
+            assert!(near.far.disk[5] == 1 && near.far.disk[300 << 10] == 0, "as much, and no more");
+        }
+    });
 }

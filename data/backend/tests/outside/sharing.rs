@@ -1,12 +1,10 @@
 //! Requests of one disk that wait for each other, on one sidecore and on two, and a disk's share of a
 //! sidecore.
 
-mod harness;
-
 use std::time::Duration;
 
+use crate::harness::{self, Asked, Bed, file, on_disk};
 use backend::{Backend, Cache, Disk, Io, Outcome, Progress, Started};
-use harness::{Asked, Bed, file, on_disk};
 use request::{Op, Request, Status, Tag};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 

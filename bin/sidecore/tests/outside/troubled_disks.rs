@@ -1,8 +1,6 @@
 //! Disks that cannot be opened, sockets that cannot be made, and what a reload does about them
 //! (reliability O1, O3, O5, O8, O10, O11, O13, O14, E39).
 
-mod harness;
-
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -10,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use harness::{Daemon, PROGRAM, json, run};
+use crate::harness::{Daemon, PROGRAM, json, run};
 use rustix::process::Signal;
 
 fn image(folder: &Path, name: &str) -> String {

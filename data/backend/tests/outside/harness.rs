@@ -1,5 +1,5 @@
 //! Drives a back-end without any ring: submit, enter, reap, completed.
-#![allow(dead_code, unreachable_pub, reason = "each test program uses a part")]
+#![expect(unreachable_pub, reason = "of a program of tests nothing is reached")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -19,7 +19,6 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     /// Starts one and waits until it is ready. Every path in the file is in the folder.
-    #[allow(dead_code, reason = "not every test beside it takes one sidecore")]
     pub(crate) fn start(disks: &str) -> Daemon {
         Daemon::with_sidecores("max = 1", disks)
     }
@@ -67,7 +66,6 @@ impl Daemon {
             .env("SIDECORE_API", api))
     }
 
-    #[allow(dead_code, reason = "not every test beside it sends signals")]
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }

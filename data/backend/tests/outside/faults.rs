@@ -1,13 +1,11 @@
 //! Disks that fail: full, shrunk, lying; guests whose memory is gone.
 
-mod harness;
-
 use std::process::Command;
 use std::sync::Arc;
 
+use crate::harness::{Asked, Bed, file, in_memory, on_disk};
 use backend::{Cache, Disk, FaultSnapshot, Progress, Started};
 use guest_memory::{GuestMap, Health, Loss, Mapping, Region, Seal};
-use harness::{Asked, Bed, file, in_memory, on_disk};
 use request::{Op, Status, Tag};
 
 #[test]
@@ -122,7 +120,7 @@ fn in_small_tmpfs(name: &str, dir: &std::path::Path) {
 #[test]
 fn a_full_file_system_is_an_error_that_is_counted() {
     let dir = on_disk();
-    in_small_tmpfs("inside_a_small_tmpfs", dir.path());
+    in_small_tmpfs("faults::inside_a_small_tmpfs", dir.path());
 }
 
 #[test]
@@ -147,7 +145,7 @@ fn inside_a_small_tmpfs() {
 
 /// A block device whose medium is full: what the page cache took cannot be written back.
 #[test]
-#[ignore = "needs root and a loop device: cargo test -p backend --test faults -- --ignored lost"]
+#[ignore = "needs root and a loop device: cargo test -p backend --test outside -- --ignored lost"]
 fn a_lost_flush_is_never_followed_by_a_good_one() {
     let dir = on_disk();
     let run = |program: &str, args: &[&str]| {

@@ -1,16 +1,14 @@
 //! A link's sockets: UDP on the loopback interface, and an EtherType of a pair of interfaces. Frames come as they
 //! went, of whatever lengths, and from whom they are said to come; strangers' do not; what cannot be opened is told.
 
-mod network;
-
 use std::net::{SocketAddr, UdpSocket};
 
+use crate::network::{self, PATIENCE_MS, in_namespace, ip, ip_says, packet, veth};
 use backend::link::{
     Address, ETHER_TYPE, FRAME_BYTES_MAX, LinkLosses, LinkShards, LinkSocket, LinkSource,
 };
 use backend::net::{Rest, Sent};
 use frame::Header;
-use network::{PATIENCE_MS, in_namespace, ip, ip_says, packet, veth};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 fn udp(at: &str) -> LinkSource {

@@ -1,9 +1,8 @@
 //! Network namespaces of the tests' own, and frames to send through them.
 
-// Each test file is a program of its own, and none uses all of it.
-#![allow(dead_code, reason = "shared by several programs, each of which uses a part")]
-
 use std::io::{BufRead, BufReader, Lines, Write};
+use std::panic::Location;
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use backend::net::{HostPort, HostSource, Received};
@@ -21,8 +20,26 @@ pub(crate) fn is_bounded() -> bool {
     std::env::var_os(BOUNDED).is_some()
 }
 
+/// The test `name` of the file that calls, as this program knows it: each file is a module.
+#[track_caller]
+pub(crate) fn whole(name: &str) -> String {
+    let file = Path::new(Location::caller().file()).file_stem();
+    format!("{}::{name}", file.expect("a file's name").display())
+}
+
+/// Runs `body` in a process of its own: the test `name` of this program once more.
+#[track_caller]
+pub(crate) fn alone(name: &str, body: impl FnOnce()) {
+    if is_inside(name) {
+        return body();
+    }
+    let status = again(&whole(name), &["--fork", "--kill-child"]).status().expect("unshare");
+    assert!(status.success(), "{name}, alone: {status}");
+}
+
 /// Runs `body` in a network namespace that ends with it: the test `name` of this program once more.
 /// Without root it is left out.
+#[track_caller]
 pub(crate) fn in_namespace(name: &str, body: impl FnOnce()) {
     if is_inside(name) {
         for which in ["all", "default"] {
@@ -37,24 +54,27 @@ pub(crate) fn in_namespace(name: &str, body: impl FnOnce()) {
         let _ = std::io::stderr().write_all(b"skipped: a network namespace needs root\n");
         return;
     }
-    let status = again(name, &["--net", "--fork", "--kill-child"]).status().expect("unshare");
+    let status =
+        again(&whole(name), &["--net", "--fork", "--kill-child"]).status().expect("unshare");
     assert!(status.success(), "{name}, in its namespace: {status}");
 }
 
-/// Whether this is the test `name` in its namespace.
+/// Whether this is the test `name` in its namespace or its process.
+#[track_caller]
 pub(crate) fn is_inside(name: &str) -> bool {
-    std::env::var(INSIDE).is_ok_and(|inside| inside == name)
+    let whole = whole(name);
+    std::env::var(INSIDE).is_ok_and(|inside| inside == whole)
 }
 
-fn again(name: &str, options: &[&str]) -> Command {
+fn again(whole: &str, options: &[&str]) -> Command {
     let program = std::env::current_exe().expect("the test program");
     let mut command = Command::new("unshare");
     command.args(options).arg(program);
-    command.args(["--exact", name, "--nocapture"]).env(INSIDE, name);
+    command.args(["--exact", whole, "--nocapture"]).env(INSIDE, whole);
     command
 }
 
-/// The test `name` of this program in another namespace, with pipes to it; it ends with this value.
+/// A test of this program in another namespace, with pipes to it; it ends with this value.
 pub(crate) struct Peer {
     child: Child,
     stdin: ChildStdin,
@@ -62,8 +82,10 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
+    /// Of the test `name` of the file that calls.
+    #[track_caller]
     pub(crate) fn start(name: &str) -> Peer {
-        let mut command = again(name, &["--net"]);
+        let mut command = again(&whole(name), &["--net"]);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("unshare");
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());

@@ -1,17 +1,10 @@
 //! A frame that comes and goes by AF_XDP allocates nothing, whichever way it comes.
 //!
-//! One test, since another one beside it would be counted, too.
+//! In a process of its own, since another test beside it would be counted, too.
 
-mod network;
-
-use std::alloc::System;
-
+use crate::ALLOCATOR;
+use crate::network::{in_namespace, ip};
 use backend::link::{Address, LinkSocket, LinkSource};
-use network::{in_namespace, ip};
-use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
-
-#[global_allocator]
-static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const FRAMES: usize = 20_000;
 const BURST: usize = 40;

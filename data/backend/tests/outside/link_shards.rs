@@ -1,10 +1,8 @@
 //! The sockets of a link with several shards, in the kernel: each frame comes to the shard that its session's number
 //! names, whatever is no frame of a session comes to the first, and nobody else gets in.
 
-mod network;
-
+use crate::network::{in_namespace, ip, ip_says, veth};
 use backend::link::{LinkShards, LinkSocket, LinkSource};
-use network::{in_namespace, ip, ip_says, veth};
 use remote::iohost::shard_of;
 use remote::wire::{Header, Kind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

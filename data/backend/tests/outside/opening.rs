@@ -1,11 +1,9 @@
 //! What is opened, refused, grown and shrunk.
 
-mod harness;
-
 use std::path::Path;
 
+use crate::harness::{self, Bed, file, in_memory, kinds, on_disk};
 use backend::{Backend, Cache, Disk, OpenError, ResizeError, Source, Waits};
-use harness::{Bed, file, in_memory, kinds, on_disk};
 use request::{Op, Status};
 
 fn refusal(source: &Source) -> OpenError {

@@ -1,0 +1,8 @@
+//! The program as its users run it: one program of tests, since each would link all of theirs.
+
+mod checking;
+mod commands;
+mod harness;
+mod network_commands;
+mod troubled_disks;
+mod version;
