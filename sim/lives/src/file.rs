@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use config::api::{ApiError, ErrorKind};
-use config::spec::{BackendKind, DaemonSpec, DiskSpec, NicSpec, SidecoresSpec, Spoof};
+use config::spec::{BackendKind, DaemonSpec, DiskSpec, Mode, NicSpec, SidecoresSpec, Spoof};
 use config::{Mac, Plan, Size, Spec, SwitchSpec};
 use cpus::HostCpus;
 use random::Random;
@@ -164,8 +164,14 @@ pub(crate) fn disk(id: &str, folder: &Path, random: &mut Random) -> DiskSpec {
         size: Some(Size(SECTORS * 512)),
         queues: queues(id),
         share: random.between(1, 1000) as u32,
+        mode: if is_called(id) { Mode::Connect } else { Mode::Listen },
         ..DiskSpec::new(id)
     }
+}
+
+/// Whether the VMM of a disk of that name listens, and its daemon connects.
+pub(crate) fn is_called(id: &str) -> bool {
+    id.starts_with(['a', 'f']) && number(id) % 5 == 2
 }
 
 /// What a disk is made of, whenever one of that name is made: whether all that is written is gone with it.

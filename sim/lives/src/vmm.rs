@@ -11,8 +11,8 @@ use random::Random;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg,
-    sendmsg, socket_with,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
+    connect, listen, recvmsg, sendmsg, socket_with,
 };
 use world::{Lan, Look, Machinery, Sent, Tenant, Trace};
 
@@ -21,6 +21,12 @@ const HEADER: usize = 12;
 
 /// How long a front-end may be silent that has not said that it is one.
 const SILENCE_NS_MAX: u64 = 10_000_000_000;
+
+const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+fn unix_socket() -> Result<OwnedFd, Errno> {
+    socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)
+}
 
 /// What a VMM is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +65,10 @@ pub(crate) struct Vmm {
     failed_unheard: u64,
     pub(crate) tenant: Tenant,
     socket: Option<OwnedFd>,
+    /// Where its daemon comes, if it does.
+    listener: Option<OwnedFd>,
+    /// Its daemon has come, and not said anything: it may have waited for longer than a front-end may be silent, or died.
+    pub(crate) is_unheard: bool,
     pub(crate) stage: Stage,
     got: Vec<u8>,
     got_fd: Option<OwnedFd>,
@@ -96,6 +106,8 @@ impl Vmm {
             failed_unheard: 0,
             tenant,
             socket,
+            listener: None,
+            is_unheard: false,
             stage,
             got,
             got_fd,
@@ -202,6 +214,7 @@ impl Vmm {
 
     /// Its process is another one, with another guest on the same disk.
     pub(crate) fn begin_anew(&mut self, random: &mut Random) -> Result<(), String> {
+        self.listener = None;
         self.tenant.begin_anew(random, &self.trace)
     }
 
@@ -284,23 +297,46 @@ impl Vmm {
     }
 
     fn connect(&mut self, now_ns: u64) -> Result<Step, String> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
-        let socket = socket.map_err(|e| e.to_string())?;
-        let address = SocketAddrUnix::new(&self.socket_path).map_err(|e| e.to_string())?;
-        if connect(&socket, &address).is_err() {
+        let met = if file::is_called(&self.id) { self.accept() } else { self.dial() };
+        let Some(socket) = met.map_err(|e| e.to_string())? else {
             self.stage = Stage::Away { until_ns: now_ns + 50_000_000 };
             return Ok(Step::Nothing);
-        }
+        };
         if std::mem::take(&mut self.is_lost) {
             self.begin_anew(&mut Random::new(now_ns ^ u64::from(self.number), 7))?;
         }
         self.socket = Some(socket);
+        self.is_unheard = file::is_called(&self.id);
         self.stage = Stage::There;
         self.tenant.connect();
         self.spoke_ns = now_ns;
         let Some(Sent { bytes, fds }) = self.tenant.say() else { return Ok(Step::Something) };
         Ok(if self.send(&bytes, &fds) { Step::Something } else { Step::CutOff })
+    }
+
+    /// A connection to its daemon, if that listens.
+    fn dial(&self) -> Result<Option<OwnedFd>, Errno> {
+        let socket = unix_socket()?;
+        let address = SocketAddrUnix::new(&self.socket_path)?;
+        Ok(connect(&socket, &address).is_ok().then_some(socket))
+    }
+
+    /// One from its daemon, if that has come.
+    fn accept(&mut self) -> Result<Option<OwnedFd>, Errno> {
+        if self.listener.is_none() {
+            // Of a VMM before this one.
+            let _ = std::fs::remove_file(&self.socket_path);
+            let socket = unix_socket()?;
+            bind(&socket, &SocketAddrUnix::new(&self.socket_path)?)?;
+            listen(&socket, 1)?;
+            self.listener = Some(socket);
+        }
+        let Some(listener) = &self.listener else { return Ok(None) };
+        match accept_with(listener, FLAGS) {
+            Ok(socket) => Ok(Some(socket)),
+            Err(Errno::AGAIN) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// False: the other side is gone.
@@ -341,6 +377,7 @@ impl Vmm {
             if read == 0 {
                 return Ok(false);
             }
+            self.is_unheard = false;
             self.got.extend_from_slice(&bytes[..read]);
         }
     }

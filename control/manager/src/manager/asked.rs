@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use config::api::{Answer, Call};
+use config::api::{Answer, ApiError, Call, ErrorKind};
 use tracing::info;
 
 use super::Manager;
@@ -26,6 +26,11 @@ impl Manager {
         self.links(Remote::note_heard);
         self.settle_before(&call);
         let mode = self.mode();
+        if mode.is_stopping() && call.change().is_some() {
+            // Devices go already that stay in the plan, and whoever plans and keeps without them would lose them.
+            let error = "the daemon is being stopped";
+            return reply.answer(Err(ApiError::new(ErrorKind::Busy, error, "ask the next one")));
+        }
         match call {
             Call::Reload { force } => {
                 let asked = (Some(reply), force);

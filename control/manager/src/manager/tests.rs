@@ -290,3 +290,22 @@ fn no_ring_has_stopped_while_an_earlier_front_end_s_request_is_under_way() {
         assert!(next.hear(&mut trial).is_some(), "{message:?} is answered");
     }
 }
+
+/// Its devices go already, and are to be there after the next start.
+#[test]
+fn whoever_changes_something_while_the_daemon_stops_is_refused_and_nothing_is_changed() {
+    let mut trial = Trial::of("");
+    let spec = config::spec::DiskSpec {
+        backend: Some(config::spec::BackendKind::Memory),
+        size: Some(config::Size(1 << 20)),
+        ..config::spec::DiskSpec::new("a")
+    };
+    trial.ask(Call::AddDisk(spec)).expect("added");
+    let kept = trial.path("state/disks.json");
+    let before = std::fs::read_to_string(&kept).expect("kept");
+    trial.manager().begin_stop();
+    let asked = trial.asks(Call::RemoveDisk { id: "a".to_string(), force: true });
+    let (kind, why) = refused(trial.answer(asked));
+    assert_eq!((kind, &why[..27]), (config::api::ErrorKind::Busy, "the daemon is being stopped"));
+    assert_eq!(std::fs::read_to_string(&kept).expect("kept"), before);
+}

@@ -118,8 +118,9 @@ impl Adopting<'_> {
             return Ok(());
         }
         if let Err(why) = replayed {
-            // Its destructor would shut down the connection, which is the predecessor's as well.
-            std::mem::forget(connection);
+            // Its destructor would shut down the connection, which is the predecessor's as well: it stays until the end of
+            // this process, which is near.
+            self.estate.doomed.push(connection);
             return Err(why);
         }
         connection.go_on();
@@ -131,7 +132,7 @@ impl Adopting<'_> {
         }
         if let Err(error) = self.poll.add(connection.frames.socket(), Token::Connection(number, id))
         {
-            std::mem::forget(connection);
+            self.estate.doomed.push(connection);
             return Err(AdoptError::Watch(error));
         }
         device.adopt(id, connection, runs);

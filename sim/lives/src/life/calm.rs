@@ -1,17 +1,24 @@
 //! The end of what goes wrong: from here on all comes to an end, in so many steps.
 
+use std::path::Path;
+
+use config::Origin;
 use config::api::{Call, ErrorKind};
 use config::spec::Carrier;
 use schedule::Nanos;
 
 use super::host::Host;
-use super::{Life, MS};
+use super::{Course, Life, MS};
 use crate::vmm::Vmm;
 
 /// Steps in which what must come does.
 const STEPS_AFTER_MAX: u64 = 60_000;
 /// How often a file is read that a slow file system keeps from being read.
 const RELOADS_MAX: u32 = 40;
+/// How often an upgrade is tried: a file may be slow to read.
+const UPGRADES_MAX: u32 = 5;
+/// How often it is looked whether disks are as they are to be.
+const LOOKS_MAX: u32 = 20;
 /// What is said of an image that another disk has.
 const IN_USE: &str = "is in use: it is disk";
 
@@ -35,6 +42,7 @@ impl Life {
         self.until("somebody serves", |host| !host.daemons.is_empty())?;
         self.until_answered()?;
         for host in 0..self.hosts.len() {
+            self.hosts[host].put_images_back(&self.course)?;
             self.reload_for_good(host)?;
         }
         for host in &mut self.hosts {
@@ -51,11 +59,24 @@ impl Life {
         }
         self.prove_links()?;
         self.until("guests are served, and operators are answered", Host::is_content)?;
-        for host in &mut self.hosts {
-            host.ask(Call::ListDisks, self.course.now().0);
-            host.ask(Call::ListLinks, self.course.now().0);
+        // Linked hosts have other things to do.
+        if self.links.is_none() {
+            self.upgrade_for_good(0)?;
         }
-        self.until_answered()
+        self.until("guests are served after an upgrade", Host::is_content)?;
+        for _ in 0..LOOKS_MAX {
+            for host in &mut self.hosts {
+                host.ask(Call::ListDisks, self.course.now().0);
+                host.ask(Call::ListLinks, self.course.now().0);
+            }
+            self.until_answered()?;
+            // A guest that asks for nothing may wait for its image, which was another process's a moment ago.
+            if self.hosts.iter().all(|host| host.judge_shown().is_ok()) {
+                break;
+            }
+            self.course.stage.pass_until(Nanos(self.course.now().0 + 500 * MS));
+        }
+        Ok(())
     }
 
     pub(super) fn until_answered(&mut self) -> Result<(), String> {
@@ -81,6 +102,22 @@ impl Life {
         Err(format!("the file is not read: {:?}", self.hosts[host].refused))
     }
 
+    /// Has another process take over, which nothing keeps from that any more.
+    fn upgrade_for_good(&mut self, host: usize) -> Result<(), String> {
+        for _ in 0..UPGRADES_MAX {
+            self.hosts[host].upgraded = None;
+            self.hosts[host].upgrade(&self.course);
+            self.until_answered()?;
+            match &self.hosts[host].upgraded {
+                Some(Ok(())) => return Ok(()),
+                // Whoever has lost its launchers goes on without.
+                Some(Err(why)) if why.error.contains("launcher") => return Ok(()),
+                _ => {}
+            }
+        }
+        Err(format!("it is not replaced: {:?}", self.hosts[host].upgraded))
+    }
+
     /// Lives on until it is so of all hosts.
     pub(super) fn until(
         &mut self,
@@ -99,6 +136,20 @@ impl Life {
 }
 
 impl Host {
+    /// An operator does what the daemon says of a disk whose image is missing. One that was added while its file system did
+    /// not answer has none yet, and whoever starts next does not know that it never had (0025, "What is open").
+    fn put_images_back(&self, course: &Course) -> Result<(), String> {
+        for disk in self.plan().into_iter().flat_map(|plan| &plan.disks) {
+            let (Some(path), Some(size)) = (disk.source.path(), disk.spec.size) else { continue };
+            if disk.origin == Origin::Api && !Path::new(path).exists() {
+                course.note("put back", [0; 3]);
+                let made = std::fs::File::create(path).and_then(|file| file.set_len(size.0));
+                made.map_err(|e| e.to_string())?;
+            }
+        }
+        Ok(())
+    }
+
     /// Who waits.
     fn lacks(&self) -> String {
         let lacks = |vmm: &Vmm| {

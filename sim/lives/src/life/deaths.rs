@@ -39,6 +39,16 @@ impl Host {
         self.see_who_is_left(course);
     }
 
+    /// Who serves is stopped as a service is, and started again.
+    pub(super) fn stop_for_a_while(&mut self, course: &mut Course) {
+        let [daemon] = &mut self.daemons[..] else { return };
+        let Some(control) = &mut daemon.control else { return };
+        course.note("stop", [daemon.pid.into(), 0, 0]);
+        control.stop();
+        self.is_restarting = true;
+        self.vmms.values_mut().for_each(|vmm| vmm.is_excused = true);
+    }
+
     /// The processes of all daemons.
     pub(super) fn pids(&self) -> Vec<u32> {
         let daemons = self.daemons.iter().map(|daemon| daemon.pid);
@@ -56,6 +66,7 @@ impl Host {
             return;
         }
         self.deaths += 1;
+        self.is_restarting = false;
         self.lost.clear();
         self.dooms.clear();
         self.operator.lose_all();

@@ -57,8 +57,12 @@ pub(super) struct Host {
     pub(super) borrowed: BTreeMap<String, PathBuf>,
     /// Daemons that were killed.
     pub(super) deaths: u32,
-    /// Its daemons are to end.
+    /// Its daemons are to end, for good.
     pub(super) is_stopping: bool,
+    /// Who serves is to end, and another one starts.
+    pub(super) is_restarting: bool,
+    /// What became of the last upgrade.
+    pub(super) upgraded: Option<Result<(), ApiError>>,
     /// State cannot be kept.
     pub(super) is_broken: bool,
     /// Why the file was not read.
@@ -137,6 +141,8 @@ impl Host {
             borrowed: BTreeMap::new(),
             deaths: 0,
             is_stopping: false,
+            is_restarting: false,
+            upgraded: None,
             is_broken: false,
             refused: None,
             shown: Vec::new(),

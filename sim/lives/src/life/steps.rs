@@ -19,6 +19,8 @@ use crate::vmm::{Step, Vmm};
 /// What a step takes; where hosts are linked more, so that frames arrive before much else is done.
 const STEP_NS: u64 = 200;
 const STEP_LINKED_NS: u64 = 1_000;
+/// The same while a process is to take over: whoever it waits for has its turn by then.
+const IDLE_STEPS_OF_MANY: u32 = 100;
 /// Steps without anything done, after which time jumps to what is due.
 const IDLE_STEPS: u32 = 16;
 
@@ -36,7 +38,9 @@ impl Life {
         let did = did || ran > 0;
         self.note_deaths();
         self.idle = if did { 0 } else { self.idle + 1 };
-        if self.idle >= IDLE_STEPS {
+        let is_busy = self.hosts.iter().any(|host| host.daemons.len() + host.newcomers.len() > 1);
+        let patience = if is_busy { IDLE_STEPS_OF_MANY } else { IDLE_STEPS };
+        if self.idle >= patience {
             self.idle = 0;
             self.jump();
         } else {
@@ -94,10 +98,13 @@ impl Host {
     /// Hears what operators are answered.
     pub(super) fn hear_answers(&mut self, course: &Course) -> Result<(), String> {
         self.follow_ports();
-        let daemons = &self.daemons;
+        let (daemons, is_stopping) = (&self.daemons, self.is_restarting);
         let is_closed = |door: &Door| match daemons.iter().position(|it| it.door.is_same(door)) {
             // It gives its devices away, if another one serves already.
-            Some(at) => daemons[at].control.is_none() && at + 1 < daemons.len(),
+            Some(at) => {
+                let gives_away = daemons[at].control.is_none() && at + 1 < daemons.len();
+                gives_away || is_stopping
+            }
             None => true,
         };
         for Answered { call, at_ns, answer } in self.operator.hear(course.now().0, is_closed)? {
@@ -128,6 +135,9 @@ impl Host {
             for (id, _) in self.dirty.extract_if(.., |_, edited_ns| *edited_ns < at_ns) {
                 self.vmms.get_mut(&id).into_iter().for_each(|vmm| vmm.is_excused = true);
             }
+        }
+        if matches!(call, Call::Upgrade) {
+            self.upgraded = Some(answer.as_ref().map(drop).map_err(ApiError::clone));
         }
         if let (Call::Reload { .. }, Err(refused)) = (call, answer) {
             self.refused = Some(refused.clone());
@@ -232,6 +242,7 @@ impl Host {
         }
         if step == Step::CutOff {
             let is_excused = vmm.is_excused
+                || vmm.is_unheard
                 || vmm.tenant.is_hostile()
                 || self.dirty.contains_key(&id)
                 || self.is_going(&id);

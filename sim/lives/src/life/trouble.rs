@@ -74,6 +74,7 @@ impl Host {
             14 | 15 if self.number == 0 && !self.is_broken => self.upgrade(course),
             16 if course.random.one_in(4) => self.stop_newcomer(course),
             17 => self.kill_heir(course),
+            18 if self.number == 0 && course.random.one_in(12) => self.stop_for_a_while(course),
             _ => {}
         }
         Ok(())

@@ -193,10 +193,11 @@ impl Host {
         course.note("ended", [daemon.pid.into(), has_stopped.into(), 0]);
         // Another one serves, or has died of something else; or it will, since this one has waited too long for its end.
         let has_another = daemon.is_succeeded || !self.newcomers.is_empty();
+        let is_restarting = self.is_restarting;
         daemon.die(course);
         self.see_who_is_left(course);
         match (has_stopped, has_another) {
-            (true, _) if self.is_stopping => Ok(()),
+            (true, _) if self.is_stopping || is_restarting => Ok(()),
             (false, true) => Ok(()),
             _ => Err("it has stopped by itself".into()),
         }
