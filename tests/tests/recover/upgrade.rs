@@ -187,7 +187,7 @@ fn whoever_asks_meanwhile_is_answered_or_told_to_ask_again() -> Result<()> {
 
 #[test]
 fn frames_go_on_and_none_is_lost_doubled_or_overtaken() -> Result<()> {
-    let wanted = if tests_all() { 200 } else { 20 };
+    let wanted = if tests_all() { 200 } else { 10 };
     let mac = |number| frames::mac(number).map(|byte| format!("{byte:02x}")).join(":");
     let mut config = String::from("[[switch]]\nid = \"lan\"\n");
     for (number, name) in [(1, "one"), (2, "two")] {
