@@ -1,7 +1,10 @@
 //! Promises and what is beyond them.
 
+use std::sync::OnceLock;
+
 use config::plan::{Plan, load};
 use cpus::HostCpus;
+use proptest::prelude::*;
 
 use super::*;
 
@@ -154,4 +157,106 @@ fn limits_of_cgroups_of_both_versions_are_seen_and_those_above_them() {
     assert_eq!(least("3:memory2:/s\nnonsense\n4:hugetlb\n", &[(own, "1")]), None);
     // Of a namespace that does not show its own group.
     assert_eq!(least("5:memory:/../..\n", &[("memory/memory.limit_in_bytes", "9")]), Some(9));
+}
+
+/// What a tenant or an operator may do about bounds.
+#[derive(Clone, Debug)]
+enum Act {
+    Add(u16),
+    Connect(u16),
+    Send(usize, usize),
+    Map(prop::sample::Index, usize),
+    New,
+    Drop(prop::sample::Index),
+    Lend(u16),
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        3 => (1u16..8).prop_map(Act::Add),
+        2 => (1u16..8).prop_map(Act::Connect),
+        2 => (0usize..40, 0usize..12).prop_map(|(count, kept)| Act::Send(count, kept)),
+        3 => (any::<prop::sample::Index>(), 0usize..60).prop_map(|(at, count)| Act::Map(at, count)),
+        2 => Just(Act::New),
+        3 => any::<prop::sample::Index>().prop_map(Act::Drop),
+        1 => (0u16..8).prop_map(Act::Lend),
+    ]
+}
+
+/// A disk of so many queues, read once.
+fn disk_of(queues: u16) -> &'static DevicePlan {
+    static DISKS: OnceLock<Vec<DevicePlan>> = OnceLock::new();
+    let one = |queues| disk(&format!("path = \"/a\"\nqueues = {queues}"));
+    &DISKS.get_or_init(|| (1..8).map(one).collect())[usize::from(queues) - 1]
+}
+
+proptest! {
+    /// Whatever is promised, taken and given back, and in which order: the sum is below the limits, what is shown is the
+    /// sum of what there is, and in the end there is nothing.
+    #[test]
+    fn no_order_of_claims_takes_more_than_there_is_or_leaves_some_behind(
+        acts in prop::collection::vec(act(), 1..80),
+    ) {
+        let bounds = limits(400, 1000, u64::MAX);
+        let (mut claims, mut is_lent): (Vec<Claim>, bool) = (Vec::new(), false);
+        for act in acts {
+            let before = bounds.view();
+            let refused = match act {
+                Act::Add(queues) => match bounds.promise(disk_of(queues)) {
+                    Ok(claim) => { claims.push(claim); None }
+                    Err(why) => Some(why.to_string()),
+                },
+                Act::Connect(rings) => match bounds.claim_connection(rings) {
+                    Some(claim) => { claims.push(claim); None }
+                    None => Some("a connection".to_string()),
+                },
+                Act::Send(count, kept) => match bounds.claim_message(count, kept) {
+                    Some(claim) => { claims.push(claim); None }
+                    None => Some("a message".to_string()),
+                },
+                Act::Map(at, count) => {
+                    let mut maps: Vec<&mut Claim> = claims.iter_mut().filter(|claim| !claim.is_device).collect();
+                    match maps.is_empty() {
+                        true => None,
+                        false => {
+                            let at = at.index(maps.len());
+                            maps[at].set_regions(count).err().map(|why| why.to_string())
+                        }
+                    }
+                }
+                Act::New => { claims.push(bounds.claim_no_regions()); None }
+                Act::Drop(at) => {
+                    if !claims.is_empty() {
+                        drop(claims.swap_remove(at.index(claims.len())));
+                    }
+                    None
+                }
+                // A reload that removes and adds may have both for a moment.
+                Act::Lend(queues) => {
+                    let going = disk_of(queues.max(1));
+                    bounds.lend((queues > 0).then_some(going));
+                    is_lent |= queues > 0;
+                    None
+                }
+            };
+            let now = bounds.view();
+            if let Some(why) = refused {
+                prop_assert!(!why.is_empty());
+                prop_assert_eq!(&now, &before, "a refusal changes nothing");
+            }
+            for (view, limit) in [(&now.descriptors, 400), (&now.mappings, 1000)] {
+                prop_assert!(is_lent || view.promised + view.extra <= limit, "{:?}", view);
+            }
+            prop_assert_eq!(now.devices, claims.iter().filter(|claim| claim.is_device).count() as u64);
+            let sum = |of: fn(&Amount) -> u64, is_device: bool| -> u64 {
+                claims.iter().filter(|claim| claim.is_device == is_device).map(|claim| of(&claim.amount)).sum()
+            };
+            prop_assert_eq!(now.descriptors.promised, sum(|it| it.descriptors, true));
+            prop_assert_eq!(now.descriptors.extra, sum(|it| it.descriptors, false));
+            prop_assert_eq!(now.mappings.extra, sum(|it| it.mappings, false));
+        }
+        bounds.lend([]);
+        claims.clear();
+        prop_assert_eq!((bounds.view().devices, bounds.view().descriptors.promised, bounds.view().mappings.extra), (0, 0, 0));
+    }
 }

@@ -219,3 +219,101 @@ impl Serving {
         Ok(place.give(shard, who, bytes))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::now;
+
+    const PATIENCE: Duration = Duration::from_secs(21);
+    const MIB: usize = 1 << 20;
+
+    /// A link with two shards and two disks, of which clients have 4 MiB.
+    fn serving() -> Serving {
+        let mut serving = Serving::new(&Identity::None, 2).expect("no key");
+        serving.memory_bytes = 4 * MIB;
+        for (device, name) in [(7, "d"), (8, "e")] {
+            serving.add(Export::of_disk(name.to_string(), device, 0));
+        }
+        serving
+    }
+
+    /// A client with a session at the shard that it gets.
+    fn comes(serving: &mut Serving, key: u8, session: u32) -> usize {
+        let who = ([key; 32], None);
+        let shard = serving.assign(who, &[Place::default(); 2], (now(), PATIENCE)).expect("room");
+        serving.assigned.answered(who, session);
+        serving.note_session(session, Some("vmhost"));
+        shard
+    }
+
+    fn is_elsewhere(told: &ToHost, of: u16) -> bool {
+        matches!(told, ToHost::Elsewhere { export, is_answer: true, .. } if *export == of)
+    }
+
+    #[test]
+    fn a_disk_is_at_one_shard_and_whoever_asks_at_another_one_is_told_so() {
+        let mut serving = serving();
+        let shards = (comes(&mut serving, 1, 10), comes(&mut serving, 2, 20));
+        assert_eq!(shards, (0, 1));
+        assert!(matches!(serving.judge(0, (0, 10), MIB), Ok(None)), "nobody had it before");
+        serving.export_mut(0).expect("an export").raise(5);
+        let told = serving.judge(0, (1, 20), MIB).expect_err("another client has it");
+        assert!(is_elsewhere(&told, 0), "{told:?}");
+        // At its own shard it is the shard's to say: a client that comes again has it again.
+        let before = serving.judge(0, (0, 10), MIB).expect("it may").expect("who had it");
+        serving.export_mut(0).expect("an export").take_back(Some(before));
+        assert!(serving.export(0).is_some_and(Export::is_had));
+        // The other disk is free for the other client.
+        assert!(matches!(serving.judge(1, (1, 20), MIB), Ok(None)));
+        assert_eq!(serving.number_of_device(8), Some(1));
+    }
+
+    #[test]
+    fn what_clients_have_outstanding_together_is_bounded_and_comes_free() {
+        let mut serving = serving();
+        comes(&mut serving, 1, 10);
+        assert!(matches!(serving.judge(1, (0, 10), 4 * MIB + 1), Err(ToHost::Busy { export: 1 })));
+        assert!(!serving.export(1).is_some_and(Export::is_had), "a refusal changes nothing");
+        assert!(serving.judge(0, (0, 10), 3 * MIB).is_ok());
+        assert!(matches!(serving.judge(1, (0, 10), 2 * MIB), Err(ToHost::Busy { export: 1 })));
+        assert!(serving.judge(1, (0, 10), MIB).is_ok());
+        // Of one that is given up all is free again.
+        let one = serving.export_mut(0).expect("an export");
+        one.leave(true);
+        assert_eq!((one.is_nowhere(), one.bytes()), (Some(0), 0));
+        serving.export_mut(1).expect("an export").take_back(None);
+        assert!(serving.judge(1, (0, 10), 4 * MIB).is_ok());
+        // An export that there is none of is no reason to refuse others; it says so itself.
+        assert!(matches!(serving.judge(9, (0, 10), MIB), Ok(None)));
+    }
+
+    #[test]
+    fn what_may_be_had_is_found_by_name_and_what_was_removed_is_not() {
+        let mut serving = serving();
+        assert_eq!((serving.number_of("d"), serving.number_of("x")), (Some(0), None));
+        assert!(!serving.export_mut(0).expect("an export").remove(), "nobody has it");
+        assert_eq!(serving.number_of("d"), None);
+        // One of its name that comes again has a number of its own.
+        serving.add(Export::of_disk("d".to_string(), 9, 0));
+        assert_eq!((serving.number_of("d"), serving.number_of_device(9)), (Some(2), Some(2)));
+        // And one that was opened anew, of which an older number is known, is the latest.
+        serving.add(Export::of_disk("f".to_string(), 9, 0));
+        assert_eq!(serving.number_of_device(9), Some(3));
+    }
+
+    #[test]
+    fn sessions_come_and_go_and_all_are_over_when_a_link_begins_anew() {
+        let mut serving = serving();
+        comes(&mut serving, 1, 10);
+        comes(&mut serving, 2, 20);
+        assert_eq!(serving.clients().len(), 2);
+        serving.note_session(10, None);
+        // A late word of one that is over.
+        serving.note_session(10, None);
+        assert_eq!(serving.clients().keys().copied().collect::<Vec<_>>(), [20]);
+        serving.begin();
+        assert!(serving.clients().is_empty() && serving.exports().is_empty());
+        assert_eq!(serving.assigned.of_session(20), None);
+    }
+}
