@@ -43,6 +43,10 @@ pub(crate) enum Stage {
     Stopped { until_ns: u64 },
     /// The same, and then its guest begins anew.
     Resetting,
+    /// Its guest's memory is copied, so many times more, the next of them then.
+    Copying { left: u32, until_ns: u64 },
+    /// It has its rings stopped for the last copy.
+    Closing,
 }
 
 /// What a step of one came to.
@@ -120,7 +124,8 @@ impl Vmm {
 
     /// Whether its guest's processors run.
     pub(crate) fn runs(&self) -> bool {
-        !matches!(self.stage, Stage::Stopping | Stage::Stopped { .. } | Stage::Resetting)
+        let stands = [Stage::Stopping, Stage::Resetting, Stage::Closing].contains(&self.stage);
+        !stands && !matches!(self.stage, Stage::Stopped { .. })
     }
 
     /// When it does something by itself.
@@ -130,7 +135,8 @@ impl Vmm {
             Stage::Away { until_ns } | Stage::Stuck { until_ns } | Stage::Stopped { until_ns } => {
                 Some(until_ns)
             }
-            Stage::There | Stage::Stopping | Stage::Resetting => None,
+            Stage::Copying { until_ns, .. } => Some(until_ns),
+            Stage::There | Stage::Stopping | Stage::Resetting | Stage::Closing => None,
         }
     }
 
@@ -257,6 +263,15 @@ impl Vmm {
                 self.tenant.restart()?;
                 self.stage = Stage::There;
             }
+            Stage::Copying { left, until_ns }
+                if until_ns <= now_ns && self.tenant.has_said_all() =>
+            {
+                self.go_on_copying(left, now_ns);
+            }
+            Stage::Closing if self.tenant.has_said_all() => {
+                self.tenant.end_copying()?;
+                self.stage = Stage::There;
+            }
             _ => {}
         }
         if !self.hear()? {
@@ -277,6 +292,25 @@ impl Vmm {
         self.spoke_ns = now_ns;
         tracing::trace!("{}: says {}", self.id, bytes[0]);
         Ok(if self.send(&bytes, &fds) { Step::Something } else { Step::CutOff })
+    }
+
+    /// Its guest's memory is to be copied so often while it runs, and then once more.
+    pub(crate) fn begin_copying(&mut self, times: u32, now_ns: u64) -> Result<(), String> {
+        self.stage = Stage::Copying { left: times, until_ns: now_ns };
+        self.tenant.begin_copying()
+    }
+
+    fn go_on_copying(&mut self, left: u32, now_ns: u64) {
+        match left.checked_sub(1) {
+            Some(left) => {
+                self.tenant.copy();
+                self.stage = Stage::Copying { left, until_ns: now_ns + 20_000 };
+            }
+            None => {
+                self.tenant.stop();
+                self.stage = Stage::Closing;
+            }
+        }
     }
 
     /// Says what no VMM would, if it is one that does.

@@ -20,6 +20,7 @@
 //! `./x sim --seeds N` and by its own tests.
 #![forbid(unsafe_code)]
 
+mod copying;
 mod core;
 mod daemon;
 mod device;

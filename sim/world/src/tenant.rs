@@ -7,6 +7,7 @@ use ledger::{Ledger, Order};
 use random::Random;
 use virtqueue::Format;
 
+use crate::copying::Copying;
 use crate::front_end::FrontEnd;
 pub use crate::front_end::Sent;
 use crate::guest::{Guest, GuestSpec};
@@ -21,6 +22,8 @@ pub struct Tenant {
     front_end: FrontEnd,
     ledger: Ledger,
     is_hostile: bool,
+    /// Its memory, while that is copied.
+    copying: Option<Copying>,
 }
 
 impl Tenant {
@@ -65,6 +68,38 @@ impl Tenant {
         Tenant::of(spec, 1, random, trace)
     }
 
+    /// Its memory is copied from now on, while it changes: its VMM has writes to it logged.
+    ///
+    /// # Errors
+    /// No memory for that.
+    pub fn begin_copying(&mut self) -> Result<(), String> {
+        self.front_end.set_logging(true)?;
+        let log = self.front_end.log.as_ref().ok_or("there is no log")?;
+        self.copying = Some(Copying::begin(&mut self.guest, log)?);
+        Ok(())
+    }
+
+    /// What has changed is copied.
+    pub fn copy(&mut self) {
+        if let Some(copying) = &mut self.copying {
+            copying.copy(&mut self.guest);
+        }
+    }
+
+    /// All rings have stopped: the copy is its memory. Then it goes on here, and nothing is logged any more.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn end_copying(&mut self) -> Result<(), String> {
+        self.copy();
+        if let Some(copying) = self.copying.take() {
+            copying.compare(&self.guest)?;
+        }
+        self.front_end.set_logging(false)?;
+        self.front_end.start();
+        Ok(())
+    }
+
     /// Neither the guest nor its VMM keep any rule from here on.
     pub fn be_hostile(&mut self) {
         self.is_hostile = true;
@@ -101,7 +136,7 @@ impl Tenant {
         let guest = Guest::new(spec, sectors, Random::new(random.next(), 1), trace)?;
         let front_end = FrontEnd::new(&guest);
         let ledger = Ledger::new(sectors, Order::default());
-        Ok(Tenant { guest, front_end, ledger, is_hostile: false })
+        Ok(Tenant { guest, front_end, ledger, is_hostile: false, copying: None })
     }
 
     /// The guest takes what it was called for, and asks for a little more unless it is quiet. True when it did
@@ -199,6 +234,9 @@ impl Tenant {
     /// The VMM has none any more.
     pub fn hang_up(&mut self) {
         self.front_end.hang_up();
+        // The log was this connection's.
+        self.front_end.end_logging();
+        self.copying = None;
     }
 
     /// The VMM stops all rings.

@@ -63,6 +63,16 @@ impl Host {
                     course.note("stops", [resets.into(), 0, 0]);
                 }
             }
+            18 => {
+                let times = course.random.below(4) as u32;
+                let now_ns = course.now().0;
+                let Some(vmm) = self.any_vmm(course) else { return Ok(()) };
+                let is_honest = !vmm.tenant.is_hostile();
+                if is_honest && vmm.stage == vmm::Stage::There && vmm.tenant.has_said_all() {
+                    vmm.begin_copying(times, now_ns)?;
+                    course.note("copies", [times.into(), 0, 0]);
+                }
+            }
             11 if course.random.one_in(4) => self.break_state(!self.is_broken, course)?,
             12 => {
                 let time = course.random.of(&[1, 1, 10, 10, 100, 1000, 3000]) * MS;
