@@ -10,8 +10,8 @@
 //! ```
 //!
 //! `life` decides what happens next, `life::judgement` whether it was right. The same seed gives the same trace. Real are the sockets, the memory
-//! files, the epoll set and a folder in memory; nobody waits for any of them. Not here: the data path with faults of
-//! media, kills and power cuts (`world`). Called by `./x sim control` and by its own tests.
+//! files, the epoll set and a folder in memory; nobody waits for any of them. Images lie on `world`'s media. Called by
+//! `./x sim control` and by its own tests.
 #![forbid(unsafe_code)]
 
 mod core;

@@ -43,6 +43,17 @@ fn a_seed_gives_one_life_in_which_nothing_is_found_and_all_lives_together_have_e
         "serves",
         "ended",
         "heir ended",
+        "read",
+        "write",
+        "sync",
+        "killed",
+        "killed in a pass",
+        "started",
+        "power cut",
+        "frame",
+        "send",
+        "hostile",
+        "copies",
     ];
     for what in all {
         let word = format!(" us  {what} ");
