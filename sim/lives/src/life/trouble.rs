@@ -63,7 +63,7 @@ impl Host {
                     course.note("stops", [resets.into(), 0, 0]);
                 }
             }
-            18 => {
+            20 => {
                 let times = course.random.below(4) as u32;
                 let now_ns = course.now().0;
                 let Some(vmm) = self.any_vmm(course) else { return Ok(()) };
