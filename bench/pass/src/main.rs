@@ -48,7 +48,7 @@ const TURN_NS: u64 = 5_000;
 const WARM_TURNS: u64 = 64;
 /// Requests of one run whose allocations are counted.
 const REQUESTS: u64 = 200_000;
-/// Of one run under valgrind, for about a second.
+/// Of one run under valgrind, for about a second, and of a quick one.
 const REQUESTS_VALGRIND: u64 = 50_000;
 
 const HELP: &str = "\
@@ -58,7 +58,7 @@ Usage: pass [OPTIONS]
 
   --instructions  count instructions under valgrind, and compare with the checked-in baseline
   --update        with --instructions: write what was counted as the new baseline
-  --quick         fewer requests a round
+  --quick         one round of a few requests: enough to count by, not to time
   --json          one JSON object a line instead of a table
 ";
 
@@ -195,9 +195,10 @@ fn run_case(name: &str) -> Result<()> {
 /// Allocations and time of one case.
 fn counted(name: &str, quick: bool, mut run: impl FnMut(u64) -> Result<u64>) -> Result<Vec<Row>> {
     eprintln!("bench: pass.{name}");
-    let requests = if quick { REQUESTS } else { 10 * REQUESTS };
+    let (rounds, requests) =
+        if quick { (1, requests_of(name)) } else { (ROUNDS_MIN, 10 * REQUESTS) };
     let (mut allocations, mut times) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS_MIN {
+    for _ in 0..rounds {
         let (before, start) = (allocated(), now_ns());
         let done = run(requests)? as f64;
         let (took, made) = (now_ns() - start, allocated() - before);
