@@ -37,9 +37,9 @@ mutant_tree() {
     done
 }
 
-# run_unit TREE COMMAND: in the mutated sources themselves.
+# run_unit TREE COMMAND: in the mutated sources themselves, as often as with --all, as a mutant's head expects.
 run_unit() {
-    (cd "$1" && CARGO_TARGET_DIR=$BUILD/mutants/target bash -c "$2")
+    (cd "$1" && TEST_ALL=yes CARGO_TARGET_DIR=$BUILD/mutants/target bash -c "$2")
 }
 
 # build_mutant NAME TREE: the daemon of the mutated sources, as the tests run it. Only what changed is compiled.
