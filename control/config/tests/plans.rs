@@ -96,8 +96,12 @@ fn disk(id: &'static str) -> BoxedStrategy<DiskSpec> {
 }
 
 fn nic(id: &'static str) -> BoxedStrategy<NicSpec> {
-    let peer =
-        (one_of(&[None, Some("s"), Some("t")]), of(1..4u16), of(1..3u16), of(Just(Spoof::Deny)));
+    let peer = (
+        one_of(&[None, Some("s"), Some("s"), Some("t"), Some("t")]),
+        of(1..4u16),
+        of(1..3u16),
+        of(Just(Spoof::Deny)),
+    );
     let seen = (1..3u16, one_of(&[1500, 9000]), any::<bool>(), of(one_of(&[1, 2])));
     let served = (one_of(&[100, 7]), policies(), of(1..3u32), of(one_of(&["g", "h"])));
     let others = (one_of(&[Carrier::Up, Carrier::Down]), any::<bool>(), of(one_of(&["kvm"])));
@@ -166,7 +170,7 @@ fn most<T: std::fmt::Debug + 'static>(it: BoxedStrategy<T>) -> BoxedStrategy<Opt
 fn specs() -> BoxedStrategy<Spec> {
     let disks = (most(disk("a")), most(disk("b")), most(disk("c")));
     let nics = (most(nic("n")), most(nic("m")));
-    let switches = (of(switch("s")), of(switch("t")));
+    let switches = (most(switch("s")), most(switch("t")));
     let groups = (of(group("g")), of(group("h")));
     (disks, nics, switches, groups)
         .prop_map(|((a, b, c), (n, m), (s, t), (g, h))| {
