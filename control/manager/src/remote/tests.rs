@@ -373,3 +373,32 @@ fn a_link_s_key_that_is_of_no_use_keeps_the_daemon_from_starting_and_says_why() 
     let why = start(&sealed("client", &client, &host));
     assert!(why.contains("chmod 600"), "{why}");
 }
+
+/// A NIC of a switch of the IOhost, for the client's guest.
+fn with_nic(nics: &str) -> String {
+    let lends = LENDS.replace("disks = [\"d\"]", &format!("disks = [\"d\"]\nnics = {nics}"));
+    let switch = "[[switch]]\nid = \"lan\"\n[[switch.uplink]]\nremote = \"n1\"\n[[switch.uplink]]\nremote = \"n2\"\n\
+                  [[nic]]\nid = \"b\"\nswitch = \"lan\"\n";
+    let nic = "[[nic]]\nid = \"c\"\nby_link = \"in\"\nremote = \"n1\"\n";
+    format!("{lends}{LENT}{USES}{switch}{nic}")
+}
+
+#[test]
+fn a_nic_by_a_link_is_at_the_switch_of_its_iohost_as_soon_as_it_may_be() {
+    let _ground = OnGround::new();
+    let mut trial = Trial::of(&with_nic("[\"n2\"]"));
+    let (mut b, mut c) = (Vmm::of_nic(&mut trial, "b"), Vmm::of_nic(&mut trial, "c"));
+    trial.pass(ms(3_000));
+    assert!(trial.nic("c").problem.is_some_and(|why| !why.is_empty()), "it is not lent");
+    trial.reload(&with_nic("[\"n1\", \"n2\"]"), false).expect("it is done");
+    trial.pass(ms(5_000));
+    assert_eq!(trial.nic("c").problem, None);
+    assert!(!c.is_cut_off(&mut trial));
+    let from = trial.nic("c").mac.0;
+    let frame = [&[0xff; 6][..], &from, &[0x88, 0xb5], &[9; 50]].concat();
+    b.guest.offer(0);
+    c.guest.transmit(1, &frame);
+    trial.pass(ms(100));
+    let heard = b.guest.frame(0);
+    assert_eq!(heard.map(|frame| frame[6..12].to_vec()), Some(from.to_vec()));
+}
