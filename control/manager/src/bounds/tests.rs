@@ -191,6 +191,8 @@ fn disk_of(queues: u16) -> &'static DevicePlan {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
     /// Whatever is promised, taken and given back, and in which order: the sum is below the limits, what is shown is the
     /// sum of what there is, and in the end there is nothing.
     #[test]
