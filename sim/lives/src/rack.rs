@@ -8,8 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use config::spec::{
-    BackendKind, DiskSpec, LinkClientSpec, LinkRole, LinkSecurity, LinkSpec, NicSpec,
-    SHARE_DEFAULT, UplinkSpec,
+    BackendKind, DiskSpec, LinkClientSpec, LinkRole, LinkSecurity, LinkSpec, NicSpec, UplinkSpec,
 };
 use config::{Size, Spec};
 use random::Random;
@@ -108,8 +107,8 @@ impl Rack {
         let disks = self.disks.iter().map(|number| file::disk(&lent(*number), folder, random));
         spec.disk.extend(disks);
         if self.has_nic {
-            let uplink = uplink_of("y1");
-            spec.switch.iter_mut().for_each(|switch| switch.uplink.push(uplink.clone()));
+            let uplink: Option<UplinkSpec> = toml::from_str("remote = \"y1\"").ok();
+            spec.switch.iter_mut().for_each(|switch| switch.uplink.extend(uplink.clone()));
         }
         let client = self.clients().map(|host| self.client(host)).collect();
         spec.link.push(LinkSpec {
@@ -142,8 +141,7 @@ impl Rack {
         });
         spec.disk.extend(self.disks.iter().map(|number| borrowed(*number, random)));
         if self.has_nic {
-            let (by_link, remote) = (Some(LINK.into()), Some("y1".into()));
-            spec.nic.push(NicSpec { by_link, remote, ..NicSpec::new("nr1") });
+            spec.nic.extend(toml::from_str::<NicSpec>(include_str!("nic.toml")));
         }
     }
 
@@ -193,23 +191,6 @@ pub(crate) fn shards(spec: &Spec, cores: usize) -> usize {
         LinkRole::Iohost => link.sidecores.map_or(cores, |most| cores.min(most as usize)),
     };
     spec.link.iter().map(of).sum()
-}
-
-fn uplink_of(nic: &str) -> UplinkSpec {
-    UplinkSpec {
-        tap: None,
-        interface: None,
-        via: None,
-        remote: Some(nic.into()),
-        mac: None,
-        spoof: None,
-        vlan: None,
-        trunk: None,
-        native: None,
-        macs_max: None,
-        share: SHARE_DEFAULT,
-        policy: None,
-    }
 }
 
 fn private_key(host: u8) -> [u8; 32] {

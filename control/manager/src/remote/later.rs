@@ -19,10 +19,11 @@ pub(super) struct Later(Vec<Said>);
 impl Later {
     /// Whether this is to be heard behind something that waits: what is said of a session, behind what it asked for.
     pub(super) fn is_behind(&self, (core, key): (usize, LinkKey), event: &HostEvent) -> bool {
-        let (HostEvent::SessionBegan { session: its, .. }
-        | HostEvent::SessionEnded { session: its }) = event
-        else {
-            return false;
+        let its = match event {
+            HostEvent::SessionBegan { session, .. } | HostEvent::SessionEnded { session } => {
+                session
+            }
+            HostEvent::Open { .. } | HostEvent::LetGo { .. } => return false,
         };
         self.of(core, key)
             .any(|said| matches!(said, HostEvent::Open { session, .. } if session == its))
