@@ -46,11 +46,11 @@ impl Launchers {
     }
 
     /// Launcher `at` answers: `start` begins a process with that input, or says why not.
-    pub fn answer(&mut self, at: usize, start: &mut dyn FnMut(OwnedFd) -> Result<u32, String>) {
-        let Some(end) = self.0.get_mut(at) else { return };
-        let goes_on = end.as_ref().map(|end| serve_one(end, Duration::ZERO, start));
+    pub fn answer(&mut self, at: usize, start: &mut dyn FnMut(OwnedFd) -> io::Result<u32>) {
+        let end = self.0.get(at).and_then(Option::as_ref);
+        let goes_on = end.map(|end| serve_one(end, Duration::ZERO, start));
         if !matches!(goes_on, Some(Ok(true))) {
-            *end = None;
+            self.end(at);
         }
     }
 

@@ -218,7 +218,10 @@ pub fn run(program: &Path, arguments: &[OsString]) -> io::Result<()> {
                 heir = Some(child);
                 Ok(pid)
             }
-            Err(error) => Err(format!("{} cannot be started: {error}", program.display())),
+            Err(error) => {
+                let why = format!("{} cannot be started: {error}", program.display());
+                Err(io::Error::other(why))
+            }
         }
     };
     while serve_one(&channel, FOREVER, &mut start_heir)? {}
@@ -232,15 +235,16 @@ pub fn run(program: &Path, arguments: &[OsString]) -> io::Result<()> {
 pub(crate) fn serve_one(
     channel: &Channel,
     limit: Duration,
-    start: &mut dyn FnMut(OwnedFd) -> Result<u32, String>,
+    start: &mut dyn FnMut(OwnedFd) -> io::Result<u32>,
 ) -> io::Result<bool> {
     let Some(packet) = channel.receive(limit)? else { return Ok(false) };
     let Start { request } = serde_json::from_slice(&packet.bytes)?;
     let input = packet.fds.into_iter().next();
-    let started = input.ok_or("the heir would have no input".to_string()).and_then(start);
+    let started =
+        input.ok_or_else(|| io::Error::other("the heir would have no input")).and_then(start);
     let outcome = match started {
         Ok(pid) => Outcome::Started { pid },
-        Err(why) => Outcome::Refused { why },
+        Err(why) => Outcome::Refused { why: why.to_string() },
     };
     channel.send(&Answer { request, outcome }, &[], ANSWER_TIME_MAX)?;
     Ok(true)

@@ -285,7 +285,8 @@ impl Host {
             // It says nothing for now.
             0..60 => return Ok(false),
             60 => launchers.end(launcher),
-            61 => launchers.answer(launcher, &mut |_| Err("nothing is started".into())),
+            61 => launchers
+                .answer(launcher, &mut |_| Err(std::io::Error::other("nothing is started"))),
             _ => {
                 let plan = self.file.borrow().load(None).map_err(|e| e.error)?;
                 let (own, launcher_of_it) = Launchers::begin().map_err(|e| e.to_string())?;
