@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use rustix::fs::{
     Advice, FallocateFlags, FileType, OFlags, SeekFrom, Stat, fadvise, fallocate, fcntl_getfl,
-    fcntl_setfl, fdatasync, fstat, fstatfs, seek,
+    fcntl_setfl, fstat, fstatfs, seek,
 };
 use rustix::io::Errno;
 
@@ -31,6 +31,7 @@ mod direct;
 mod identity;
 mod inherit;
 mod size;
+mod sync;
 
 use direct::{Direct, PHYSICAL_MAX, block_of, told_align};
 use identity::end_of;
@@ -179,27 +180,6 @@ impl Opened {
         }
     }
 
-    /// Makes everything that was written stable, with nothing in flight. May take as long as the disk
-    /// does. False when that failed, now or before.
-    pub(crate) fn sync(&self) -> bool {
-        if !self.readonly && !self.sync_failed() {
-            self.faults.count_sync();
-            if let Err(error) = self.fdatasync() {
-                self.faults.count(error);
-                self.latch_sync_failed();
-            }
-        }
-        !self.sync_failed()
-    }
-
-    fn fdatasync(&self) -> Result<(), Errno> {
-        #[cfg(feature = "simulated")]
-        if let Some(kernel) = &self.kernel {
-            return if kernel.sync(self.cached()) { Ok(()) } else { Err(Errno::IO) };
-        }
-        fdatasync(&self.cached)
-    }
-
     /// Through the page cache.
     pub(crate) fn cached(&self) -> BorrowedFd<'_> {
         self.cached.as_fd()
@@ -294,30 +274,6 @@ impl Opened {
     /// See [`crate::Disk::was_empty`].
     pub(crate) fn was_empty(&self) -> bool {
         self.was_empty
-    }
-
-    /// See [`crate::Disk::sync_failed`].
-    pub(crate) fn sync_failed(&self) -> bool {
-        self.sync_failed.load(Ordering::SeqCst)
-    }
-
-    /// Remembers that data was lost, and tells control once.
-    #[cold]
-    pub(crate) fn latch_sync_failed(&self) {
-        if !self.sync_failed.swap(true, Ordering::SeqCst) {
-            // Ours alone, and written at most once between two reads: it never waits.
-            let _ = rustix::io::write(&self.sync_failure, &1u64.to_ne_bytes());
-        }
-    }
-
-    /// See [`crate::Disk::assume_sync_failed`] and [`crate::Disk::forget_sync_failure`].
-    pub(crate) fn set_sync_failed(&self, failed: bool) {
-        self.sync_failed.store(failed, Ordering::SeqCst);
-    }
-
-    /// See [`crate::Disk::sync_failure_fd`].
-    pub(crate) fn sync_failure_fd(&self) -> BorrowedFd<'_> {
-        self.sync_failure.as_fd()
     }
 
     /// What discards and physical blocks it has.

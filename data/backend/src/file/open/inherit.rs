@@ -37,20 +37,8 @@ impl Opened {
         }
         let access = if readonly { OFlags::RDONLY } else { OFlags::RDWR };
         let flags = flags_of(&cached, access).map_err(os("take over"))?;
-        let direct = match direct {
-            Some(fd) => {
-                let flags = flags_of(&fd, access).map_err(os("take over"))?;
-                let is_it = is_same(&fstat(&fd).map_err(os("look at"))?, &stat);
-                if !is_it || !(flags.contains(OFlags::DIRECT) || is_simulated()) {
-                    return Err(os("take over")(Errno::STALE));
-                }
-                Some(match is_simulated() {
-                    true => Direct::simulated(fd),
-                    false => Direct::of(fd, &stat).map_err(os("take over"))?,
-                })
-            }
-            None => None,
-        };
+        let direct = direct.map(|fd| past_the_cache(fd, access, &stat));
+        let direct = direct.transpose().map_err(os("take over"))?;
         let in_memory = !is_simulated() && is_in_memory(&cached, &stat);
         let image = end_of(&cached).and_then(|bytes| ImageFacts::of(&cached, bytes));
         let image = image.map_err(os("look at"))?;
@@ -92,6 +80,19 @@ impl Opened {
             opened.note_lack(Lack::PunchHole);
         }
         Ok(opened)
+    }
+}
+
+/// The description past the page cache, if it is one of the file that `stat` tells of.
+fn past_the_cache(fd: OwnedFd, access: OFlags, stat: &Stat) -> Result<Direct, Errno> {
+    let flags = flags_of(&fd, access)?;
+    if !is_same(&fstat(&fd)?, stat) {
+        return Err(Errno::STALE);
+    }
+    match (is_simulated(), flags.contains(OFlags::DIRECT)) {
+        (true, _) => Ok(Direct::simulated(fd)),
+        (false, true) => Direct::of(fd, stat),
+        (false, false) => Err(Errno::STALE),
     }
 }
 
