@@ -156,15 +156,15 @@ pub(crate) fn work_on() {
         stage.now = stage.now.max(at);
         Some(next)
     });
-    let Some(next) = next.flatten() else { return };
-    if !(next.may_run)() {
-        on_stage(|stage| stage.put(next));
-        return;
+    match next.flatten() {
+        Some(next) if (next.may_run)() => {
+            let before = processes::enter(next.of);
+            (next.run)();
+            processes::enter(before);
+            next.work.0.store(true, Ordering::Relaxed);
+        }
+        next => drop(on_stage(|stage| next.into_iter().for_each(|next| stage.put(next)))),
     }
-    let before = processes::enter(next.of);
-    (next.run)();
-    processes::enter(before);
-    next.work.0.store(true, Ordering::Relaxed);
 }
 
 /// Waits for the outcome of what is staged, as long as that: others do their work meanwhile.

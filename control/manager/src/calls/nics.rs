@@ -77,7 +77,12 @@ pub(crate) fn follow(plan: &NicPlan, rooms: &mut Rooms) {
 /// Has a NIC that runs follow its plan, which was `before`.
 fn follow_from(before: &NicPlan, after: &NicPlan, rooms: &mut Rooms) {
     // One that is not open is opened as its plan is then.
-    let Some(number) = rooms.devices.number_of(&after.id) else { return };
+    if let Some(number) = rooms.devices.number_of(&after.id) {
+        have_followed(number, before, after, rooms);
+    }
+}
+
+fn have_followed(number: u32, before: &NicPlan, after: &NicPlan, rooms: &mut Rooms) {
     if before.carrier != after.carrier {
         turn_carrier(number, after.carrier, rooms);
     }
