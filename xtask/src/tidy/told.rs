@@ -23,9 +23,9 @@ const NEW_MAX: usize = 5;
 const NAMED: [(&str, usize); 17] = [
     ("allow_unsealed_memory", 23),
     ("allow_user_folder", 9),
-    ("block_size", 16),
+    ("block_size", 15),
     ("by_link", 8),
-    ("guest_offloads", 11),
+    ("guest_offloads", 10),
     ("latency_target_us", 6),
     ("limit_burst_ms", 13),
     ("limit_bytes", 12),
