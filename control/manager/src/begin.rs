@@ -244,7 +244,7 @@ fn serve(mut manager: Manager, mut server: Server) -> Result<(), StartError> {
                 drop(server);
                 return Ok(());
             }
-            End::HandedOver(handed_over) => handed_over,
+            End::HandedOver(handed_over) => *handed_over,
         };
         // Whoever comes from now on is the other process's.
         server.take_nobody_in();

@@ -61,7 +61,7 @@ pub(crate) struct Manager {
 pub(crate) enum End {
     Stopped,
     /// Another process serves: nothing may be closed, for it is shared.
-    HandedOver(HandedOver),
+    HandedOver(Box<HandedOver>),
 }
 
 impl Manager {
@@ -115,7 +115,7 @@ impl Manager {
         self.drop_unwanted();
         self.rooms.cores.flush();
         if let Some(handed_over) = self.go_on_upgrading() {
-            return Some(End::HandedOver(handed_over));
+            return Some(End::HandedOver(Box::new(handed_over)));
         }
         if let Some(by) = self.stop_by {
             let queues = self.rooms.devices.values().any(|device| !device.attached().is_empty());

@@ -69,11 +69,12 @@ impl<T: Send + 'static> Worker<T> {
     pub(crate) fn begin(
         (name, kind): (&'static str, Kind),
         most: usize,
-        mut work: impl FnMut(T) + Send + 'static,
+        work: impl FnMut(T) + Send + 'static,
     ) -> io::Result<Worker<T>> {
         let (tasks, asked) = sync_channel::<T>(most);
         #[cfg(any(test, feature = "simulated"))]
         if simulated::now().is_some() {
+            let mut work = work;
             let step = move || asked.try_recv().into_iter().for_each(&mut work);
             return Ok(Worker { tasks, staged: Some(simulated::Step::new(name, step)) });
         }
@@ -112,7 +113,8 @@ impl<T: Send + 'static> Worker<T> {
 
 /// What work on a thread of its own has to wait for.
 pub(crate) trait Before: Send + 'static {
-    /// Whether it has come.
+    /// Whether it has come. A thread need not ask.
+    #[cfg(any(test, feature = "simulated"))]
     fn is_over(&self) -> bool;
     /// Waits for it, as long as it takes.
     fn wait(&self);

@@ -97,7 +97,7 @@ mod tests {
         assert!(!later.is_behind((2, LinkKey(0)), &ended(7)), "another shard's");
         later.keep(AT, ended(7), &mut defects);
         let released = HostEvent::LetGo { export: 1, is_released: true };
-        later.keep(AT, released.clone(), &mut defects);
+        later.keep(AT, released, &mut defects);
         later.keep((2, LinkKey(0)), released, &mut defects);
         let said = later.take();
         assert!(matches!(

@@ -168,7 +168,7 @@ impl Simulated {
             None => Turned::On,
             Some(End::Stopped) => Turned::Stopped,
             Some(End::HandedOver(handed_over)) => {
-                match begin::let_go(&mut self.manager, handed_over, Ok) {
+                match begin::let_go(&mut self.manager, *handed_over, Ok) {
                     Gone::ForGood(_) | Gone::Lost => Turned::Ended,
                     Gone::Back(entrance) => {
                         self.entrance = entrance;

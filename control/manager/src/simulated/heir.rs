@@ -73,7 +73,7 @@ enum State {
     /// It has read the file, and said nothing.
     Begun(Box<(Plan, Options)>),
     /// It hears its predecessor.
-    Hears(Inheriting<Entrance>),
+    Hears(Box<Inheriting<Entrance>>),
 }
 
 /// What came of a step of it.
@@ -98,7 +98,8 @@ impl NewProcess {
 
     /// It knows where all stands: it serves, if it lives.
     pub fn has_all(&self) -> bool {
-        matches!(self.state, State::Hears(Inheriting::Placed(..) | Inheriting::Given(..)))
+        let State::Hears(inheriting) = &self.state else { return false };
+        matches!(**inheriting, Inheriting::Placed(..) | Inheriting::Given(..))
     }
 
     /// Its number.
@@ -143,6 +144,6 @@ fn go_on(pid: u32, mut heir: Heir, state: State) -> HeirStep {
             manager.rooms.bonds.begin();
             HeirStep::Serves(Box::new(Simulated::of(manager, entrance, pid)))
         }
-        waits => HeirStep::Goes(NewProcess { pid, heir, state: State::Hears(waits) }),
+        waits => HeirStep::Goes(NewProcess { pid, heir, state: State::Hears(Box::new(waits)) }),
     }
 }

@@ -97,13 +97,13 @@ impl HandedOver {
     ///
     /// # Errors
     /// The process that took over has ended before, and how that was seen.
-    pub(crate) fn await_settled(self) -> Result<Settled, Orphaned> {
+    pub(crate) fn await_settled(self) -> Result<Settled, Box<Orphaned>> {
         let HandedOver { giving, reply, pause, channel } = self;
         let is_watched = giving.hello().is_some_and(|hello| hello.format >= wire::WITH_GUARD);
         if let Err(why) = if is_watched { guard::watch(&channel) } else { Ok(()) } {
             // It may be gone; and one that is not must not serve beside this process.
             end(giving.give_up());
-            return Err(Orphaned { why, reply });
+            return Err(Box::new(Orphaned { why, reply }));
         }
         let (pid, version) = giving
             .into_given()

@@ -75,6 +75,14 @@ impl Small {
 impl Kernel for Small {
     fn opened(&self, _: &Path, _: BorrowedFd<'_>, _: Option<BorrowedFd<'_>>) {}
 
+    fn sync(&self, _: BorrowedFd<'_>) -> bool {
+        true
+    }
+
+    fn is_left_behind(&self, _: BorrowedFd<'_>) -> bool {
+        false
+    }
+
     fn ring(&self, done: Arc<OwnedFd>) -> u64 {
         let mut inner = self.0.lock().unwrap();
         inner.rings.push((done, VecDeque::new()));

@@ -138,6 +138,7 @@ impl LastClose {
 }
 
 impl Before for LastClose {
+    #[cfg(any(test, feature = "simulated"))]
     fn is_over(&self) -> bool {
         !self.is_in(&self.closings.list())
     }

@@ -112,6 +112,14 @@ impl Inner {
 impl Kernel for Slow {
     fn opened(&self, _: &Path, _: BorrowedFd<'_>, _: Option<BorrowedFd<'_>>) {}
 
+    fn sync(&self, _: BorrowedFd<'_>) -> bool {
+        true
+    }
+
+    fn is_left_behind(&self, _: BorrowedFd<'_>) -> bool {
+        false
+    }
+
     fn ring(&self, done: Arc<OwnedFd>) -> u64 {
         self.inner().done = Some(done);
         0
