@@ -127,9 +127,12 @@ impl<L, D> Reload<L, D> {
         self.0 = State::Asked { late, resizing, done, until };
     }
 
-    /// Nobody is answered, and nothing is taken back any more.
-    pub fn forget(&mut self) {
-        self.0 = State::Over;
+    /// Nothing is waited for or taken back any more: what has been done, if whoever asked is not answered yet.
+    pub fn end(&mut self) -> Option<D> {
+        match std::mem::replace(&mut self.0, State::Over) {
+            State::Asked { done, .. } => Some(done),
+            State::Over | State::Answered(_) => None,
+        }
     }
 
     /// A device has not got its new size: what has been done, if that was asked for here.
@@ -264,7 +267,7 @@ mod tests {
         assert!(!reload.is_asked() && reload.not_resized(7).is_none());
         reload.begin(vec![2], Vec::new(), "more", Nanos(30));
         assert_eq!((reload.is_asked(), reload.late()), (true, [2].as_slice()));
-        reload.forget();
+        reload.end();
         assert_eq!(reload.look(Nanos(30), |_| Stands::Failed, |_| false), None);
     }
 }

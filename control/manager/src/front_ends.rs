@@ -228,11 +228,12 @@ impl FrontEnds<'_> {
         {
             warn!(device = device.facts().id, queue = key.queue, "not served: {problem}");
         }
-        match made_wait {
+        if made_wait {
             // Whoever was gone before the sidecore could say so is not spared for that.
-            true => self.shut_out(key.device, id),
-            false => self.is_back_for(key.device, id),
+            self.shut_out(key.device, id);
         }
+        // The next one may be there already, and is not to wait for ever because of the one before.
+        self.is_back_for(key.device, id);
         None
     }
 
@@ -273,7 +274,8 @@ impl FrontEnds<'_> {
             (!connection.has_spoken()).then_some((*id, why))
         };
         let overdue: Vec<(u32, &str)> = device.connections().iter().filter_map(overdue).collect();
-        let gives_up = |id: &u32| device.gives_up_at(*id).is_some_and(|at| at <= now);
+        let mode = self.mode;
+        let gives_up = |id: &u32| device.gives_up_at(*id, mode).is_some_and(|at| at <= now);
         let given_up: Vec<u32> = device.connections().keys().copied().filter(gives_up).collect();
         for (id, why) in overdue {
             self.close(number, id, why);

@@ -254,7 +254,7 @@ impl Manager {
             self.attach_if_ready(number, index);
         }
         self.announce_arrival(number);
-        self.front_ends().stop_started(number);
+        self.front_ends().release_ready(number);
     }
 
     fn announce_arrival(&mut self, number: u32) {

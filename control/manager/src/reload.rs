@@ -38,6 +38,8 @@ mod wanted;
 
 pub(crate) use wanted::check_file;
 
+const STOPPING: &str = "the daemon is being stopped";
+
 /// The reload that is under way after its changes, if one is.
 #[derive(Default)]
 pub(crate) struct Reloading(Reload<Late, Done>);
@@ -71,7 +73,15 @@ impl Reloading {
 
     /// Nobody is answered any more.
     pub(crate) fn forget(&mut self) {
-        self.0.forget();
+        drop(self.0.end());
+    }
+
+    /// The daemon stops: nothing of it is opened or served again any more, and whoever asked is told.
+    pub(crate) fn stop(&mut self) {
+        if let Some(done) = self.0.end() {
+            let hint = "the next one reads the file when it starts";
+            finish(done.reply, Err(ApiError::new(ErrorKind::Busy, STOPPING, hint)));
+        }
     }
 
     /// A disk has not got the size of its plan: the reload that waits for it is answered so.
@@ -88,6 +98,10 @@ impl Reloading {
                 "another process is taking over, and reads the file itself",
                 "ask again in a moment",
             );
+        }
+        if mode.is_stopping() {
+            // Its devices go already, and none may come.
+            return busy(STOPPING, "the next one reads the file when it starts");
         }
         if self.is_asked() {
             return busy(

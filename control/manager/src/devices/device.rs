@@ -342,7 +342,7 @@ impl Device {
     pub(crate) fn due_at(&self, mode: control::mode::Mode) -> Option<Instant> {
         let connections = self.connections.values().filter_map(Connection::due_at);
         let connections =
-            connections.chain(self.connections.keys().filter_map(|id| self.gives_up_at(*id)));
+            connections.chain(self.connections.keys().filter_map(|id| self.gives_up_at(*id, mode)));
         let announced = self.kind.nic().and_then(|nic| nic.arrival().due_at());
         let door = self.door.due().map(instant_of);
         let others = door.into_iter().chain(self.log.due_at()).chain(announced);

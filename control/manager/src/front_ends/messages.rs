@@ -153,16 +153,11 @@ impl FrontEnds<'_> {
         }
     }
 
-    /// A ring that had to start before it may stop, or cannot: goes on with the message that stops it.
-    pub(crate) fn stop_started(&mut self, number: u32) {
+    /// Goes on with every message of a device that waits for nothing any more, however that came about.
+    pub(crate) fn release_ready(&mut self, number: u32) {
         let device = self.devices.get(number);
-        let device =
-            found!(self.turn.defects, device, "device with a ring that was to start first");
-        let Some(id) = device.runner().filter(|id| device.starts_first(*id).is_none()) else {
-            return;
-        };
-        let held = device.connection(id).and_then(|connection| connection.held());
-        if held.is_some_and(|held| held.stops().is_some()) {
+        let device = found!(self.turn.defects, device, "device whose front-ends may wait");
+        for id in device.waits_no_more() {
             self.come_back(number, id);
         }
     }

@@ -81,6 +81,7 @@ impl Manager {
         self.give_up_upgrade(&UpgradeError::Stopping);
         self.rooms.shut.clear();
         self.rooms.waiting.forget_added();
+        self.reloading.stop();
         self.rooms.network.give_up_uplinks(&mut self.rooms.cores);
         self.stop_by = Some(self.rooms.turn.now() + STOP_TIME_MAX);
         let devices: Vec<u32> = self.rooms.devices.keys().copied().collect();

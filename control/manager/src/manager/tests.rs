@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use config::api::{Answer, Call, DiskState};
 use control::mode::Mode;
+use guest_memory::{Health, Loss};
 use rustix::fs::{FlockOperation, flock};
 use vhost_user::Message;
 use vhost_user::message::RingState;
@@ -272,22 +273,39 @@ fn whoever_waits_when_another_process_takes_over_is_told_to_ask_again() {
     assert_eq!(why, "another process is taking over from this daemon; ask again");
 }
 
+/// How the only front-end's guest memory is.
+fn health(trial: &mut Trial) -> Health {
+    let mut devices = trial.rooms().devices.values();
+    let connections = devices.next().expect("a device").connections();
+    let front_end = &connections.values().next().expect("a front-end").front_end;
+    front_end.memory(false).expect("its memory").health().clone()
+}
+
 /// When the answer is there its guest may put something else where that request's data would land.
 #[test]
 fn no_ring_has_stopped_while_an_earlier_front_end_s_request_is_under_way() {
     let stop = Message::GetVringBase(RingState { queue: 0, value: 0 });
-    for message in [stop, Message::ResetDevice] {
+    let messages = [stop, Message::ResetDevice, Message::ResetOwner];
+    for (message, blocks) in messages.iter().flat_map(|it| [(it, false), (it, true)]) {
         let mut trial = Trial::of(MEMORY);
         let mut vmm = Vmm::served(&mut trial, "a", 1);
+        let health = health(&mut trial);
         trial.stall(true);
         vmm.guest.request(0, READ, 3, 0);
         let guest = vmm.hang_up();
         let mut next = Vmm::connect(&trial, "a", guest).expect("somebody listens");
         next.begin(&mut trial);
-        assert!(next.send(&message, &[]));
+        assert!(next.send(message, &[]));
         assert_eq!(next.hear(&mut trial), None, "{message:?} waits");
+        if blocks {
+            // As of its sidecore, whose last call of it has waited.
+            health.lose(Loss::Call);
+        }
         trial.stall(false);
-        assert!(next.hear(&mut trial).is_some(), "{message:?} is answered");
+        assert!(next.hear(&mut trial).is_some(), "{message:?} is answered, call blocks: {blocks}");
+        // The one before is not spared for having gone.
+        let mut third = Vmm::connect(&trial, "a", Guest::new(0)).expect("somebody listens");
+        assert_eq!(third.is_cut_off(&mut trial), blocks, "{message:?}");
     }
 }
 

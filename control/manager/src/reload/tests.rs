@@ -358,6 +358,57 @@ fn one_reload_at_a_time_and_none_while_another_process_takes_over() {
     }
 }
 
+#[test]
+fn a_daemon_that_stops_reads_nothing_again_and_serves_nothing_more() {
+    let mut trial = Trial::of(MEMORY);
+    let mut vmm = Vmm::served(&mut trial, "m", 1);
+    // It has not ended when the signal comes.
+    trial.stall(true);
+    vmm.guest.request(0, WRITE, 0, 1);
+    trial.rest();
+    trial.signal(Token::Stop);
+    trial.write(&both(MEMORY, &file("late")));
+    trial.signal(Token::Reload);
+    assert!(!trial.has_ended() && !trial.socket("late").exists());
+    assert_eq!((trial.rooms().plan.disks.len(), trial.rooms().shut.len()), (1, 0));
+    let asks = [Call::Reload { force: true }, Call::Reload { force: false }, Call::ShowReload];
+    for call in asks {
+        let (kind, why) = refused(trial.ask(call));
+        assert_eq!((kind, &why[..27]), (ErrorKind::Busy, "the daemon is being stopped"));
+    }
+    trial.stall(false);
+    trial.rest();
+    assert!(trial.has_ended() && !trial.socket("late").exists());
+}
+
+/// What has gone for a disk that cannot be opened would be served again by a daemon that goes on.
+#[test]
+fn a_reload_under_way_is_answered_by_a_stop_and_nothing_is_opened_for_it_any_more() {
+    for wrong in ["size = \"1M\"\nserial = \"x\"\n", "block_size = 4096\n"] {
+        let mut trial = Trial::of(&both(MEMORY, &file("a")));
+        let longer = std::fs::OpenOptions::new().write(true).open(trial.path("a.img"));
+        longer.and_then(|image| image.set_len(MIB + 512)).expect("longer");
+        let mut vmm = Vmm::served(&mut trial, "m", 1);
+        trial.slow(Duration::from_millis(200));
+        trial.write(&both(MEMORY, &disk("a", "a.img", wrong)));
+        let asked = trial.asks(Call::Reload { force: false });
+        trial.rest();
+        assert!(trial.manager().reloading.is_asked());
+        trial.stall(true);
+        vmm.guest.request(0, WRITE, 0, 1);
+        trial.rest();
+        trial.signal(Token::Stop);
+        let (kind, why) = refused(trial.answer(asked));
+        assert_eq!((kind, &why[..27]), (ErrorKind::Busy, "the daemon is being stopped"));
+        trial.pass(Duration::from_millis(1_000));
+        assert!(!trial.has_ended() && !trial.socket("a").exists());
+        assert_eq!(trial.rooms().devices.number_of("a"), None);
+        trial.stall(false);
+        trial.rest();
+        assert!(trial.has_ended());
+    }
+}
+
 /// A disk that does not answer keeps the reload from its end for so long and no longer; the file is right next time.
 #[test]
 fn a_size_that_cannot_be_had_is_told_of_and_tried_by_the_next_reload() {

@@ -5,6 +5,7 @@
 use std::time::{Duration, Instant};
 
 use control::connection::Cause;
+use control::mode::Mode;
 use control::moves::NotMoved;
 use sidecore::{Command, QueueKey};
 use tracing::warn;
@@ -38,24 +39,44 @@ impl Device {
 
     /// When a message of connection `id` has waited as long as the disk's operator allows for queues that
     /// do not come back, because their disk does not answer.
-    pub(crate) fn gives_up_at(&self, id: u32) -> Option<Instant> {
+    pub(crate) fn gives_up_at(&self, id: u32, mode: Mode) -> Option<Instant> {
+        // What is held meanwhile is for whoever has the queues next.
+        if mode.is_frozen() {
+            return None;
+        }
         let connection = self.connections.get(&id)?;
         let held = connection.held()?;
         let (came, cause) = connection.waits()?;
         let scope = connection.session.scope(&held.message);
         let leaving = |index: &u16| self.queues.get(usize::from(*index))?.leaving_since();
         let since = match cause {
-            Cause::Queues => match self.attached_in(id, scope).iter().filter_map(leaving).min() {
-                Some(since) => since,
-                // It has not kept those waiting that an earlier one left.
-                None => self.left_to(id, scope).first().map(|_| came)?,
-            },
+            // It has not kept those waiting that an earlier one left.
+            Cause::Queues => {
+                self.attached_in(id, scope).iter().filter_map(leaving).min().unwrap_or(came)
+            }
             Cause::Parting => self.kind.disk().and_then(DiskParts::parting_since)?,
             Cause::Start => self.starts_first(id).map(|_| came)?,
         };
         // One wait may follow upon another.
         let since = since.min(came);
         Some(since + Duration::from_secs(self.facts.drain_timeout_s.into()))
+    }
+
+    /// Front-ends whose held message waits for nothing any more.
+    pub(crate) fn waits_no_more(&self) -> Vec<u32> {
+        let is_over = |(id, connection): (&u32, &Connection)| {
+            let (held, (_, cause)) = (connection.held()?, connection.waits()?);
+            let scope = connection.session.scope(&held.message);
+            let waits = match cause {
+                Cause::Queues => {
+                    !self.attached_in(*id, scope).is_empty() || !self.left_to(*id, scope).is_empty()
+                }
+                Cause::Start => self.starts_first(*id).is_some(),
+                Cause::Parting => self.kind.disk().and_then(DiskParts::parting_since).is_some(),
+            };
+            (!waits).then_some(*id)
+        };
+        self.connections.iter().filter_map(is_over).collect()
     }
 
     /// The ring that the held message of connection `id` stops, when where it stands is hearsay: it could run and
