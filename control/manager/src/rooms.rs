@@ -122,7 +122,7 @@ impl Rooms {
     /// Puts another plan in the place of that of the device of its name.
     pub(crate) fn set_plan(&mut self, plan: DevicePlan) {
         if let Some(device) = self.devices.named_mut(plan.id()) {
-            device.set_plan(&plan);
+            device.set_plan(&plan, &mut self.turn.defects);
         }
         self.shut.set_plan(&plan);
         self.plan.replace(plan);

@@ -38,16 +38,24 @@ impl Plan {
         disk.or_else(|| self.nic(id).cloned().map(DevicePlan::Nic))
     }
 
-    /// Puts another plan in the place of that of the device of its kind and name, if there is one.
+    /// Puts another plan in the place of that of the device of its name, whatever that is, if there is one.
     pub fn replace(&mut self, plan: DevicePlan) {
         match plan {
             DevicePlan::Disk(plan) => {
-                let mine = self.disks.iter_mut().find(|mine| mine.id == plan.id);
-                mine.into_iter().for_each(|mine| mine.clone_from(&plan));
+                if let Some(mine) = self.disks.iter_mut().find(|mine| mine.id == plan.id) {
+                    *mine = plan;
+                } else if let Some(other) = self.nics.iter().position(|it| it.id == plan.id) {
+                    self.nics.remove(other);
+                    self.disks.push(plan);
+                }
             }
             DevicePlan::Nic(plan) => {
-                let mine = self.nics.iter_mut().find(|mine| mine.id == plan.id);
-                mine.into_iter().for_each(|mine| mine.clone_from(&plan));
+                if let Some(mine) = self.nics.iter_mut().find(|mine| mine.id == plan.id) {
+                    *mine = plan;
+                } else if let Some(other) = self.disks.iter().position(|it| it.id == plan.id) {
+                    self.disks.remove(other);
+                    self.nics.push(plan);
+                }
             }
         }
     }

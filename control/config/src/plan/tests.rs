@@ -318,3 +318,18 @@ fn a_mistake_that_is_repeated_is_told_once_with_its_lines() {
     let other = disk("a").replace("queue", "serie") + &disk("b");
     assert_eq!(lines(&other).len(), 2);
 }
+
+/// A reload that gives back what went may give a disk back for a NIC.
+#[test]
+fn a_plan_takes_the_place_of_that_of_its_name_whatever_either_is() {
+    let disk = plan("[[disk]]\nid = \"a\"\nbackend = \"memory\"\nsize = \"1M\"\n");
+    let nic = plan("[[switch]]\nid = \"s\"\n[[nic]]\nid = \"a\"\nswitch = \"s\"\n");
+    for (mut before, after) in [(disk.clone(), &nic), (nic.clone(), &disk)] {
+        let device = after.device("a").expect("it is planned");
+        before.replace(device.clone());
+        assert_eq!((before.disks.len(), before.nics.len()), (after.disks.len(), after.nics.len()));
+        assert_eq!(before.device("a"), Some(device));
+        before.replace(plan("[[disk]]\nid = \"b\"\npath = \"/b\"\n").device("b").expect("b"));
+        assert_eq!(before.device("b"), None, "what is not planned is not replaced");
+    }
+}

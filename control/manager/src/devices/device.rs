@@ -24,7 +24,7 @@ use tracing::warn;
 use vhost_user::Session;
 
 use crate::bounds::{Bounds, Claim};
-use crate::defects::found;
+use crate::defects::{Defects, found};
 use crate::devices::connection::Connection;
 use crate::devices::device_plan::Facts;
 use crate::devices::frame_socket::FrameSocket;
@@ -104,7 +104,7 @@ impl Device {
     }
 
     /// Its plan is another from here on. Of the other kind would be another device.
-    pub(crate) fn set_plan(&mut self, plan: &DevicePlan) {
+    pub(crate) fn set_plan(&mut self, plan: &DevicePlan, defects: &mut Defects) {
         match (&mut self.kind, plan) {
             (Kind::Disk(disk), DevicePlan::Disk(plan)) => {
                 disk.set_plan(plan);
@@ -114,7 +114,9 @@ impl Device {
                 nic.set_plan(plan);
                 self.facts = plan.into();
             }
-            _ => {}
+            (Kind::Disk(_), DevicePlan::Nic(_)) | (Kind::Nic(_), DevicePlan::Disk(_)) => {
+                defects.note("device of the kind of its plan");
+            }
         }
     }
 
