@@ -32,7 +32,6 @@ pub(crate) struct Rack {
     security: LinkSecurity,
     lease_s: u32,
     sidecores: u32,
-    fail_after_s: Option<u32>,
     keeps: bool,
     /// Numbers of disks for others.
     pub(crate) disks: Vec<u32>,
@@ -49,7 +48,6 @@ impl Rack {
             security: if is_sealed { LinkSecurity::Noise } else { LinkSecurity::None },
             lease_s: random.between(1, 3) as u32,
             sidecores: random.between(1, 3) as u32,
-            fail_after_s: None,
             keeps: !random.one_in(4),
             disks: NUMBERS[..count].to_vec(),
             has_nic: random.one_in(2),
@@ -135,7 +133,6 @@ impl Rack {
         spec.link.push(LinkSpec {
             iohosts: vec![format!("{}:{PORT}", address_of(self.iohost))],
             iohost_key: self.key_of(self.iohost),
-            fail_after_s: self.fail_after_s,
             keep: (!self.keeps).then_some(Size(0)),
             ..link
         });

@@ -54,6 +54,10 @@ fn a_seed_gives_one_life_in_which_nothing_is_found_and_all_lives_together_have_e
         "send",
         "hostile",
         "copies",
+        "weather",
+        "cut",
+        "lends",
+        "stop",
     ];
     for what in all {
         let word = format!(" us  {what} ");

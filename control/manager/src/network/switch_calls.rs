@@ -76,10 +76,14 @@ impl SwitchCalls<'_> {
         if let Err(error) = may {
             return reply.answer(Err(error));
         }
-        self.begin_removal(id, Some(reply));
+        let before = self.plan.switches.clone();
+        self.plan.switches.retain(|plan| plan.id != id);
+        // Kept first: a switch that is gone cannot be taken back.
         if let Err(error) = self.state.keep(self.plan) {
-            warn!(switch = id, %error, "it is removed, but that could not be kept");
+            self.plan.switches = before;
+            return reply.answer(Err(not_kept(&error, UNDONE)));
         }
+        self.begin_removal(id, Some(reply));
     }
 
     /// Has a switch go when its ports have gone; it is planned no more.

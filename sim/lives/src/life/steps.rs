@@ -4,6 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use config::api::{Answer, ApiError, Call};
+use config::spec::Carrier;
 use manager::simulated::{Door, Simulated};
 use random::Random;
 use schedule::Nanos;
@@ -143,7 +144,12 @@ impl Host {
             self.refused = Some(refused.clone());
         }
         // Another one of that name may be there before its VMM has seen the end of this one.
-        let gone = linked(call).or_else(|| removed(call));
+        let goes = match call {
+            // It is cut also where that cannot be kept.
+            Call::SetCarrier { carrier, .. } => *carrier == Carrier::Down,
+            _ => answer.is_ok(),
+        };
+        let gone = linked(call).or_else(|| removed(call)).filter(|_| goes);
         if let Some(vmm) = gone.and_then(|id| self.vmms.get_mut(id)) {
             vmm.is_excused = true;
         }
@@ -235,7 +241,7 @@ impl Host {
         if course.random.one_in(40) {
             vmm.babble(&mut course.random);
         }
-        let step = vmm.step(course.now().0).map_err(|why| format!("disk {id}: {why}"))?;
+        let step = vmm.step(course.now().0).map_err(|why| format!("{id}: {why}"))?;
         let number = u64::from(vmm.number);
         if let (Some(lan), true) = (&mut self.lan, step != Step::Nothing && file::is_nic(&id)) {
             lan.interrupted(file::station(&id).into(), vmm.tenant.oldest_frame());
@@ -254,7 +260,7 @@ impl Host {
                 return Ok(true);
             }
             if !is_excused {
-                return Err(format!("disk {id}: its front-end was cut off without a reason"));
+                return Err(format!("{id}: its front-end was cut off without a reason"));
             }
             self.after_cut_off(&id, course);
         }

@@ -63,6 +63,20 @@ fn a_switch_that_cannot_be_kept_is_not_added() {
 }
 
 #[test]
+fn a_switch_whose_removal_cannot_be_kept_stays() {
+    let mut trial = Trial::of(LAN);
+    switch_in(trial.ask(Call::AddSwitch(SwitchSpec::new("dmz"))));
+    trial.break_state(true);
+    let (why_kind, why) = refused(trial.ask(Call::RemoveSwitch { id: "dmz".into() }));
+    assert_eq!(why_kind, ErrorKind::Internal);
+    assert!(why.contains("nothing was changed"), "{why}");
+    assert_eq!(show(&mut trial, "dmz").id, "dmz");
+    trial.break_state(false);
+    switch_in(trial.ask(Call::RemoveSwitch { id: "dmz".into() }));
+    assert_eq!(kind(trial.ask(Call::ShowSwitch { id: "dmz".into() })), ErrorKind::NotFound);
+}
+
+#[test]
 fn what_was_added_is_there_after_a_crash_and_what_was_removed_is_not() {
     let mut trial = Trial::of(LAN);
     for id in ["dmz", "san"] {
