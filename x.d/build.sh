@@ -89,7 +89,7 @@ control loop, with guests, VMMs and operators; it takes the same options, and --
   --seeds N     how many (1000); those that found something once are run first
   --from N      the first of them (1)
   --seed N      only this one; with --trace all that happens in it
-  --threads N   one for each processor, if it is not said
+  --threads N   one for each processor, if it is not said; of `control` one, which also counts descriptors
   --keep-going  also after a finding
 
 examples
