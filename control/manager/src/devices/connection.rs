@@ -7,7 +7,7 @@ use std::time::Instant;
 use control::connection::{Cause, Life, Overdue};
 use schedule::Nanos;
 use sidecore::{instant_of, nanos_of};
-use vhost_user::{Message, Refused, Reject, Reply, Session};
+use vhost_user::{Message, Refused, Reject, Reply, Session, bits};
 
 use crate::bounds::Claim;
 use crate::devices::beginning::{Beginning, Counted, Seen, Stage};
@@ -39,9 +39,24 @@ impl Held {
     }
 
     /// Whether rings have stopped, or nothing is left of them, when it is answered.
-    pub(crate) fn ends(&self) -> bool {
+    fn ends(&self) -> bool {
         let is_reset = matches!(self.message, Message::ResetDevice | Message::ResetOwner);
         is_reset || self.stops().is_some()
+    }
+
+    /// Whether all that is written to its guest's memory is in the log that it names, when it is answered.
+    fn logs(&self) -> bool {
+        match self.message {
+            Message::SetLogBase(_) => true,
+            Message::SetFeatures(features) => features & bits::LOG_ALL != 0,
+            _ => false,
+        }
+    }
+
+    /// Whether its answer says something of all writes to its guest's memory: those of queues that an earlier front-end
+    /// has left, too.
+    pub(crate) fn concerns_left(&self) -> bool {
+        self.ends() || self.logs()
     }
 }
 

@@ -7,12 +7,12 @@ use config::api::{Answer, Call, DiskState};
 use control::mode::Mode;
 use guest_memory::{Health, Loss};
 use rustix::fs::{FlockOperation, flock};
-use vhost_user::Message;
 use vhost_user::message::RingState;
+use vhost_user::{LogArea, Message, bits};
 
 use crate::calls::removal;
 use crate::rooms::Timer;
-use crate::trial::vmm::{FLUSH, Guest, READ, Vmm, WRITE, dial};
+use crate::trial::vmm::{self, FLUSH, Guest, READ, Vmm, WRITE, dial};
 use crate::trial::{Trial, refused};
 use crate::upgrade::guard::{Predecessor, Probation};
 use crate::upgrade::succession::Succession;
@@ -306,6 +306,28 @@ fn no_ring_has_stopped_while_an_earlier_front_end_s_request_is_under_way() {
         // The one before is not spared for having gone.
         let mut third = Vmm::connect(&trial, "a", Guest::new(0)).expect("somebody listens");
         assert_eq!(third.is_cut_off(&mut trial), blocks, "{message:?}");
+    }
+}
+
+/// A migration would lose what that request writes: its queue knows of no log.
+#[test]
+fn no_log_has_begun_while_an_earlier_front_end_s_request_is_under_way() {
+    let log = vmm::memory_file(true);
+    let size = vmm::MEMORY / guest_memory::LOG_PAGE_SIZE / 8;
+    let base = (Message::SetLogBase(LogArea { size, offset: 0 }), vec![&log]);
+    let features = vmm::FEATURES | bits::PROTOCOL_FEATURES | bits::LOG_ALL;
+    for (message, fds) in [base, (Message::SetFeatures(features), Vec::new())] {
+        let mut trial = Trial::of(MEMORY);
+        let mut vmm = Vmm::served(&mut trial, "a", 1);
+        trial.stall(true);
+        vmm.guest.request(0, READ, 3, 0);
+        let guest = vmm.hang_up();
+        let mut next = Vmm::connect(&trial, "a", guest).expect("somebody listens");
+        next.begin(&mut trial);
+        assert!(next.send(&message, &fds));
+        assert_eq!(next.hear(&mut trial), None, "{message:?} waits");
+        trial.stall(false);
+        assert!(next.hear(&mut trial).is_some(), "{message:?} is answered");
     }
 }
 

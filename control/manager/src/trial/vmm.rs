@@ -29,6 +29,8 @@ const HEADER: usize = 12;
 /// VIRTIO_F_VERSION_1, and that of a disk that flushes.
 const VERSION_1: u64 = 1 << 32;
 const BLK_FLUSH: u64 = 1 << 9;
+/// What the driver of a disk negotiates.
+pub(crate) const FEATURES: u64 = VERSION_1 | BLK_FLUSH;
 /// Types of requests to a disk, and where each part of the only one is that a queue has at a time.
 pub(crate) const READ: u32 = 0;
 pub(crate) const WRITE: u32 = 1;
@@ -181,8 +183,7 @@ impl Vmm {
 
     /// One at that end of a connection.
     pub(crate) fn at(socket: OwnedFd, guest: Guest) -> Vmm {
-        let features = VERSION_1 | BLK_FLUSH;
-        Vmm { socket: Some(socket), features, guest, got: Vec::new(), got_fd: None }
+        Vmm { socket: Some(socket), features: FEATURES, guest, got: Vec::new(), got_fd: None }
     }
 
     /// One whose guest is served by all its rings.
