@@ -218,12 +218,6 @@ impl Life {
 
     /// Guests that may have lost their disks begin anew; and all read what is there.
     pub(super) fn prove_links(&mut self) -> Result<(), String> {
-        for host in &mut self.hosts {
-            for id in host.disks().into_iter().filter(|id| rack::is_borrowed(id)) {
-                host.ask(Call::ClearDisk { id }, self.course.now().0);
-            }
-        }
-        self.until_answered()?;
         let Some(links) = &mut self.links else { return Ok(()) };
         let spoiled = std::mem::take(&mut links.spoiled);
         for host in &mut self.hosts {
@@ -235,10 +229,23 @@ impl Life {
             }
         }
         self.until("guests have begun anew", |host| host.is_each(Vmm::has_said_all))?;
-        self.set_borrowers(|vmm| {
-            vmm.tenant.set_may_fail(false);
-            vmm.tenant.set_quiet(false);
-        });
+        // That an IOhost has lost data its client hears with the next session, and says only then that there is something
+        // to clear.
+        self.have_borrowers_ask()?;
+        self.until("guests are answered", Host::is_content)?;
+        for host in &mut self.hosts {
+            for id in host.disks().into_iter().filter(|id| rack::is_borrowed(id)) {
+                host.ask(Call::ClearDisk { id }, self.course.now().0);
+            }
+        }
+        self.until_answered()?;
+        self.set_borrowers(|vmm| vmm.tenant.set_may_fail(false));
+        self.have_borrowers_ask()
+    }
+
+    /// Guests of other hosts' disks ask for something for a while.
+    fn have_borrowers_ask(&mut self) -> Result<(), String> {
+        self.set_borrowers(|vmm| vmm.tenant.set_quiet(false));
         for _ in 0..STEPS_OF_PROOF {
             self.step()?;
         }
