@@ -357,6 +357,14 @@ impl Daemon {
         last_words(self.dir())
     }
 
+    /// Whether it waited for what was in flight, when it was stopped last, for as long as it ever does. On a machine
+    /// that has too much to do its sidecores may not have run meanwhile.
+    pub fn gave_up(&self) -> bool {
+        let words = self.last_words();
+        let since = words.rsplit("INFO stopping").next();
+        since.is_some_and(|since| since.contains("what is in flight does not end"))
+    }
+
     /// A service manager reads what it is told; whoever tells waits for that.
     fn forget_notices(&self) {
         while self.notify.recv(&mut [0; 256]).is_ok() {}
