@@ -13,9 +13,11 @@
 use crate::Passes;
 use crate::held::Held;
 
-/// An operator's move is begun again so often: each takes a millisecond or two, in which a sidecore that sleeps, or
-/// frames that are on their way, may come too late. The loads' wishes come again by themselves.
+/// A move is begun again so often: each takes a millisecond or two, in which a sidecore that sleeps, or frames that are
+/// on their way, may come too late. An operator waits for his; the loads' wishes come again by themselves, but seconds
+/// later, and on a host whose processors are shared one of ten is in time.
 const TRIES_MAX: u8 = 50;
+const TRIES_FOR_LOAD_MAX: u8 = 10;
 
 /// Where a NIC is plugged in: `W` is what only its owner knows of that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +44,7 @@ pub struct Wish {
 impl Wish {
     /// One that was not tried yet.
     pub fn new(to: usize, by_hand: bool) -> Wish {
-        Wish { to, by_hand, tries_left: if by_hand { TRIES_MAX } else { 0 } }
+        Wish { to, by_hand, tries_left: if by_hand { TRIES_MAX } else { TRIES_FOR_LOAD_MAX } }
     }
 }
 

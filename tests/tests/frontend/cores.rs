@@ -4,11 +4,11 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use testing::content::{MEMORY_BYTES as FILL_MEMORY_BYTES, fill};
-use testing::daemon::{Daemon, await_that};
+use testing::daemon::{Daemon, await_that, await_within};
 use testing::frontend::{Frontend, FrontendSpec};
 use testing::lacking::left_out;
 use testing::net_frontend::{NicSpec, frames};
-use testing::timing;
+use testing::timing::{self, PATIENCE};
 use tests::single::Single;
 use tests::streams::{MEMORY_BYTES, Streams};
 use tests::traffic::{self, LONGEST};
@@ -34,7 +34,8 @@ fn sum(list: &Value, name: &str) -> u64 {
 
 fn await_states(daemon: &Daemon, wanted: [&str; 2], what: &str) -> Result<Value> {
     let mut list = Value::Null;
-    let reached = await_that(what, || {
+    // Loads are looked at each second, and what stays is asked again ten seconds later.
+    let reached = await_within(4 * PATIENCE, what, || {
         list = daemon.ask("sidecores")?;
         Ok(each(&list, "state") == wanted)
     });

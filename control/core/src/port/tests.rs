@@ -66,7 +66,8 @@ fn it_arrives_or_stays_and_what_was_kept_is_said() {
         assert_eq!(port.announce([2; 6]), None);
         let Arrived { from, to, held, announced, again } =
             port.arrive(MOVE, outcome).expect("it was on its way");
-        assert_eq!((from, to, again), (0, usize::from(outcome == Outcome::Moved), None));
+        assert_eq!((from, to), (0, usize::from(outcome == Outcome::Moved)));
+        assert_eq!(again.is_some(), outcome == Outcome::Late);
         let kept = [(1, Command::Detach), (0, Command::SetCall(7)), (1, Command::SetCall(2))];
         assert_eq!((held.as_slice(), announced), (&kept[..], Some([2; 6])));
         assert_eq!(port.at(), Some(At { home: to, ..HERE }));
@@ -117,17 +118,19 @@ fn an_operators_wish_holds_until_he_lets_go() {
 }
 
 #[test]
-fn only_an_operators_wish_is_tried_again_and_not_for_ever() {
-    let (mut port, mut wish) = (plugged(), Wish::new(1, true));
-    for tries_left in (0..TRIES_MAX).rev() {
+fn a_wish_is_tried_again_and_not_for_ever() {
+    for (by_hand, tries) in [(true, TRIES_MAX), (false, TRIES_FOR_LOAD_MAX)] {
+        let (mut port, mut wish) = (plugged(), Wish::new(1, by_hand));
+        for tries_left in (0..tries).rev() {
+            assert!(port.depart(MOVE, wish));
+            let arrived = port.arrive(MOVE, Outcome::Late).expect("it was on its way");
+            wish = arrived.again.expect("it may be in time");
+            assert_eq!(wish, Wish { to: 1, by_hand, tries_left });
+            assert_eq!(port.at(), Some(HERE));
+        }
         assert!(port.depart(MOVE, wish));
-        let arrived = port.arrive(MOVE, Outcome::Late).expect("it was on its way");
-        wish = arrived.again.expect("it may be in time");
-        assert_eq!(wish, Wish { to: 1, by_hand: true, tries_left });
-        assert_eq!(port.at(), Some(HERE));
+        assert_eq!(port.arrive(MOVE, Outcome::Late).map(|arrived| arrived.again), Some(None));
     }
-    assert!(port.depart(MOVE, wish));
-    assert_eq!(port.arrive(MOVE, Outcome::Late).map(|arrived| arrived.again), Some(None));
     for outcome in [Outcome::Moved, Outcome::Stayed] {
         let mut port = plugged();
         assert!(port.depart(MOVE, Wish::new(1, true)));

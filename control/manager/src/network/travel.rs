@@ -175,7 +175,7 @@ impl Travel<'_> {
         }
     }
 
-    /// Begins an operator's move again. `None`: it cannot go now.
+    /// Begins a move again. `None`: it cannot go now.
     fn begin_again(&mut self, number: u32, wish: Wish) -> Option<MoveId> {
         let id = self.around.devices.get(number)?.facts().id.clone();
         self.may_go(&id, wish.to).ok()?;
