@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use config::api::{ApiError, ErrorKind};
-use config::spec::{BackendKind, DaemonSpec, DiskSpec, Mode, NicSpec, SidecoresSpec, Spoof};
+use config::spec::{
+    BackendKind, Cache, DaemonSpec, DiskChange, DiskSpec, Mode, NicSpec, Policy, SidecoresSpec,
+    Spoof,
+};
 use config::{Mac, Plan, Size, Spec, SwitchSpec};
 use cpus::HostCpus;
 use random::Random;
@@ -13,6 +16,8 @@ use crate::rack;
 
 /// Sectors of each disk at first.
 pub(crate) const SECTORS: u64 = 160;
+/// Sectors that a guest uses, when its disk has grown.
+pub(crate) const SECTORS_MAX: u64 = 256;
 /// The one switch.
 const SWITCH: &str = "s0";
 /// What NICs have at first: the longest frames of guests fit.
@@ -98,8 +103,7 @@ impl File {
                 Some(disk.id.clone())
             }
             _ => {
-                let disk = self.spec.disk.get_mut(at)?;
-                disk.share = random.between(1, 1000) as u32;
+                apply(&change(random), self.spec.disk.get_mut(at)?);
                 None
             }
         }
@@ -158,15 +162,49 @@ pub(crate) fn is_nic(id: &str) -> bool {
 pub(crate) fn disk(id: &str, folder: &Path, random: &mut Random) -> DiskSpec {
     let in_memory = is_in_memory(id);
     let image = folder.join(format!("{id}.img")).display().to_string();
-    DiskSpec {
+    let cache = random.of(&[Cache::Auto, Cache::Auto, Cache::Direct, Cache::Page]);
+    let mut spec = DiskSpec {
         backend: Some(if in_memory { BackendKind::Memory } else { BackendKind::File }),
         path: (!in_memory).then_some(image),
         size: Some(Size(SECTORS * 512)),
+        cache: (!in_memory).then_some(cache),
         queues: queues(id),
-        share: random.between(1, 1000) as u32,
         mode: if is_called(id) { Mode::Connect } else { Mode::Listen },
         ..DiskSpec::new(id)
+    };
+    (0..3).for_each(|_| apply(&change(random), &mut spec));
+    spec
+}
+
+/// Something that may be changed of a disk while it is served.
+pub(crate) fn change(random: &mut Random) -> DiskChange {
+    let mut change = DiskChange::default();
+    match random.below(6) {
+        0 => {
+            let policies =
+                [Policy::Adaptive, Policy::Notify, Policy::Poll, Policy::Es2, Policy::Elvis];
+            change.policy = Some(random.of(&policies));
+        }
+        1 => change.moderate_us = Some(random.of(&[0, 30, 400])),
+        2 => change.limit_iops = Some(random.of(&[0, 50, 300])),
+        3 => change.latency_target_us = Some(random.of(&[0, 20, 1000])),
+        _ => change.share = Some(random.between(1, 1000) as u32),
     }
+    change
+}
+
+/// A disk after that; of what can be none there is none with 0.
+pub(crate) fn apply(change: &DiskChange, spec: &mut DiskSpec) {
+    let set = |field: &mut Option<u32>, to: Option<u32>| {
+        if to.is_some() {
+            *field = to.filter(|to| *to > 0);
+        }
+    };
+    set(&mut spec.moderate_us, change.moderate_us);
+    set(&mut spec.limit_iops, change.limit_iops);
+    set(&mut spec.latency_target_us, change.latency_target_us);
+    spec.policy = change.policy.or(spec.policy);
+    spec.share = change.share.unwrap_or(spec.share);
 }
 
 /// Whether the VMM of a disk of that name listens, and its daemon connects.

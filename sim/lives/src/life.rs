@@ -8,6 +8,7 @@ mod deaths;
 mod host;
 mod judgement;
 mod lan;
+mod limits;
 mod links;
 mod steps;
 mod trouble;

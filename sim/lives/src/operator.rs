@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use config::api::{Answer, ApiError, Call};
-use config::spec::{
-    Carrier, DiskChange, DiskMove, DiskResize, DiskSpec, NicChange, NicMove, NicSpec,
-};
+use config::spec::{Carrier, DiskMove, DiskResize, DiskSpec, NicChange, NicMove, NicSpec};
 use config::{DiskPlan, Origin, Plan, Size, Target};
 use manager::simulated::{Asked, Door, Heard};
 use random::Random;
@@ -87,9 +85,10 @@ impl Operator {
         let found = found.map(|disk| (disk.id.clone(), disk.spec.clone()));
         find(&mut self.made, &kept, found.collect(), &lost, |call, spec| match call {
             Call::AddDisk(new) => Some(new.clone()),
-            Call::ChangeDisk { change, .. } => {
-                spec.map(|spec| DiskSpec { share: change.share.unwrap_or(spec.share), ..spec })
-            }
+            Call::ChangeDisk { change, .. } => spec.map(|mut spec| {
+                file::apply(change, &mut spec);
+                spec
+            }),
             Call::ResizeDisk { resize, .. } => {
                 spec.map(|spec| DiskSpec { size: Some(resize.size), ..spec })
             }
@@ -173,11 +172,7 @@ impl Operator {
                 Call::AddDisk(file::disk(&id, folder, random))
             }
             3..5 => Call::RemoveDisk { id: one(random)?, force: !random.one_in(4) },
-            5..7 => {
-                let share = Some(random.between(1, 1000) as u32);
-                let change = DiskChange { share, ..DiskChange::default() };
-                Call::ChangeDisk { id: one(random)?, change }
-            }
+            5..7 => Call::ChangeDisk { id: one(random)?, change: file::change(random) },
             7..9 => {
                 let size = Size((file::SECTORS + random.below(64)) * 512);
                 Call::ResizeDisk { id: one(random)?, resize: DiskResize { size }, force: false }
@@ -311,9 +306,8 @@ impl Operator {
             }
             Call::ChangeDisk { id, change } => {
                 let (made, kept) = (self.made.get_mut(id), self.kept.get_mut(id));
-                for spec in made.into_iter().chain(kept.into_iter().flatten()) {
-                    spec.share = change.share.unwrap_or(spec.share);
-                }
+                let all = made.into_iter().chain(kept.into_iter().flatten());
+                all.for_each(|spec| file::apply(change, spec));
             }
             Call::ResizeDisk { id, resize, .. } => {
                 if let Some(spec) = self.made.get_mut(id) {
@@ -371,7 +365,7 @@ pub(crate) fn linked(call: &Call) -> Option<&str> {
 }
 
 /// The device that a call changes.
-fn changed_disk(call: &Call) -> Option<&str> {
+pub(crate) fn changed_disk(call: &Call) -> Option<&str> {
     match call {
         Call::AddDisk(spec) => Some(&spec.id),
         Call::AddNic(spec) => Some(&spec.id),

@@ -58,6 +58,7 @@ fn a_seed_gives_one_life_in_which_nothing_is_found_and_all_lives_together_have_e
         "cut",
         "lends",
         "stop",
+        "size",
     ];
     for what in all {
         let word = format!(" us  {what} ");

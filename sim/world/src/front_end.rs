@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use device::features as bit;
 use random::Random;
 use rustix::io::fcntl_dupfd_cloexec;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use vhost_user::message::{ConfigSpan, RingFd, RingState};
 use vhost_user::{InflightArea, LogArea, Message, RingAddresses, bits};
 
@@ -37,6 +38,7 @@ enum Saying {
     MakeRecord,
     UseRecord,
     Log,
+    Channel,
     Base(u16),
     Address(u16),
     Call(u16),
@@ -57,6 +59,10 @@ pub(crate) struct FrontEnd {
     record: Option<(OwnedFd, InflightArea)>,
     pub(crate) log: Option<OwnedFd>,
     pub(crate) logging: bool,
+    /// Where the daemon says that something of the device has changed: its end, and the VMM's.
+    channel: Option<(OwnedFd, OwnedFd)>,
+    /// Sectors of the disk, as was read last.
+    pub(crate) sectors: Option<u64>,
     script: VecDeque<Saying>,
     /// The message whose answer is awaited.
     asked: Option<u32>,
@@ -77,6 +83,8 @@ impl FrontEnd {
             record: None,
             log: None,
             logging: false,
+            channel: None,
+            sectors: None,
             script: VecDeque::new(),
             asked: None,
         }
@@ -101,14 +109,19 @@ impl FrontEnd {
     /// A new connection: everything is told, of what was served before too.
     pub(crate) fn connect(&mut self) {
         self.asked = None;
-        let offered = if self.is_nic { bits::OFFERED_BY_NIC } else { bits::OFFERED_BY_DISK };
-        let protocol = offered & !bits::BACKEND_REQ;
+        let of_nic = bits::OFFERED_BY_NIC & !bits::BACKEND_REQ;
+        let protocol = if self.is_nic { of_nic } else { bits::OFFERED_BY_DISK };
         let mut script = vec![
             // From the first message on everything is acknowledged.
             Saying::Plain(Message::SetProtocolFeatures(protocol)),
             Saying::Plain(Message::SetOwner),
             Saying::Plain(Message::SetFeatures(self.features_now())),
         ];
+        if !self.is_nic {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            self.channel = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok();
+            script.extend([Saying::Channel, reading_size()]);
+        }
         script.extend(self.caching());
         if self.log.is_some() {
             script.push(Saying::Log);
@@ -125,6 +138,7 @@ impl FrontEnd {
     pub(crate) fn hang_up(&mut self) {
         self.script.clear();
         self.asked = None;
+        self.channel = None;
     }
 
     /// Every ring is to stop; as QEMU does it, all are disabled first.
@@ -221,6 +235,10 @@ impl FrontEnd {
         if self.asked.is_some() {
             return None;
         }
+        let told = self.channel.as_ref().map(|(_, ours)| rustix::io::read(ours, &mut [0; 64]));
+        if let Some(Ok(1..)) = told {
+            self.script.push_back(reading_size());
+        }
         let saying = self.script.pop_front()?;
         let (message, fds) = self.meant(&saying, guest);
         let fds = fds.into_iter().filter_map(|fd| fcntl_dupfd_cloexec(fd, 0).ok()).collect();
@@ -249,6 +267,9 @@ impl FrontEnd {
             Saying::Log => {
                 let area = LogArea { size: LOG_BYTES, offset: 0 };
                 (Message::SetLogBase(area), self.log.iter().collect())
+            }
+            Saying::Channel => {
+                (Message::SetBackendReqFd, self.channel.iter().map(|(theirs, _)| theirs).collect())
             }
             Saying::Base(queue) => {
                 let value = self.bases[usize::from(*queue)];
@@ -290,6 +311,11 @@ impl FrontEnd {
                 self.bases[state.queue as usize] = state.value;
                 Ok(())
             }
+            Ok(Message::GetConfig(span)) => {
+                let sectors = span.bytes.try_into().map_err(|_| "a config space that is short")?;
+                self.sectors = Some(u64::from_le_bytes(sectors));
+                Ok(())
+            }
             Ok(Message::GetInflightFd(area)) => {
                 let file = fd.ok_or("a record without a descriptor")?;
                 self.record = Some((file, area));
@@ -300,4 +326,10 @@ impl FrontEnd {
             _ => Err(format!("message {asked:?} was refused: {payload:?}")),
         }
     }
+}
+
+/// The size of a disk is what its config space begins with.
+fn reading_size() -> Saying {
+    let span = ConfigSpan { offset: 0, size: 8, flags: 0, bytes: vec![0; 8] };
+    Saying::Plain(Message::GetConfig(span))
 }

@@ -59,6 +59,8 @@ pub(crate) struct GuestQueue {
     pub(crate) kick: OwnedFd,
     pub(crate) call: OwnedFd,
     pub(crate) slots: Vec<Option<Awaited>>,
+    /// Where each of them ends, in sectors.
+    pub(crate) ends: [u64; SLOTS],
     /// Counts the requests, so that each has a token of its own.
     pub(crate) sent: u64,
 }
@@ -75,6 +77,10 @@ pub(crate) struct GuestSpec {
     pub(crate) features: u64,
     /// The driver has switched the cache to write-through.
     pub(crate) write_through: bool,
+    /// Requests of each queue that it has in flight at most.
+    pub(crate) depth: usize,
+    /// It looks now and then without being called.
+    pub(crate) looks: bool,
 }
 
 #[derive(Debug)]
@@ -84,8 +90,9 @@ pub(crate) struct Guest {
     pub(crate) queues: Vec<GuestQueue>,
     /// Pages that it wrote itself, since somebody last asked: its VMM knows of these.
     pub(crate) written: BTreeSet<u64>,
-    /// Sectors that the disk is known to have.
+    /// Sectors that the disk is known to have; and the fewest that it was known to have.
     pub(crate) sectors: u64,
+    pub(crate) least: u64,
     /// It sends nothing new, and looks only when it is called.
     pub(crate) quiet: bool,
     /// Its disk has failed before, so an I/O error is no surprise.
@@ -108,8 +115,27 @@ impl Guest {
             fill(queue, CANARY);
         }
         let (written, trace) = (BTreeSet::new(), trace.clone());
-        let (quiet, may_fail, ended) = (false, false, 0);
-        Ok(Guest { spec, memory, queues, written, sectors, quiet, may_fail, ended, random, trace })
+        let (quiet, may_fail, ended, least) = (false, false, 0, u64::MAX);
+        Ok(Guest {
+            spec,
+            memory,
+            queues,
+            written,
+            sectors,
+            least,
+            quiet,
+            may_fail,
+            ended,
+            random,
+            trace,
+        })
+    }
+
+    /// Its disk has so many sectors, of which it uses `most`.
+    pub(crate) fn resize(&mut self, sectors: u64, most: u64) {
+        self.trace.note(0, "size", [self.spec.number, self.sectors, sectors]);
+        self.sectors = sectors.min(most);
+        self.least = self.least.min(sectors);
     }
 
     /// What lies in a page, in a word.
@@ -176,7 +202,7 @@ impl Guest {
         let mut acted = false;
         for index in 0..self.queues.len() {
             let is_called = crate::signal::take(&self.queues[index].call) > 0;
-            if is_called || !self.quiet && self.random.one_in(16) {
+            if is_called || self.spec.looks && !self.quiet && self.random.one_in(16) {
                 acted |= self.take(index, now_ns, ledger)?;
             }
         }
@@ -269,9 +295,10 @@ impl Guest {
             return Err(wrong(format!("it says {len} bytes written, not {wrote}")));
         }
         let may_lack = matches!(awaited, Awaited::Write(_));
+        let is_beyond = queue.ends[at] > self.least;
         match status {
             OK => {}
-            IO_ERROR if self.may_fail => {}
+            IO_ERROR if self.may_fail || is_beyond => {}
             UNSUPPORTED if may_lack => {}
             IO_ERROR => return Err(wrong("an I/O error from a disk that has not failed".into())),
             other => return Err(wrong(format!("status {other}"))),
@@ -296,9 +323,10 @@ impl Guest {
     /// Adds a request of any kind. False when there is no room for it.
     fn send(&mut self, index: usize, now_ns: u64, ledger: &mut Ledger) -> bool {
         let queue = &mut self.queues[index];
-        let Some(at) = queue.slots.iter().position(Option::is_none) else { return false };
+        let mut slots = queue.slots.iter().take(self.spec.depth);
+        let Some(at) = slots.position(Option::is_none) else { return false };
         // Header in two pieces, data in three, status.
-        if queue.driver.free_descriptors() < 6 {
+        if queue.driver.free_descriptors() < 6 || self.sectors < SECTORS_MAX {
             return false;
         }
         let random = &mut self.random;
@@ -350,6 +378,8 @@ impl Guest {
         let added = queue.driver.add(&buffers, token);
         debug_assert!(added.is_ok(), "{added:?}");
         queue.slots[at] = Some(awaited);
+        let has_place = ![FLUSH, GET_ID].contains(&kind);
+        queue.ends[at] = if has_place { first + sectors } else { 0 };
         for part in [&queue.layout.lines, &queue.layout.statuses, &queue.layout.tables] {
             mark(&mut self.written, part.gpa, part.area.len() as u64);
         }
@@ -431,7 +461,15 @@ fn queues_over(memory: &Memory, spec: &GuestSpec) -> Result<Vec<GuestQueue>, Str
             eventfd(0, flags).map_err(|e| e.to_string())
         };
         let slots = (0..SLOTS).map(|_| None).collect();
-        Ok(GuestQueue { layout, driver, kick: signal()?, call: signal()?, slots, sent: 0 })
+        Ok(GuestQueue {
+            layout,
+            driver,
+            kick: signal()?,
+            call: signal()?,
+            slots,
+            ends: [0; SLOTS],
+            sent: 0,
+        })
     };
     (0..spec.queues).map(queue).collect()
 }

@@ -15,7 +15,7 @@ use virtqueue::driver::RingSpec;
 use crate::front_end::{FrontEnd, LOG_BYTES};
 use crate::guest::{Guest, GuestSpec};
 use crate::kernel::Temper;
-use crate::layout::{MEMORY, PAGE, TABLE};
+use crate::layout::{MEMORY, PAGE, SLOTS, TABLE};
 use crate::trace::Trace;
 
 /// Sectors of a disk at first, and after it has grown.
@@ -209,7 +209,10 @@ pub(crate) fn disk_spec(number: u32, random: &mut Random) -> GuestSpec {
     also(random.one_in(2), bit::BLK_WRITE_ZEROES);
     let queues = random.between(1, 3) as u16;
     let write_through = random.one_in(4);
-    GuestSpec { number: number.into(), vlan: None, queues, ring, features, write_through }
+    // Of one that waits for what it asked, and only looks when it is called, no kick and no call may be lost.
+    let (depth, looks) = (random.of(&[1, 2, SLOTS, SLOTS]), random.one_in(2));
+    let number = number.into();
+    GuestSpec { number, vlan: None, queues, ring, features, write_through, depth, looks }
 }
 
 pub(crate) fn nic_spec(number: u32, random: &mut Random) -> GuestSpec {
@@ -218,7 +221,7 @@ pub(crate) fn nic_spec(number: u32, random: &mut Random) -> GuestSpec {
     features |= disk.features & (bit::RING_PACKED | bit::EVENT_IDX | bit::INDIRECT_DESC);
     features |= if random.one_in(2) { bit::NET_MRG_RXBUF } else { 0 };
     let vlan = Some(random.of(&[0, 0, 7, 8]));
-    GuestSpec { vlan, queues: 2, features, write_through: false, ..disk }
+    GuestSpec { vlan, queues: 2, features, write_through: false, looks: true, ..disk }
 }
 
 pub(crate) fn temper(random: &mut Random) -> Temper {

@@ -22,12 +22,14 @@ pub struct Tenant {
     front_end: FrontEnd,
     ledger: Ledger,
     is_hostile: bool,
+    /// Sectors of its disk, as its VMM has read last.
+    told: u64,
     /// Its memory, while that is copied.
     copying: Option<Copying>,
 }
 
 impl Tenant {
-    /// One whose disk has so many sectors, all empty, and so many queues at most. With `is_kept` its bytes are there after
+    /// One who uses so many sectors of its disk at most, all empty, and so many queues. With `is_kept` its bytes are there after
     /// a power cut.
     ///
     /// # Errors
@@ -133,10 +135,10 @@ impl Tenant {
         random: &mut Random,
         trace: &Trace,
     ) -> Result<Tenant, String> {
-        let guest = Guest::new(spec, sectors, Random::new(random.next(), 1), trace)?;
+        let guest = Guest::new(spec, 0, Random::new(random.next(), 1), trace)?;
         let front_end = FrontEnd::new(&guest);
         let ledger = Ledger::new(sectors, Order::default());
-        Ok(Tenant { guest, front_end, ledger, is_hostile: false, copying: None })
+        Ok(Tenant { guest, front_end, ledger, is_hostile: false, told: 0, copying: None })
     }
 
     /// The guest takes what it was called for, and asks for a little more unless it is quiet. True when it did
@@ -206,9 +208,14 @@ impl Tenant {
         self.ledger.found(reading, image).map_err(|e| e.to_string())
     }
 
-    /// Sectors of its disk.
+    /// Sectors that it uses at most, however large its disk is.
     pub fn sectors(&self) -> u64 {
         self.ledger.sectors()
+    }
+
+    /// Bytes of its disk, as its VMM was told last.
+    pub fn told_bytes(&self) -> u64 {
+        self.told * 512
     }
 
     /// Requests that it waits for.
@@ -265,8 +272,8 @@ impl Tenant {
     /// No memory.
     pub fn begin_anew(&mut self, random: &mut Random, trace: &Trace) -> Result<(), String> {
         self.guest.forget(&mut self.ledger);
-        let Guest { spec, sectors, ended, quiet, .. } = self.guest;
-        let guest = Guest::new(spec, sectors, Random::new(random.next(), 2), trace)?;
+        let Guest { spec, ended, quiet, .. } = self.guest;
+        let guest = Guest::new(spec, 0, Random::new(random.next(), 2), trace)?;
         self.guest = Guest { ended, quiet, ..guest };
         self.front_end = FrontEnd::new(&self.guest);
         Ok(())
@@ -288,6 +295,10 @@ impl Tenant {
     /// It is no answer, or a refusal.
     pub fn hear(&mut self, bytes: &[u8], fd: Option<OwnedFd>) -> Result<(), String> {
         let heard = self.front_end.hear(bytes, fd);
+        if let Some(sectors) = self.front_end.sectors.take() {
+            self.told = sectors;
+            self.guest.resize(sectors, self.ledger.sectors());
+        }
         // What it babbled is answered, too.
         if self.is_hostile { Ok(()) } else { heard }
     }

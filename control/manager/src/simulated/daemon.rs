@@ -222,6 +222,13 @@ impl Simulated {
         self.manager.rooms.devices.len()
     }
 
+    /// Requests that a device has ended in this process, if it is open.
+    pub fn served(&self, id: &str) -> Option<u64> {
+        let devices = &self.manager.rooms.devices;
+        let device = devices.get(devices.number_of(id)?)?;
+        Some(device.queues().iter().map(|queue| queue.counters().snapshot().requests).sum())
+    }
+
     /// How many queues each sidecore is thought to have.
     pub fn loads(&self) -> Vec<usize> {
         self.manager.rooms.cores.queues()

@@ -13,6 +13,7 @@ use manager::upgrade::launcher::Launcher;
 
 use super::Course;
 use super::lan::Ports;
+use super::limits::Limits;
 use super::upgrade::Newcomer;
 use crate::core::Core;
 use crate::file::{self, File};
@@ -74,6 +75,7 @@ pub(super) struct Host {
     /// The stations of its switch, which are a linked host's with others together, and not judged.
     pub(super) lan: Option<Lan>,
     pub(super) ports: Ports,
+    pub(super) limits: Limits,
     /// Requests of guests that are gone.
     pub(super) ended: u64,
     /// When the next daemon starts after one that died.
@@ -149,6 +151,7 @@ impl Host {
             links: Vec::new(),
             lan: rack.is_none().then(Lan::default),
             ports: Ports::new(),
+            limits: Limits::new(),
             ended: 0,
             restart_ns: 0,
             dies_unheard: false,
@@ -257,7 +260,7 @@ impl Host {
             let image = image.or_else(|| plan_image(self.plan(), &id));
             let number = id.bytes().fold(0, |all, byte| all * 31 % 9973 + u32::from(byte));
             let path = self.socket_of(&id);
-            let shape = (file::SECTORS, queues);
+            let shape = (file::SECTORS_MAX, queues);
             let (random, trace) = (&mut course.random, &course.trace);
             let mut vmm = Vmm::new(number, &id, (path, image), shape, random, trace)?;
             course.note("guest", [number.into(), vmm.tenant.queues().into(), 0]);

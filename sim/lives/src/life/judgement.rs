@@ -100,9 +100,16 @@ impl Host {
             let queues = honest.map_or(0, |vmm| vmm.tenant.queues());
             let has_queues = |view: &DiskView| view.queues_attached == queues;
             let is_lent = rack::is_lent(&spec.id);
-            let is_so = |view: &&DiskView| is_size(view) && (is_lent || has_queues(view));
+            // Whoever was told that it has changed has read it again.
+            let is_told = |view: &DiskView| {
+                honest.is_none_or(|vmm| vmm.tenant.told_bytes() == view.size_bytes)
+            };
+            let is_so =
+                |view: &&DiskView| is_size(view) && (is_lent || has_queues(view) && is_told(view));
             if view.filter(is_so).is_none() {
-                return Err(format!("{} is shown as {view:?}", told(std::slice::from_ref(spec))));
+                let bytes = honest.map(|vmm| vmm.tenant.told_bytes());
+                let spec = told(std::slice::from_ref(spec));
+                return Err(format!("{spec} is shown as {view:?}, and its guest sees {bytes:?}"));
             }
         }
         Ok(())

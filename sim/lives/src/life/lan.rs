@@ -10,7 +10,7 @@ use crate::core::Core;
 use crate::file;
 
 /// So many passes after something was said to it a sidecore has heard that.
-const HEARD_AFTER: u64 = 64;
+pub(super) const HEARD_AFTER: u64 = 64;
 
 /// A port that was planned so, and was not touched since each sidecore had so many passes.
 #[derive(Debug)]

@@ -206,6 +206,7 @@ impl Host {
                 course.stage.pass_until(until);
                 if did {
                     course.note("pass", [core as u64, pid.into(), 0]);
+                    self.judge_limits(course.now().0)?;
                 }
                 self.judge_alone()?;
                 Ok(did || met)
