@@ -132,7 +132,6 @@ impl Manager {
                 self.close_all();
                 // A sidecore that waits for a dead disk would wait for ever; the end of the
                 // process takes it along.
-                self.rooms.cores.leave_all();
                 return Some(End::Stopped);
             }
         }

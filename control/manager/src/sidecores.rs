@@ -380,11 +380,6 @@ impl Cores {
         left.into_iter().for_each(std::mem::forget);
         cpus
     }
-
-    /// Leaves every sidecore to itself.
-    pub(crate) fn leave_all(&mut self) {
-        std::mem::take(&mut self.all).into_iter().for_each(std::mem::forget);
-    }
 }
 
 impl Core {

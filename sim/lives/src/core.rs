@@ -63,9 +63,14 @@ impl Core {
         self.passes
     }
 
+    /// Whether it sleeps, and something has come.
+    pub(crate) fn is_woken(&self) -> bool {
+        self.asleep && self.sidecore.is_woken()
+    }
+
     /// When it has something to do without being asked: at once, if it does not sleep.
     pub(crate) fn due(&self, now: Nanos) -> Option<Nanos> {
-        match self.asleep && !self.sidecore.is_woken() {
+        match self.asleep && !self.is_woken() {
             true => self.sidecore.wakes_at(),
             false => Some(now),
         }

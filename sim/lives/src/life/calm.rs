@@ -21,6 +21,8 @@ const UPGRADES_MAX: u32 = 5;
 const LOOKS_MAX: u32 = 20;
 /// What is said of an image that another disk has.
 const IN_USE: &str = "is in use: it is disk";
+/// And of a device that is not open when all else is done.
+const STILL_SHUT: &str = "still cannot be opened";
 
 impl Life {
     /// From here on all goes well.
@@ -70,8 +72,11 @@ impl Life {
                 host.ask(Call::ListLinks, self.course.now().0);
             }
             self.until_answered()?;
-            // A guest that asks for nothing may wait for its image, which was another process's a moment ago.
-            if self.hosts.iter().all(|host| host.judge_shown().is_ok()) {
+            // A guest that asks for nothing may wait for its image, which was another process's a moment ago, or for a link
+            // that has just begun again.
+            if self.hosts.iter().all(|host| host.judge_shown().is_ok())
+                && self.judge_links().is_ok()
+            {
                 break;
             }
             self.course.stage.pass_until(Nanos(self.course.now().0 + 500 * MS));
@@ -86,20 +91,23 @@ impl Life {
     /// Reads the file until that is done: a file system may be slow.
     pub(super) fn reload_for_good(&mut self, host: usize) -> Result<(), String> {
         for _ in 0..RELOADS_MAX {
-            let now = self.course.now().0;
-            self.hosts[host].refused = None;
-            self.hosts[host].ask(Call::Reload { force: true }, now);
+            self.until("somebody serves", |host| !host.daemons.is_empty())?;
+            self.hosts[host].reloaded = None;
+            self.hosts[host].ask(Call::Reload { force: true }, self.course.now().0);
             self.until_answered()?;
-            match &self.hosts[host].refused {
-                // A disk that was taken from clients is there until what they wrote is stable.
-                Some(why) if why.kind == ErrorKind::Busy || why.error.contains(IN_USE) => {
-                    self.course.stage.pass_until(Nanos(self.course.now().0 + 500 * MS));
+            match &self.hosts[host].reloaded {
+                Some(Ok(view)) if !view.changes.iter().any(|it| it.contains(STILL_SHUT)) => {
+                    return Ok(());
                 }
-                Some(why) => return Err(format!("the file is not read: {}", why.error)),
-                None => return Ok(()),
+                // A disk that was taken from clients is there until what they wrote is stable.
+                Some(Err(why)) if why.kind != ErrorKind::Busy && !why.error.contains(IN_USE) => {
+                    return Err(format!("the file is not read: {}", why.error));
+                }
+                // Whoever was asked may have ended.
+                _ => self.course.stage.pass_until(Nanos(self.course.now().0 + 500 * MS)),
             }
         }
-        Err(format!("the file is not read: {:?}", self.hosts[host].refused))
+        Err(format!("the file is not read: {:?}", self.hosts[host].reloaded))
     }
 
     /// Has another process take over, which nothing keeps from that any more.

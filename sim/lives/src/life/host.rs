@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use config::Plan;
-use config::api::{ApiError, Call, DiskView, LinkView};
+use config::api::{ApiError, Call, DiskView, LinkView, ReloadView};
 use manager::Options;
 use manager::simulated::{Door, Launchers, Simulated};
 use manager::upgrade::launcher::Launcher;
@@ -66,8 +66,8 @@ pub(super) struct Host {
     pub(super) upgraded: Option<Result<(), ApiError>>,
     /// State cannot be kept.
     pub(super) is_broken: bool,
-    /// Why the file was not read.
-    pub(super) refused: Option<ApiError>,
+    /// What became of the last reload.
+    pub(super) reloaded: Option<Result<ReloadView, ApiError>>,
     /// Disks as operators were last shown them.
     pub(super) shown: Vec<DiskView>,
     /// And links.
@@ -146,7 +146,7 @@ impl Host {
             is_restarting: false,
             upgraded: None,
             is_broken: false,
-            refused: None,
+            reloaded: None,
             shown: Vec::new(),
             links: Vec::new(),
             lan: rack.is_none().then(Lan::default),

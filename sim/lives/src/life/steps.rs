@@ -55,6 +55,10 @@ impl Life {
     /// Time goes to what is due next.
     fn jump(&mut self) {
         let now = self.course.now();
+        // No core sleeps on for a second in which something has come, so that its links end: not when all is to be well.
+        if self.course.is_calm.get() && self.hosts.iter().any(Host::has_woken) {
+            return;
+        }
         let due = self.hosts.iter_mut().flat_map(|host| host.due(now)).collect::<Vec<_>>();
         let arrives = self.course.ground.wire.due().map(Nanos);
         let media = self.course.machinery.next_due_ns().map(Nanos);
@@ -94,6 +98,12 @@ impl Host {
         }
         due.extend(self.newcomers.iter().flat_map(|it| &it.cores).filter_map(|it| it.due(now)));
         due
+    }
+
+    /// Whether something has come for one of its sidecores that sleeps.
+    fn has_woken(&self) -> bool {
+        let cores = self.daemons.iter().flat_map(|daemon| &daemon.cores);
+        cores.chain(self.newcomers.iter().flat_map(|it| &it.cores)).any(Core::is_woken)
     }
 
     /// Hears what operators are answered.
@@ -140,8 +150,12 @@ impl Host {
         if matches!(call, Call::Upgrade) {
             self.upgraded = Some(answer.as_ref().map(drop).map_err(ApiError::clone));
         }
-        if let (Call::Reload { .. }, Err(refused)) = (call, answer) {
-            self.refused = Some(refused.clone());
+        match answer {
+            Ok(Answer::Reloaded(view)) => self.reloaded = Some(Ok(view.clone())),
+            Err(refused) if matches!(call, Call::Reload { .. }) => {
+                self.reloaded = Some(Err(refused.clone()));
+            }
+            _ => {}
         }
         // Another one of that name may be there before its VMM has seen the end of this one.
         let goes = match call {
