@@ -28,11 +28,11 @@ pub(super) struct Counters {
     pub(super) moves_stayed: u64,
     /// How long nobody looked at a queue that came, nanoseconds.
     #[serde(default)]
-    pub(super) move_pause_p50_ns: u64,
+    pub(super) move_pause_p50_ns: Option<u64>,
     #[serde(default)]
-    pub(super) move_pause_p99_ns: u64,
+    pub(super) move_pause_p99_ns: Option<u64>,
     #[serde(default)]
-    pub(super) move_pause_max_ns: u64,
+    pub(super) move_pause_max_ns: Option<u64>,
 }
 
 #[derive(Deserialize)]

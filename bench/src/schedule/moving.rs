@@ -37,9 +37,9 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Row>> {
         let of_one = [
             told("moves", "1", sum(&|c| c.moves_in)),
             told("stayed", "1", sum(&|c| c.moves_stayed)),
-            told("pause_p50_ns", "ns", of_all(&|c| c.move_pause_p50_ns)),
-            told("pause_p99_ns", "ns", of_all(&|c| c.move_pause_p99_ns)),
-            told("pause_max_ns", "ns", of_all(&|c| c.move_pause_max_ns)),
+            told("pause_p50_ns", "ns", of_all(&|c| c.move_pause_p50_ns.unwrap_or(0))),
+            told("pause_p99_ns", "ns", of_all(&|c| c.move_pause_p99_ns.unwrap_or(0))),
+            told("pause_max_ns", "ns", of_all(&|c| c.move_pause_max_ns.unwrap_or(0))),
         ];
         for row in &of_one {
             eprintln!("bench: {}: {:.0}", row.name, row.value);

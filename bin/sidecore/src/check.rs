@@ -32,7 +32,8 @@ pub(crate) fn check(file: &str, path: &Path, plan: &Plan, output: &Output) -> Re
     if let Some((pid, asked)) = at_a_reload(path, plan) {
         match asked {
             Ok(view) => {
-                text += &format!("\nprocess {pid} runs with it. {}", reload::text(&view));
+                text +=
+                    &format!("\nprocess {pid} runs with it. {}", reload::text(&view, output.room));
                 report["reload"] = serde_json::to_value(&view).unwrap_or_default();
                 refused = reload::beyond(&view).map(|refused| refused.at_a_reload(pid));
             }

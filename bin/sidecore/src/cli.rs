@@ -14,6 +14,7 @@ use crate::vmm::Vmm;
 mod group;
 mod machine;
 mod net;
+mod shared;
 mod top;
 
 pub(crate) use group::GroupCommand;
@@ -46,20 +47,29 @@ pub(crate) struct Cli {
     // The variable is read in `main`: clap would count it as given, and show it as needed in usage lines.
     #[arg(long, global = true, value_name = "SOCKET", help_heading = "Global options")]
     pub(crate) api: Option<String>,
-    /// Print JSON.
+    /// Print JSON, errors too.
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,
+    /// Print tables whole, however narrow the terminal is.
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub(crate) wide: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
 impl Cli {
+    /// The table of commands, as helps, man pages and completions have it: each with those of the global options that do
+    /// something there.
+    pub(crate) fn told() -> clap::Command {
+        shared::told(Cli::command())
+    }
+
     /// What was written on a command line.
     pub(crate) fn read<T>(words: impl IntoIterator<Item = T>) -> Result<Cli, clap::Error>
     where
         T: Into<std::ffi::OsString> + Clone,
     {
-        let matches = take_negative_numbers(Cli::command()).try_get_matches_from(words)?;
+        let matches = take_negative_numbers(Cli::told()).try_get_matches_from(words)?;
         Cli::from_arg_matches(&matches)
     }
 }
@@ -363,8 +373,9 @@ Examples:
     Rm {
         /// Name of the disk.
         id: String,
-        #[command(flatten)]
-        force: ForceArgs,
+        /// Do it also while a guest uses the disk.
+        #[arg(long)]
+        force: bool,
     },
     /// Give a disk another capacity; its guest is told.
     #[command(after_help = "\
@@ -381,8 +392,9 @@ Examples:
         /// The new capacity, such as 20G (powers of 1024); a multiple of 512 bytes.
         #[arg(value_parser = config::number::size)]
         size: Size,
-        #[command(flatten)]
-        force: ForceArgs,
+        /// Do it also when it is smaller and a guest uses the disk, and when it is larger than the image's file system.
+        #[arg(long)]
+        force: bool,
     },
     /// Let a disk flush again that could not make data stable. Check its data first.
     #[command(after_help = "\
@@ -451,19 +463,9 @@ Examples:
     },
 }
 
-/// Whether a guest may lose by it.
-#[derive(Args, Clone, Copy, Debug, Default)]
-pub(crate) struct ForceArgs {
-    /// Do it also while a guest uses it; a resize also beyond the whole file system of the image.
-    #[arg(long)]
-    pub(crate) force: bool,
-}
-
-impl ForceArgs {
-    /// What follows the path of a request.
-    pub(crate) fn query(self) -> &'static str {
-        if self.force { "?force=true" } else { "" }
-    }
+/// What follows the path of a request that may be one that a guest loses by.
+pub(crate) fn force_query(force: bool) -> &'static str {
+    if force { "?force=true" } else { "" }
 }
 
 #[derive(Args, Clone, Copy, Debug)]
@@ -583,8 +585,8 @@ mod tests {
 
     #[test]
     fn the_table_is_sound_and_every_help_has_examples() {
-        Cli::command().debug_assert();
-        each(&Cli::command(), &mut |command| {
+        Cli::told().debug_assert();
+        each(&Cli::told(), &mut |command| {
             let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             // What nobody is to run needs none.
             let is_shown = !command.is_hide_set();
@@ -595,7 +597,7 @@ mod tests {
 
     #[test]
     fn no_line_of_a_help_is_longer_than_98_columns() {
-        let mut whole = Cli::command();
+        let mut whole = Cli::told();
         whole.build();
         each(&whole, &mut |command| {
             let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
@@ -608,7 +610,7 @@ mod tests {
 
     #[test]
     fn the_socket_s_default_in_the_help_is_the_daemon_s() {
-        let help = Cli::command().render_long_help().to_string();
+        let help = Cli::told().render_long_help().to_string();
         let api = config::spec::DaemonSpec::default().api;
         assert!(help.contains(&format!("[env: SIDECORE_API] [default: {api}]")), "{help}");
     }
@@ -616,7 +618,7 @@ mod tests {
     #[test]
     fn a_refused_line_shows_no_option_as_needed_that_is_not() {
         for line in ["sidecore disk move a", "sidecore --json disk move a"] {
-            let error = Cli::try_parse_from(line.split(' ')).unwrap_err().to_string();
+            let error = Cli::read(line.split(' ')).unwrap_err().to_string();
             assert!(!error.contains("--api <SOCKET>"), "{error}");
         }
     }
@@ -625,14 +627,14 @@ mod tests {
     fn a_guest_without_memory_is_printed_for_nobody() {
         for size in ["0", "1", "1000K"] {
             let line = ["sidecore", "show", "a", "--print", "qemu", "--memory", size];
-            let error = Cli::try_parse_from(line).unwrap_err().to_string();
+            let error = Cli::read(line).unwrap_err().to_string();
             assert!(error.contains("at least 1M"), "{error}");
         }
     }
 
     #[test]
     fn every_example_is_a_command_that_parses() {
-        each(&Cli::command(), &mut |command| {
+        each(&Cli::told(), &mut |command| {
             let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             for line in after.lines().filter(|line| line.starts_with("  ")) {
                 let words: Vec<&str> = line
@@ -644,7 +646,7 @@ mod tests {
                     .split_whitespace()
                     .take_while(|word| !matches!(*word, "|" | ">" | "&&"))
                     .collect();
-                Cli::try_parse_from(&words).unwrap_or_else(|error| panic!("{line}: {error}"));
+                Cli::read(&words).unwrap_or_else(|error| panic!("{line}: {error}"));
             }
         });
     }
@@ -681,14 +683,14 @@ mod tests {
         let line = "sidecore disk add a --path /a.img --size 1G --readonly --serial S --queues 4 \
                     --share 7 --policy poll --cache page --mode connect --socket /s \
                     --allow-unsealed-memory";
-        let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
+        let cli = Cli::read(line.split_whitespace()).unwrap();
         let Command::Disk(DiskCommand::Add(args)) = cli.command else { panic!("not an add") };
         let file = "[[disk]]\nid='a'\npath='/a.img'\nsize='1G'\nreadonly=true\nserial='S'\nqueues=4\n\
                     share=7\npolicy='poll'\ncache='page'\nmode='connect'\nsocket='/s'\n\
                     allow_unsealed_memory=true";
         let document = config::read::Document::parse(file, "f").unwrap();
         assert_eq!(document.spec.disk, [args.disk]);
-        let cli = Cli::try_parse_from("sidecore disk add a".split(' ')).unwrap();
+        let cli = Cli::read("sidecore disk add a".split(' ')).unwrap();
         let Command::Disk(DiskCommand::Add(args)) = cli.command else { panic!("not an add") };
         assert_eq!(args.disk, DiskSpec::new("a"));
     }
@@ -699,7 +701,7 @@ mod tests {
                     --macs-max 4 --queues 2 --mtu 9000 --share 7 --policy poll --link down --mode \
                     connect --socket /s --allow-unsealed-memory --limit-packets 9 --limit-bytes 1M \
                     --limit-burst-ms 20 --group g --guest-offloads false";
-        let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
+        let cli = Cli::read(line.split_whitespace()).unwrap();
         let Command::Nic(NicCommand::Add(args)) = cli.command else { panic!("not an add") };
         let file = "[[nic]]\nid='a'\nswitch='s'\nmac='02:00:00:00:00:01'\ntrunk=[10,20]\nnative=1\n\
                     macs_max=4\nqueues=2\nmtu=9000\nshare=7\npolicy='poll'\nlink='down'\n\
@@ -709,27 +711,27 @@ mod tests {
         assert_eq!(document.spec.nic, [args.nic]);
         let line = "sidecore group add g --limit-iops 1 --limit-packets 2 --limit-bytes 4K \
                     --limit-burst-ms 5";
-        let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
+        let cli = Cli::read(line.split_whitespace()).unwrap();
         let Command::Group(GroupCommand::Add(spec)) = cli.command else { panic!("not an add") };
         let file = "[[group]]\nid='g'\nlimit_iops=1\nlimit_packets=2\nlimit_bytes='4K'\n\
                     limit_burst_ms=5";
         let document = config::read::Document::parse(file, "f").unwrap();
         assert_eq!(document.spec.group, [spec]);
         let line = "sidecore nic add a --null generate --size 64 --rate 7";
-        let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+        let cli = Cli::read(line.split(' ')).unwrap();
         let Command::Nic(NicCommand::Add(args)) = cli.command else { panic!("not an add") };
         let file = "[[nic]]\nid='a'\nnull='generate'\nsize=64\nrate=7";
         let document = config::read::Document::parse(file, "f").unwrap();
         assert_eq!(document.spec.nic, [args.nic]);
         let line = "sidecore switch add s --ageing-s 9 --macs-max 7 --uplink tap=t,vlan=3 --uplink \
                     interface=e";
-        let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
+        let cli = Cli::read(line.split_whitespace()).unwrap();
         let Command::Switch(SwitchCommand::Add(spec)) = cli.command else { panic!("not an add") };
         let file = "[[switch]]\nid='s'\nageing_s=9\nmacs_max=7\n[[switch.uplink]]\ntap='t'\nvlan=3\n\
                     [[switch.uplink]]\ninterface='e'";
         let document = config::read::Document::parse(file, "f").unwrap();
         assert_eq!(document.spec.switch, [spec]);
-        let cli = Cli::try_parse_from("sidecore nic add a".split(' ')).unwrap();
+        let cli = Cli::read("sidecore nic add a".split(' ')).unwrap();
         let Command::Nic(NicCommand::Add(args)) = cli.command else { panic!("not an add") };
         assert_eq!(args.nic, NicSpec::new("a"));
     }
@@ -779,7 +781,7 @@ mod tests {
             "sidecore switch add a --uplink lan0",
             "sidecore switch add a --uplink tap=lan0,vlan=0",
         ] {
-            assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
+            assert!(Cli::read(line.split(' ')).is_err(), "{line}");
         }
     }
 }

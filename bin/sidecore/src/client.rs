@@ -137,7 +137,7 @@ impl Client {
     ) -> Result<(u16, Bytes), Failure> {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
-            .map_err(|error| self.broken(&error))?;
+            .map_err(|error| self.broken(&in_words(&error)))?;
         tokio::spawn(connection);
         let request = Request::builder()
             .method(method.word().to_uppercase().as_str())
@@ -146,17 +146,18 @@ impl Client {
             .header("content-type", "application/json")
             .body(Full::new(Bytes::from(body)))
             .map_err(|error| Failure::usage(format!("no request could be made: {error}"), ""))?;
-        let response = sender.send_request(request).await.map_err(|error| self.broken(&error))?;
+        let response = sender.send_request(request).await;
+        let response = response.map_err(|error| self.broken(&in_words(&error)))?;
         let status = response.status().as_u16();
         let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
         Ok((status, body.map_err(|error| self.broken(&error))?.to_bytes()))
     }
 
     fn refusal(&self, status: u16, bytes: &[u8]) -> Failure {
-        let mut error: ApiError = serde_json::from_slice(bytes).unwrap_or_else(|_| {
-            let error = format!("{:?} answered with status {status}", self.socket);
-            ApiError::new(ErrorKind::Internal, error, "is this the socket of sidecore's API?")
-        });
+        // Every refusal of a daemon says why.
+        let Ok(mut error) = serde_json::from_slice::<ApiError>(bytes) else {
+            return self.broken(&format!("status {status} without a word is no answer of its API"));
+        };
         if status == ErrorKind::NotFound.status() {
             error.kind = ErrorKind::NotFound;
         }
@@ -177,6 +178,9 @@ impl Client {
                 "run the command as root, or as a user whom `api_owner`, `api_group` and `api_mode` in [daemon] let \
                  in; what only shows may be asked at the socket of `api_read`"
             }
+            io::ErrorKind::InvalidInput => {
+                "name the socket of the daemon's API with --api or SIDECORE_API: a path of at most 107 bytes"
+            }
             _ => "name the socket of the daemon's API with --api or SIDECORE_API",
         };
         Failure::Unreachable {
@@ -192,6 +196,17 @@ impl Client {
                 "see its log (`journalctl -u sidecore`), and whether this is the socket of its API"
                     .to_string(),
         }
+    }
+}
+
+/// What became of a request, for who knows no client's insides.
+fn in_words(error: &hyper::Error) -> String {
+    match error {
+        _ if error.is_parse() => "what answers there does not speak HTTP".to_string(),
+        _ if error.is_canceled() || error.is_incomplete_message() || error.is_closed() => {
+            "the connection was closed before an answer came".to_string()
+        }
+        _ => error.to_string(),
     }
 }
 

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::time::Duration;
 
-use clap::{Arg, Command, CommandFactory};
+use clap::{Arg, Command};
 use clap_complete::Shell;
 use config::routes::Method;
 use serde_json::Value;
@@ -57,7 +57,7 @@ pub(crate) fn print(shell: Shell) -> Result<(), Failure> {
 
 fn script(shell: Shell) -> String {
     let mut bytes = Vec::new();
-    clap_complete::generate(shell, &mut shown(&Cli::command()), "sidecore", &mut bytes);
+    clap_complete::generate(shell, &mut shown(&Cli::told()), "sidecore", &mut bytes);
     let text = String::from_utf8_lossy(&bytes).into_owned();
     match shell {
         Shell::Bash => text + BASH,
@@ -118,7 +118,7 @@ pub(crate) fn names(words: &[OsString], client: &Client) -> String {
 
 /// Whose names are wanted behind these words, as the API's paths call them.
 fn kinds_after(words: &[OsString]) -> &'static [&'static str] {
-    let root = Cli::command();
+    let root = Cli::told();
     let (mut command, mut path, mut positions, mut is_value) = (&root, Vec::new(), 0, false);
     for word in words {
         let word = word.to_string_lossy();

@@ -7,11 +7,11 @@ use config::routes::Method;
 use config::spec::{DiskChange, DiskMove, DiskResize, Format};
 use config::{Size, Target};
 
-use crate::cli::{AddArgs, DiskCommand, PrintArgs};
+use crate::cli::{AddArgs, DiskCommand, PrintArgs, force_query};
 use crate::client::{Client, path_of};
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::table::{self, Align, Limits, Table, latency, said};
+use crate::table::{self, Align, Limits, Room, Table, duration, known, latency, said};
 use crate::vmm;
 
 /// `disk ...`
@@ -22,7 +22,7 @@ pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Res
             let list: DiskList = client.ask(Method::Get, "/v1/disks")?;
             output.show(&list, |list| match list.disks.is_empty() {
                 true => "no disks; make one with `sidecore disk add`\n".to_string(),
-                false => table(&list.disks),
+                false => table(&list.disks, output.room),
             })
         }
         DiskCommand::Show { id, print } => {
@@ -30,7 +30,7 @@ pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Res
             present(&disk, &print, output)
         }
         DiskCommand::Rm { id, force } => {
-            let path = path_of("disks", &id, force.query());
+            let path = path_of("disks", &id, force_query(force));
             let disk: DiskView = client.ask(Method::Delete, &path)?;
             output.show(&disk, |disk| match disk.queues_attached {
                 0 => format!("removed disk {}\n", disk.id),
@@ -42,10 +42,11 @@ pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Res
             })
         }
         DiskCommand::Resize { id, size, force } => {
-            let path = path_of("disks", &id, "/resize") + force.query();
+            let path = path_of("disks", &id, "/resize") + force_query(force);
             let disk: DiskView = client.send(Method::Post, &path, &DiskResize { size })?;
-            output
-                .show(&disk, |disk| format!("disk {} has {} now\n", disk.id, Size(disk.size_bytes)))
+            output.show(&disk, |disk| {
+                format!("disk {} has {} now\n", disk.id, known(disk.size_bytes.map(Size)))
+            })
         }
         DiskCommand::Clear { id } => {
             let disk: DiskView = client.ask(Method::Post, &path_of("disks", &id, "/clear"))?;
@@ -127,16 +128,14 @@ fn add(args: AddArgs, client: &Client, output: &Output) -> Result<(), Failure> {
 
 /// What an operator reads of a disk that was added: also that it is not served yet, and why.
 fn added(disk: &DiskView) -> String {
-    let (id, backend, socket) = (&disk.id, &disk.backend, &disk.access.socket);
+    let (id, backend, size) = (&disk.id, &disk.backend, known(disk.size_bytes.map(Size)));
+    let socket = known(disk.access.socket.as_ref());
     match &disk.problem {
         Some(problem) => format!("added disk {id}, and it is not served yet: {problem}\n"),
         None if disk.was_empty => format!(
-            "added disk {id}: {backend} {}, socket {socket}; its image was missing or empty, so the disk is empty\n",
-            Size(disk.size_bytes)
+            "added disk {id}: {backend} {size}, socket {socket}; its image was missing or empty, so the disk is empty\n"
         ),
-        None => {
-            format!("added disk {id}: {backend} {}, socket {socket}\n", Size(disk.size_bytes))
-        }
+        None => format!("added disk {id}: {backend} {size}, socket {socket}\n"),
     }
 }
 
@@ -153,18 +152,24 @@ pub(crate) fn absolute(path: String) -> Result<String, Failure> {
 /// One disk, or what gives it to a guest.
 pub(crate) fn present(disk: &DiskView, args: &PrintArgs, output: &Output) -> Result<(), Failure> {
     match args.print {
-        Some(_) if disk.access.socket.is_empty() => {
+        Some(_) if disk.access.socket.is_none() => {
             let error = format!("disk {:?} has no socket here: clients of a link have it", disk.id);
             let hint = "`sidecore remote status` says who; a VM here needs a disk of its own";
             Err(Failure::Refused(ApiError::new(ErrorKind::Refused, error, hint)))
         }
         Some(vmm) => vmm::paste(vmm, disk, args.memory)?.print("disk", disk, output),
-        None => output.show(disk, disk_text),
+        None => output.show(disk, |disk| disk_text(disk, output.room)),
     }
 }
 
+/// What goes first of a list where there is too little room.
+const GO: [&str; 11] = [
+    "DECLARED", "SOCKET", "LIMIT", "PLACED", "BACKEND", "GROUP", "REQUESTS", "P99", "QUEUES",
+    "ERRORS", "SIZE",
+];
+
 /// Disks, a line each.
-pub(crate) fn table(disks: &[DiskView]) -> String {
+pub(crate) fn table(disks: &[DiskView], room: Room) -> String {
     let limits = Limits::of(disks.iter().map(|disk| disk.service.is_limited()));
     let mut columns = vec![
         ("ID", Align::Left),
@@ -180,13 +185,13 @@ pub(crate) fn table(disks: &[DiskView]) -> String {
     columns.extend(has_hand.then_some(("PLACED", Align::Left)));
     columns.extend(limits.columns());
     columns.extend([("DECLARED", Align::Left), ("SOCKET", Align::Left)]);
-    let mut table = Table::new(&columns);
+    let mut table = Table::new(&columns, &GO);
     for disk in disks {
         let mut row = vec![
             disk.id.clone(),
             disk.state.word().to_string(),
             disk.backend.to_string(),
-            Size(disk.size_bytes).to_string(),
+            known(disk.size_bytes.map(Size)),
             format!("{}/{}", disk.queues_attached, disk.queues_max),
             disk.counters.requests.to_string(),
             disk.counters.errors.to_string(),
@@ -194,10 +199,10 @@ pub(crate) fn table(disks: &[DiskView]) -> String {
         ];
         row.extend(has_hand.then(|| placed(disk)));
         row.extend(limits.cells(disk.service.group.as_ref(), disk.service.rates()));
-        row.extend([disk.declared.clone(), disk.access.socket.clone()]);
+        row.extend([disk.declared.clone(), known(disk.access.socket.as_ref())]);
         table.row(row);
     }
-    table.text()
+    table.text(room)
 }
 
 /// Who decides where its queues are.
@@ -209,30 +214,29 @@ fn placed(disk: &DiskView) -> String {
     }
 }
 
-fn disk_text(disk: &DiskView) -> String {
+fn disk_text(disk: &DiskView, room: Room) -> String {
     let mut facts: Vec<(&str, String)> = vec![
         ("id", disk.id.clone()),
         ("declared", disk.declared.clone()),
         ("state", disk.state.word().to_string()),
     ];
     facts.extend(disk.problem.clone().map(|problem| ("problem", problem)));
-    facts.push(match disk.access.socket.is_empty() {
-        true => {
+    facts.push(match &disk.access.socket {
+        None => {
             ("served to", "clients of a link: `sidecore remote status` says who has it".to_string())
         }
-        false => {
-            ("socket", table::socket(&disk.access.socket, disk.access.mode, &disk.access.rights()))
-        }
+        Some(socket) => ("socket", table::socket(socket, disk.access.mode, &disk.access.rights())),
     });
     facts.push(("backend", disk.backend.to_string()));
     facts.extend(made_of(disk));
-    let size = format!("{} ({} bytes)", Size(disk.size_bytes), disk.size_bytes);
+    let size = disk.size_bytes.map(|bytes| format!("{} ({bytes} bytes)", Size(bytes)));
+    let block = disk.block_size_bytes.map(|bytes| format!("{bytes} bytes"));
     let access = if disk.readonly { "read only" } else { "read and write" };
     facts.extend([
-        ("size", size),
-        ("block size", format!("{} bytes", disk.block_size_bytes)),
+        ("size", known(size)),
+        ("block size", known(block)),
         ("access", access.to_string()),
-        ("serial", disk.serial.clone()),
+        ("serial", table::named(&disk.serial)),
         ("queues", format!("{} of {} attached", disk.queues_attached, disk.queues_max)),
     ]);
     if disk.queues_by_hand > 0 {
@@ -257,9 +261,9 @@ fn disk_text(disk: &DiskView) -> String {
         facts.push(("migratable", held.to_string()));
     }
     facts.extend(faults(disk));
-    let mut text = table::facts(&facts);
+    let mut text = table::facts(&facts, room);
     text.push('\n');
-    text.push_str(&queues_text(disk));
+    text.push_str(&queues_text(disk, room));
     text
 }
 
@@ -331,7 +335,13 @@ fn faults(disk: &DiskView) -> Vec<(&'static str, String)> {
     facts
 }
 
-fn queues_text(disk: &DiskView) -> String {
+/// What goes first of its queues.
+const QUEUES_GO: [&str; 14] = [
+    "HELD", "PLACED", "CALLS", "KICKS", "RING", "FLUSHES", "P50", "FLIGHT", "ERRORS", "WRITES",
+    "READS", "P99", "CORE", "REQUESTS",
+];
+
+fn queues_text(disk: &DiskView, room: Room) -> String {
     let columns = [
         "QUEUE", "CORE", "BUSY", "RING", "REQUESTS", "READS", "WRITES", "FLUSHES", "ERRORS",
         "KICKS", "CALLS", "FLIGHT", "P50", "P99",
@@ -342,7 +352,7 @@ fn queues_text(disk: &DiskView) -> String {
     let shows_held = disk.service.is_limited() || disk.counters.held.held > 0;
     columns.extend(shows_held.then_some("HELD"));
     let columns: Vec<_> = columns.into_iter().map(|name| (name, Align::Right)).collect();
-    let mut table = Table::new(&columns);
+    let mut table = Table::new(&columns, &QUEUES_GO);
     let cells = |[name, core, ring, placed]: [String; 4], busy: u32, counters: &CountersView| {
         let mut cells = vec![
             name,
@@ -361,7 +371,7 @@ fn queues_text(disk: &DiskView) -> String {
             latency(counters.latency_p99_ns),
         ];
         cells.extend(has_hand.then_some(placed));
-        cells.extend(shows_held.then(|| latency(counters.held.held_ns)));
+        cells.extend(shows_held.then(|| duration(counters.held.held_ns)));
         cells
     };
     for queue in &disk.queues {
@@ -374,7 +384,7 @@ fn queues_text(disk: &DiskView) -> String {
     let all = ["all", "", "", ""].map(str::to_string);
     let busy = disk.queues.iter().map(|queue| queue.busy_percent).sum();
     table.row(cells(all, busy, &disk.counters));
-    let mut text = table.text();
+    let mut text = table.text(room);
     for queue in &disk.queues {
         if let Some(violation) = &queue.violation {
             let _ = writeln!(text, "queue {} failed: {violation}", queue.index);
@@ -406,7 +416,7 @@ mod tests {
             "queues": [queue(0), queue(1)],
         }))
         .unwrap();
-        let text = disk_text(&disk);
+        let text = disk_text(&disk, Room::Whole);
         let said = "placed      1 stay by hand; `sidecore disk move a --to auto` lets them go\n";
         assert!(text.contains(said), "{text}");
         let column: Vec<Option<&str>> =
@@ -421,7 +431,7 @@ mod tests {
         assert_eq!(busy, [Some("61%"), Some("31%"), Some("30%"), None], "{text}");
         let whole = DiskView { queues_by_hand: 2, ..disk.clone() };
         let none = DiskView { queues_by_hand: 0, ..disk.clone() };
-        let list = table(&[disk, whole, none]);
+        let list = table(&[disk, whole, none], Room::Whole);
         for placed in
             ["  PLACED    DECLARED", "  hand 1/2  api", "  hand      api", "  auto      api"]
         {
@@ -430,9 +440,33 @@ mod tests {
     }
 
     #[test]
+    fn a_list_fits_the_terminal_and_says_what_is_not_known() {
+        let disk = DiskView { size_bytes: None, ..crate::vmm::tests::disk() };
+        let long = DiskView { id: "tenant-42-of-rack-7-vm-17-root".to_string(), ..disk.clone() };
+        let list = [disk, long];
+        assert_eq!(
+            table(&list, Room::Columns(80)),
+            "ID                              STATE    SIZE  QUEUES  REQUESTS  ERRORS  P99\n\
+             vm1                             waiting     -     0/4         0       0    -\n\
+             tenant-42-of-rack-7-vm-17-root  waiting     -     0/4         0       0    -\n\
+             and 3 columns more: --wide\n"
+        );
+        assert_eq!(
+            table(&list, Room::Columns(40)),
+            "ID                              STATE\n\
+             vm1                             waiting\n\
+             tenant-42-of-rack-7-vm-17-root  waiting\n\
+             and 8 columns more: --wide\n"
+        );
+        assert!(table(&list, Room::Columns(120)).contains("/run/s/vm1.sock"));
+        let whole = disk_text(&list[0], Room::Whole);
+        assert!(whole.contains("size        -\n"), "{whole}");
+    }
+
+    #[test]
     fn a_disk_of_another_machine_names_the_link_and_what_it_is_there() {
         let (link, remote) = (Some("rack".to_string()), Some("db".to_string()));
-        let text = disk_text(&DiskView { link, remote, ..crate::vmm::tests::disk() });
+        let text = disk_text(&DiskView { link, remote, ..crate::vmm::tests::disk() }, Room::Whole);
         let line = text.lines().find(|line| line.starts_with("link")).unwrap();
         assert_eq!(line.split_once(' ').unwrap().1.trim(), "rack, db there");
     }
@@ -462,9 +496,9 @@ mod tests {
         let mut given = disk.clone();
         given.access.socket_owner = Some("vm1".to_string());
         assert!(set_text(&given, &owner).ends_with(", its socket for user vm1, mode 0600\n"));
-        assert!(disk_text(&disk).contains("policy      es2 (quota 3)\n"));
+        assert!(disk_text(&disk, Room::Whole).contains("policy      es2 (quota 3)\n"));
         // Groups and limits are columns where somebody has one.
-        assert!(!table(std::slice::from_ref(&disk)).contains("GROUP"));
+        assert!(!table(std::slice::from_ref(&disk), Room::Whole).contains("GROUP"));
         let held = HeldView { held: 3, held_ns: 2_500_000, ..HeldView::default() };
         let counters = CountersView { held, ..CountersView::default() };
         let limited = DiskView {
@@ -479,12 +513,12 @@ mod tests {
             counters,
             ..disk.clone()
         };
-        let text = disk_text(&limited);
+        let text = disk_text(&limited, Room::Whole);
         assert!(text.contains("held        3 times by its limits, 2.5 ms in all\n"), "{text}");
         assert!(text.contains("P99    HELD\n") && text.ends_with("2.5 ms\n"), "{text}");
-        assert!(!table(&[disk.clone(), limited.clone()]).contains("PLACED"));
+        assert!(!table(&[disk.clone(), limited.clone()], Room::Whole).contains("PLACED"));
         assert_eq!(
-            table(&[disk, limited]),
+            table(&[disk, limited], Room::Whole),
             "ID  STATE    BACKEND  SIZE  QUEUES  REQUESTS  ERRORS  P99  GROUP   \
              LIMIT                        DECLARED  SOCKET\n\
              a   running  null      512     0/1         0       0    -  -       \

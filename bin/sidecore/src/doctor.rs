@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::table::Room;
 use crate::version::{COMMIT, TOLD, VERSION};
 
 pub(crate) mod reach;
@@ -25,7 +26,7 @@ pub(crate) fn run(client: &Client, vmm: Option<&str>, output: &Output) -> Result
     checks.push(program(client.ask(Method::Get, "/v1/version").ok().as_ref()));
     checks.extend(of_the_daemon(client));
     checks.extend(reach::checks(client, vmm)?);
-    output.show(&Report { checks }, |report| text(&report.checks))
+    output.show(&Report { checks }, |report| text(&report.checks, output.room))
 }
 
 /// Which program this is, and whether the daemon that runs is the same.
@@ -191,9 +192,10 @@ impl std::fmt::Display for Threads {
     }
 }
 
-fn text(checks: &[Check]) -> String {
+fn text(checks: &[Check], room: Room) -> String {
     let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
-    let blank = " ".repeat(width + "missing".len() + 4);
+    let behind = width + "missing".len() + 4;
+    let blank = " ".repeat(behind);
     let mut text = String::new();
     for Check { name, state, found, means, todo } in checks {
         let state = match state {
@@ -201,10 +203,10 @@ fn text(checks: &[Check]) -> String {
             State::Warn => "warn",
             State::Missing => "missing",
         };
-        let _ = writeln!(text, "{state:<7}  {name:<width$}  {found}");
-        let _ = writeln!(text, "{blank}{means}");
+        let _ = writeln!(text, "{state:<7}  {name:<width$}  {}", room.wrapped(found, behind));
+        let _ = writeln!(text, "{blank}{}", room.wrapped(means, behind));
         if !todo.is_empty() {
-            let _ = writeln!(text, "{blank}-> {todo}");
+            let _ = writeln!(text, "{blank}-> {}", room.wrapped(todo, behind + 3));
         }
     }
     let open = checks.iter().filter(|check| check.state != State::Ok).count();

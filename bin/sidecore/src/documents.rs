@@ -3,15 +3,13 @@
 use std::fs;
 use std::path::Path;
 
-use clap::CommandFactory;
-
 use crate::cli::Cli;
 use crate::failure::Failure;
 
 /// `man`
 pub(crate) fn man(folder: &Path) -> Result<(), Failure> {
     fs::create_dir_all(folder)
-        .and_then(|()| clap_mangen::generate_to(Cli::command(), folder))
+        .and_then(|()| clap_mangen::generate_to(Cli::told(), folder))
         .map_err(|error| unwritable(folder, &error))
 }
 

@@ -42,6 +42,32 @@ impl Failure {
         Failure::Usage { error: error.into(), hint: hint.into() }
     }
 
+    /// A command line that is none: what clap says of it, without the names of its own parts.
+    pub(crate) fn of_words(error: &clap::Error) -> Failure {
+        if error.kind() == clap::error::ErrorKind::MissingSubcommand {
+            return Failure::usage("a command is missing", "`--help` lists those that there are");
+        }
+        let said = error.render().to_string();
+        let mut parts = said
+            .trim()
+            .split("\n\n")
+            .map(|part| part.lines().map(str::trim).collect::<Vec<_>>().join(" "));
+        let first = parts.next().unwrap_or_default();
+        let what = match first.strip_prefix("error: ") {
+            Some(what) => what.to_string(),
+            // The whole help, of a command that is not whole.
+            None => {
+                return Failure::usage(
+                    "a command is missing",
+                    "`--help` lists those that there are",
+                );
+            }
+        };
+        let hint: Vec<String> =
+            parts.filter(|part| !part.starts_with("For more information")).collect();
+        Failure::usage(what, hint.join("; "))
+    }
+
     /// The program's exit status.
     pub(crate) fn code(&self) -> u8 {
         match self {

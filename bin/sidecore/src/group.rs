@@ -11,7 +11,7 @@ use crate::client::{Client, path_of};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::overview::pause;
-use crate::table::{self, Align, Table, duration, latency};
+use crate::table::{self, Align, Room, Table, duration, known};
 
 /// How long the use of a group is looked at.
 const USE_TIME: Duration = Duration::from_millis(250);
@@ -36,12 +36,12 @@ pub(crate) fn run(command: GroupCommand, client: &Client, output: &Output) -> Re
             let path = path_of("groups", &id, "");
             let look = || client.ask::<GroupView>(Method::Get, &path);
             let (before, now) = twice(look, output)?;
-            output.show(&now, |now| group_text(before.as_ref(), now))
+            output.show(&now, |now| group_text(before.as_ref(), now, output.room))
         }
         GroupCommand::Ls | GroupCommand::Show { id: None } => {
             let look = || client.ask::<GroupList>(Method::Get, "/v1/groups");
             let (before, now) = twice(look, output)?;
-            output.show(&now, |now| list_text(&before.unwrap_or_default(), now))
+            output.show(&now, |now| list_text(&before.unwrap_or_default(), now, output.room))
         }
     }
 }
@@ -100,11 +100,24 @@ fn about(bytes: u64) -> String {
     }
 }
 
-fn list_text(before: &GroupList, now: &GroupList) -> String {
+/// What goes first of a list where there is too little room.
+const GO: [&str; 9] = [
+    "DECLARED",
+    "DISKS",
+    "NICS",
+    "LIMIT",
+    "BYTES/S",
+    "RECEIVED/S",
+    "HELD/S",
+    "SENT/S",
+    "REQUESTS/S",
+];
+
+fn list_text(before: &GroupList, now: &GroupList, room: Room) -> String {
     if now.groups.is_empty() {
         return "no groups; make one with `sidecore group add`\n".to_string();
     }
-    let mut table = Table::new(&[
+    let columns = [
         ("GROUP", Align::Left),
         ("DISKS", Align::Right),
         ("NICS", Align::Right),
@@ -116,31 +129,33 @@ fn list_text(before: &GroupList, now: &GroupList) -> String {
         ("HELD/S", Align::Right),
         ("DECLARED", Align::Left),
         ("LIMIT", Align::Left),
-    ]);
+    ];
+    let mut table = Table::new(&columns, &GO);
     for group in &now.groups {
         let earlier = before.groups.iter().find(|earlier| earlier.id == group.id);
-        let used = earlier.map(|earlier| rates(&earlier.used, &group.used)).unwrap_or_default();
+        let used = earlier.map(|earlier| rates(&earlier.used, &group.used));
+        let used = |of: fn(&GroupUseView) -> String| known(used.as_ref().map(of));
         table.row(vec![
             group.id.clone(),
             group.disks.len().to_string(),
             group.nics.len().to_string(),
-            used.requests.to_string(),
-            used.sent_packets.to_string(),
-            about(used.disk_bytes.saturating_add(used.sent_bytes)),
-            used.received_packets.to_string(),
-            about(used.received_bytes),
-            latency(used.held_ns),
+            used(|used| used.requests.to_string()),
+            used(|used| used.sent_packets.to_string()),
+            used(|used| about(used.disk_bytes.saturating_add(used.sent_bytes))),
+            used(|used| used.received_packets.to_string()),
+            used(|used| about(used.received_bytes)),
+            used(|used| duration(used.held_ns)),
             group.declared.clone(),
             limit(group),
         ]);
     }
-    table.text()
+    table.text(room)
 }
 
-fn group_text(before: Option<&GroupView>, now: &GroupView) -> String {
+fn group_text(before: Option<&GroupView>, now: &GroupView, room: Room) -> String {
     let used = before.map(|before| rates(&before.used, &now.used)).unwrap_or_default();
     let names = |list: &[String]| if list.is_empty() { "none".into() } else { list.join(", ") };
-    table::facts(&[
+    let facts = [
         ("id", now.id.clone()),
         ("declared", now.declared.clone()),
         ("limit", limit(now)),
@@ -170,7 +185,8 @@ fn group_text(before: Option<&GroupView>, now: &GroupView) -> String {
             "held",
             format!("{} times/s by its limit, {} a second", used.held, duration(used.held_ns)),
         ),
-    ])
+    ];
+    table::facts(&facts, room)
 }
 
 #[cfg(test)]
@@ -204,7 +220,7 @@ mod tests {
     #[test]
     fn a_group_is_shown_with_what_it_uses_now() {
         assert_eq!(
-            group_text(Some(&group(1)), &group(2)),
+            group_text(Some(&group(1)), &group(2), Room::Whole),
             "id          tenant1\n\
              declared    api\n\
              limit       5000 requests/s, 100M bytes/s, bursts of 100 ms\n\
@@ -216,13 +232,16 @@ mod tests {
         );
         let list = |scale| GroupList { groups: vec![group(scale)] };
         assert_eq!(
-            list_text(&list(1), &list(2)),
+            list_text(&list(1), &list(2), Room::Whole),
             "GROUP    DISKS  NICS  REQUESTS/S  SENT/S  BYTES/S  RECEIVED/S  BYTES/S    HELD/S  DECLARED  LIMIT\n\
              tenant1      2     1        4000      40      21K           0      95M  960.0 ms  api       \
              5000 requests/s, 100M bytes/s, bursts of 100 ms\n"
         );
-        assert!(list_text(&GroupList::default(), &GroupList::default()).starts_with("no groups; "));
+        assert!(
+            list_text(&GroupList::default(), &GroupList::default(), Room::Whole)
+                .starts_with("no groups; ")
+        );
         let none = GroupView::default();
-        assert!(group_text(None, &none).contains("limit       no limit\n"));
+        assert!(group_text(None, &none, Room::Whole).contains("limit       no limit\n"));
     }
 }

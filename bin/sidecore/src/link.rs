@@ -16,7 +16,7 @@ use crate::cli::LinkCommand;
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::table::{self, Align, Table};
+use crate::table::{self, Align, Room, Table};
 
 /// What `link key` prints with `--json`.
 #[derive(Serialize)]
@@ -39,10 +39,10 @@ pub(crate) fn run(command: &LinkCommand, output: &Output) -> Result<(), Failure>
 /// `remote status`
 pub(crate) fn status(client: &Client, output: &Output) -> Result<(), Failure> {
     let links: LinkList = client.ask(Method::Get, "/v1/links")?;
-    output.show(&links, text)
+    output.show(&links, |links| text(links, output.room))
 }
 
-fn text(list: &LinkList) -> String {
+fn text(list: &LinkList, room: Room) -> String {
     if list.links.is_empty() {
         return "no links; the file declares them: [[link]]\n".to_string();
     }
@@ -88,13 +88,13 @@ fn text(list: &LinkList) -> String {
         }
     }
     let has_nics = list.links.iter().any(|link| !link.nics.is_empty());
-    let nics = if has_nics { format!("\n{}", nics.text()) } else { String::new() };
-    format!("{}{}\n{}{nics}{problems}", links.text(), ways_text(list), disks.text())
+    let nics = if has_nics { format!("\n{}", nics.text(room)) } else { String::new() };
+    format!("{}{}\n{}{nics}{problems}", links.text(room), ways_text(list, room), disks.text(room))
 }
 
 /// How the ways to other machines are; nothing without a session.
-fn ways_text(list: &LinkList) -> String {
-    let mut ways = Table::new(&[
+fn ways_text(list: &LinkList, room: Room) -> String {
+    let columns = [
         ("WAY TO", Align::Left),
         ("LINK", Align::Left),
         ("ROUND TRIP", Align::Right),
@@ -105,7 +105,19 @@ fn ways_text(list: &LinkList) -> String {
         ("WINDOW", Align::Right),
         ("CREDIT", Align::Right),
         ("SIDECORE", Align::Right),
-    ]);
+    ];
+    let go = &[
+        "SIDECORE",
+        "CREDIT",
+        "WINDOW",
+        "UNDER WAY",
+        "SENT AGAIN",
+        "SENT",
+        "LINK",
+        "LOST",
+        "ROUND TRIP",
+    ];
+    let mut ways = Table::new(&columns, go);
     for (link, way) in
         list.links.iter().flat_map(|link| link.ways.iter().map(move |way| (link, way)))
     {
@@ -124,7 +136,7 @@ fn ways_text(list: &LinkList) -> String {
     }
     match list.links.iter().all(|link| link.ways.is_empty()) {
         true => String::new(),
-        false => format!("\n{}", ways.text()),
+        false => format!("\n{}", ways.text(room)),
     }
 }
 
@@ -141,7 +153,7 @@ fn yes(is_so: bool) -> String {
 }
 
 fn links_table() -> Table {
-    Table::new(&[
+    let columns = [
         ("LINK", Align::Left),
         ("ROLE", Align::Left),
         ("WITH", Align::Left),
@@ -150,29 +162,32 @@ fn links_table() -> Table {
         ("OUT", Align::Right),
         ("DROPPED", Align::Right),
         ("SIDECORE", Align::Right),
-    ])
+    ];
+    Table::new(&columns, &["SIDECORE", "FRAMES IN", "OUT", "DROPPED", "WITH", "SESSIONS"])
 }
 
 fn disks_table() -> Table {
-    Table::new(&[
+    let columns = [
         ("DISK", Align::Left),
         ("LINK", Align::Left),
         ("IN USE BY", Align::Left),
         ("REQUESTS", Align::Right),
         ("ERRORS", Align::Right),
         ("IN FLIGHT", Align::Right),
-    ])
+    ];
+    Table::new(&columns, &["REQUESTS", "IN FLIGHT", "LINK", "ERRORS"])
 }
 
 fn nics_table() -> Table {
-    Table::new(&[
+    let columns = [
         ("NIC", Align::Left),
         ("LINK", Align::Left),
         ("IN USE", Align::Left),
         ("FRAMES IN", Align::Right),
         ("OUT", Align::Right),
         ("DROPPED", Align::Right),
-    ])
+    ];
+    Table::new(&columns, &["FRAMES IN", "OUT", "LINK", "DROPPED"])
 }
 
 /// Reads the key in `file`, or makes one there.
@@ -226,7 +241,7 @@ mod tests {
             }))
             .unwrap()
         };
-        let text = |count| super::text(&LinkList { links: vec![link(count)] });
+        let text = |count| super::text(&LinkList { links: vec![link(count)] }, Room::Whole);
         assert!(!text(0).contains("again to"), "{}", text(0));
         let expected = "\nlink rack: 400 writes sent again to a machine that had lost them\n";
         assert!(text(400).ends_with(expected), "{}", text(400));
@@ -242,7 +257,7 @@ mod tests {
                 "frames_in": 0, "frames_out": 0, "frames_dropped": 0, "handshakes": 1,
                 "mismatches": 0, "violations": 0, "leases_over": 0, "disks": [disk],
             }));
-            let text = text(&LinkList { links: vec![link.unwrap()] });
+            let text = text(&LinkList { links: vec![link.unwrap()] }, Room::Whole);
             let words = text.lines().last().unwrap().split("  ");
             words.filter(|word| !word.is_empty()).nth(2).unwrap().trim().to_string()
         };

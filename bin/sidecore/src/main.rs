@@ -27,6 +27,7 @@ mod version;
 mod vmm;
 
 use std::env::VarError;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use config::spec::DaemonSpec;
@@ -35,12 +36,17 @@ use crate::cli::{Cli, Command, RemoteCommand};
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::table::Room;
 
 fn main() -> ExitCode {
     #[cfg(panic = "unwind")]
     end_with_a_panic();
-    let cli = Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
-    let output = Output { json: cli.json };
+    let words: Vec<_> = std::env::args_os().collect();
+    let cli = match Cli::read(&words) {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error, &words),
+    };
+    let output = Output::of(&cli);
     let options = cli.fields();
     match run(cli, &output) {
         Ok(code) => code,
@@ -50,6 +56,20 @@ fn main() -> ExitCode {
             ExitCode::from(failure.code())
         }
     }
+}
+
+/// Ends for a command line that is none, in clap's own words for people; help and the version, which were asked for, are
+/// text also with `--json`.
+fn refuse(error: &clap::Error, words: &[OsString]) -> ExitCode {
+    let is_json = words.iter().take_while(|word| *word != "--").any(|word| word == "--json");
+    // Its list of commands has those that nobody is to give.
+    let is_bare = error.kind() == clap::error::ErrorKind::MissingSubcommand;
+    if (is_json && error.exit_code() != 0) || is_bare {
+        let failure = Failure::of_words(error);
+        Output { json: is_json, room: Room::Whole }.failure(&failure);
+        return ExitCode::from(failure.code());
+    }
+    error.exit()
 }
 
 /// Has a panic of any thread end the process, as it does in the program that is shipped: tests find in a development

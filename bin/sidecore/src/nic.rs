@@ -1,22 +1,24 @@
 //! `nic`: the commands about NICs, and how a NIC is shown.
 
-use std::fmt::Write as _;
 use std::path::Path;
 
 use config::Target;
-use config::api::{
-    NicList, NicView, PortCountersView, RunStateView, VcpuState, VcpuView, VlanView,
-};
+use config::api::{NicList, NicView, PortCountersView, RunStateView, VlanView};
 use config::routes::Method;
 use config::spec::{LinkChange, NicChange, Redirect, Spoof, fixed_in_a_nic};
 
-use crate::cli::{NicAddArgs, NicCommand, PrintArgs};
+use crate::cli::{NicAddArgs, NicCommand, PrintArgs, force_query};
 use crate::client::{Client, path_of};
 use crate::disk::absolute;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::table::{self, Align, Limits, Table, duration, latency, said};
+use crate::table::{self, Align, Limits, Room, Table, duration, known, said};
 use crate::vmm;
+
+mod tables;
+
+pub(crate) use tables::drops_text;
+use tables::{counters_text, queues_text, vcpus_text};
 
 /// `nic ...`
 pub(crate) fn run(command: NicCommand, client: &Client, output: &Output) -> Result<(), Failure> {
@@ -24,10 +26,14 @@ pub(crate) fn run(command: NicCommand, client: &Client, output: &Output) -> Resu
         NicCommand::Add(args) => add(*args, client, output),
         NicCommand::Ls => {
             let list: NicList = client.ask(Method::Get, "/v1/nics")?;
-            output.show(&list, |list| table(&list.nics))
+            output.show(&list, |list| match list.nics.is_empty() {
+                true => "no nics; make one with `sidecore nic add`\n".to_string(),
+                false => table(&list.nics, output.room),
+            })
         }
         NicCommand::Rm { id, force } => {
-            let nic: NicView = client.ask(Method::Delete, &path_of("nics", &id, force.query()))?;
+            let nic: NicView =
+                client.ask(Method::Delete, &path_of("nics", &id, force_query(force)))?;
             output.show(&nic, |nic| format!("removed nic {}\n", nic.id))
         }
         NicCommand::Set { id, change, fixed } => {
@@ -71,7 +77,7 @@ fn add(args: NicAddArgs, client: &Client, output: &Output) -> Result<(), Failure
                 nic.id,
                 connected(nic),
                 nic.mac,
-                nic.access.socket
+                known(nic.access.socket.as_ref())
             )
         }),
     }
@@ -84,12 +90,28 @@ pub(crate) fn present(nic: &NicView, args: &PrintArgs, output: &Output) -> Resul
             let has_kvm = host::doctor::has_kvm(Path::new("/"));
             vmm::paste_nic(vmm, nic, args.memory, has_kvm)?.print("nic", nic, output)
         }
-        None => output.show(nic, nic_text),
+        None => output.show(nic, |nic| nic_text(nic, output.room)),
     }
 }
 
+/// What goes first of a list where there is too little room.
+const GO: [&str; 12] = [
+    "DECLARED",
+    "SOCKET",
+    "LIMIT",
+    "PLACED",
+    "QUEUE PAIRS",
+    "GROUP",
+    "TAKEN",
+    "DELIVERED",
+    "MAC",
+    "DROPPED",
+    "LINK",
+    "CONNECTED",
+];
+
 /// NICs, a line each.
-pub(crate) fn table(nics: &[NicView]) -> String {
+pub(crate) fn table(nics: &[NicView], room: Room) -> String {
     let limits = Limits::of(nics.iter().map(|nic| nic.service.is_limited()));
     let mut columns = vec![
         ("NIC", Align::Left),
@@ -97,7 +119,7 @@ pub(crate) fn table(nics: &[NicView]) -> String {
         ("LINK", Align::Left),
         ("CONNECTED", Align::Left),
         ("MAC", Align::Left),
-        ("PAIRS", Align::Right),
+        ("QUEUE PAIRS", Align::Right),
         ("TAKEN", Align::Right),
         ("DELIVERED", Align::Right),
         ("DROPPED", Align::Right),
@@ -106,7 +128,7 @@ pub(crate) fn table(nics: &[NicView]) -> String {
     columns.extend(has_hand.then_some(("PLACED", Align::Left)));
     columns.extend(limits.columns());
     columns.extend([("DECLARED", Align::Left), ("SOCKET", Align::Left)]);
-    let mut table = Table::new(&columns);
+    let mut table = Table::new(&columns, &GO);
     for nic in nics {
         let mut row = vec![
             nic.id.clone(),
@@ -114,7 +136,7 @@ pub(crate) fn table(nics: &[NicView]) -> String {
             nic.link.to_string(),
             connected(nic),
             nic.mac.to_string(),
-            format!("{}/{}", nic.queues_attached.div_ceil(2), nic.queues_max),
+            format!("{}/{}", nic.queue_pairs_attached(), nic.queue_pairs_max),
             nic.counters.taken_frames.to_string(),
             nic.counters.delivered_frames.to_string(),
             dropped(nic).to_string(),
@@ -122,10 +144,10 @@ pub(crate) fn table(nics: &[NicView]) -> String {
         let placed = if nic.by_hand { "hand" } else { "auto" };
         row.extend(has_hand.then(|| placed.to_string()));
         row.extend(limits.cells(nic.service.group.as_ref(), nic.service.rates()));
-        row.extend([nic.declared.clone(), nic.access.socket.clone()]);
+        row.extend([nic.declared.clone(), known(nic.access.socket.as_ref())]);
         table.row(row);
     }
-    table.text()
+    table.text(room)
 }
 
 /// Frames that were dropped at it, and at the other end of its wire.
@@ -191,7 +213,7 @@ pub(crate) fn vlans_text(vlans: &VlanView, before: &str) -> String {
     }
 }
 
-fn nic_text(nic: &NicView) -> String {
+fn nic_text(nic: &NicView, room: Room) -> String {
     let there = nic.remote.as_ref().map(|name| format!(", {name} there")).unwrap_or_default();
     let mut facts: Vec<(&str, String)> = vec![
         ("id", nic.id.clone()),
@@ -219,10 +241,17 @@ fn nic_text(nic: &NicView) -> String {
         facts.push(("offloads", "to the guest none: its frames are finished here".to_string()));
     }
     facts.extend([
-        ("socket", table::socket(&nic.access.socket, nic.access.mode, &nic.access.rights())),
         (
-            "queues",
-            format!("{} of {} attached", nic.queues_attached, 2 * u32::from(nic.queues_max)),
+            "socket",
+            table::socket(
+                &known(nic.access.socket.as_ref()),
+                nic.access.mode,
+                &nic.access.rights(),
+            ),
+        ),
+        (
+            "queue pairs",
+            format!("{} of {} attached", nic.queue_pairs_attached(), nic.queue_pairs_max),
         ),
     ]);
     let by_hand = match nic.by_hand {
@@ -237,14 +266,14 @@ fn nic_text(nic: &NicView) -> String {
     facts.extend(nic.run_state.as_ref().map(|state| ("redirect", redirect(state))));
     let mut ports = vec![("guest", &nic.counters)];
     ports.extend(nic.host.iter().map(|host| ("host", host)));
-    let mut text = table::facts(&facts) + "\n" + &counters_text(&ports);
+    let mut text = table::facts(&facts, room) + "\n" + &counters_text(&ports, room);
     if !nic.queues.is_empty() {
         text.push('\n');
-        text.push_str(&queues_text(nic));
+        text.push_str(&queues_text(nic, room));
     }
     if let Some(state) = nic.run_state.as_ref().filter(|state| !state.vcpus.is_empty()) {
         text.push('\n');
-        text.push_str(&vcpus_text(&state.vcpus));
+        text.push_str(&vcpus_text(&state.vcpus, room));
     }
     text
 }
@@ -289,130 +318,6 @@ fn redirect(state: &RunStateView) -> String {
     )
 }
 
-/// A guest's vCPUs.
-fn vcpus_text(vcpus: &[VcpuView]) -> String {
-    let mut table = Table::new(&[
-        ("VCPU", Align::Right),
-        ("THREAD", Align::Right),
-        ("STATE", Align::Left),
-        ("FOR", Align::Right),
-        ("CPU", Align::Right),
-        ("RAN", Align::Right),
-        ("OFF", Align::Right),
-        ("SLICE", Align::Right),
-        ("SHARES WITH", Align::Left),
-    ]);
-    for vcpu in vcpus {
-        let ms = |ms: u64| duration(ms.saturating_mul(1_000_000));
-        let core = vcpu.on_sidecore.map(|core| format!("sidecore {core}"));
-        // One that was not switched since it is followed.
-        let is_known = vcpu.state != VcpuState::Unknown;
-        let known = |text: String| if is_known { text } else { "-".to_string() };
-        table.row(vec![
-            vcpu.index.to_string(),
-            vcpu.thread.to_string(),
-            vcpu.state.word().to_string(),
-            known(duration(vcpu.for_us.saturating_mul(1000))),
-            known(vcpu.cpu.to_string()),
-            known(ms(vcpu.ran_ms)),
-            known(ms(vcpu.off_ms)),
-            match vcpu.slice_us {
-                0 => "-".to_string(),
-                us => duration(us.saturating_mul(1000)),
-            },
-            core.unwrap_or_else(|| "-".to_string()),
-        ]);
-    }
-    table.text()
-}
-
-fn counters_text(ports: &[(&str, &PortCountersView)]) -> String {
-    let mut table = Table::new(&[
-        ("PORT", Align::Left),
-        ("TAKEN", Align::Right),
-        ("BYTES", Align::Right),
-        ("MULTICAST", Align::Right),
-        ("DELIVERED", Align::Right),
-        ("BYTES", Align::Right),
-        ("MULTICAST", Align::Right),
-        ("SLOW", Align::Right),
-        ("DROPPED", Align::Right),
-    ]);
-    for (name, counters) in ports {
-        let numbers = [
-            counters.taken_frames,
-            counters.taken_bytes,
-            counters.taken_multicast,
-            counters.delivered_frames,
-            counters.delivered_bytes,
-            counters.delivered_multicast,
-            counters.slow_frames,
-            counters.dropped_frames,
-        ];
-        let mut row = vec![name.to_string()];
-        row.extend(numbers.map(|number| number.to_string()));
-        table.row(row);
-    }
-    table.text() + &drops_text(ports)
-}
-
-/// What ports dropped, by reason; nothing when nothing was.
-pub(crate) fn drops_text(ports: &[(&str, &PortCountersView)]) -> String {
-    let mut table = Table::new(&[
-        ("PORT", Align::Left),
-        ("DROPPED", Align::Right),
-        ("REASON", Align::Left),
-        ("MEANS", Align::Left),
-    ]);
-    let mut count = 0;
-    for (name, counters) in ports {
-        for drop in &counters.drops {
-            let (frames, reason) = (drop.frames.to_string(), drop.reason.clone());
-            table.row(vec![name.to_string(), frames, reason, drop.means.clone()]);
-            count += 1;
-        }
-    }
-    if count == 0 { String::new() } else { format!("\n{}", table.text()) }
-}
-
-fn queues_text(nic: &NicView) -> String {
-    let shows_held = nic.service.is_limited() || nic.held.held > 0;
-    let mut columns = vec![
-        ("QUEUE", Align::Right),
-        ("DOES", Align::Left),
-        ("CORE", Align::Right),
-        ("BUSY", Align::Right),
-        ("RING", Align::Right),
-        ("KICKS", Align::Right),
-        ("CALLS", Align::Right),
-        ("VISITS", Align::Right),
-    ];
-    columns.extend(shows_held.then_some(("HELD", Align::Right)));
-    let mut table = Table::new(&columns);
-    for queue in &nic.queues {
-        let does = if queue.index.is_multiple_of(2) { "receive" } else { "transmit" };
-        let mut row = vec![
-            queue.index.to_string(),
-            does.to_string(),
-            queue.sidecore.map_or("-".to_string(), |core| core.to_string()),
-            format!("{}%", queue.busy_percent),
-            format!("{} {}", queue.size, queue.format),
-            queue.kicks.to_string(),
-            queue.calls.to_string(),
-            queue.visits.to_string(),
-        ];
-        row.extend(shows_held.then(|| latency(queue.held.held_ns)));
-        table.row(row);
-    }
-    let mut text = table.text();
-    for queue in &nic.queues {
-        if let Some(violation) = &queue.violation {
-            let _ = writeln!(text, "queue {} failed: {violation}", queue.index);
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use config::api::{DropView, HeldView, NicQueueView, NicServiceView};
@@ -427,7 +332,7 @@ mod tests {
         serde_json::from_value(serde_json::json!({
             "id": "vm1-net", "declared": "api", "state": "running", "link": "up",
             "mac": "52:54:00:12:34:56", "switch": "lan", "trunk": [10, 20], "native": 1,
-            "macs_max": 1024, "mtu": 1500, "socket": "/s", "mode": "listen", "queues_max": 1,
+            "macs_max": 1024, "mtu": 1500, "socket": "/s", "mode": "listen", "queue_pairs_max": 1,
             "queues_attached": 2, "share": 100, "policy": "adaptive", "sidecore": 0,
             "allow_unsealed_memory": false,
             "counters": { "taken_frames": 12, "taken_bytes": 1200, "taken_multicast": 1,
@@ -442,15 +347,31 @@ mod tests {
     #[test]
     fn a_nic_that_stays_by_hand_is_seen_and_so_is_how_to_let_go() {
         let held = NicView { by_hand: true, ..nic() };
-        let text = nic_text(&held);
+        let text = nic_text(&held, Room::Whole);
         let said =
-            "sidecore    0, stays by hand; `sidecore nic move vm1-net --to auto` lets it go\n";
+            "sidecore     0, stays by hand; `sidecore nic move vm1-net --to auto` lets it go\n";
         assert!(text.contains(said), "{text}");
-        assert!(!table(&[nic()]).contains("PLACED"));
-        let list = table(&[held, nic()]);
+        assert!(!table(&[nic()], Room::Whole).contains("PLACED"));
+        let list = table(&[held, nic()], Room::Whole);
         for placed in ["  PLACED  DECLARED", "  hand    api", "  auto    api"] {
             assert!(list.contains(placed), "{placed}: {list}");
         }
+    }
+
+    #[test]
+    fn a_list_fits_the_terminal() {
+        let long = NicView { id: "tenant-42-of-rack-7-vm-17-net".to_string(), ..nic() };
+        let list = [nic(), long];
+        for room in [40, 60, 80, 100, 120] {
+            let text = table(&list, Room::Columns(room));
+            let states = text.lines().filter(|line| line.contains("running"));
+            assert_eq!(states.count(), 2, "{text}");
+            assert!(text.lines().all(|line| line.chars().count() <= room), "{room}:\n{text}");
+        }
+        let text = table(&list, Room::Columns(80));
+        let head = text.lines().next().unwrap();
+        let names: Vec<_> = head.split_whitespace().collect();
+        assert_eq!(names, ["NIC", "STATE", "LINK", "CONNECTED", "DROPPED"], "{text}");
     }
 
     #[test]
@@ -466,21 +387,21 @@ mod tests {
         };
         let nic = NicView { queues: vec![queue(0), queue(1)], ..nic() };
         assert_eq!(
-            nic_text(&nic),
-            "id          vm1-net\n\
-             declared    api\n\
-             state       running\n\
-             link        up\n\
-             mac         52:54:00:12:34:56\n\
-             connected   switch lan\n\
-             vlans       trunk 10,20, native 1\n\
-             addresses   at most 1024\n\
-             mtu         1500\n\
-             socket      /s (listen)\n\
-             queues      2 of 2 attached\n\
-             sidecore    0\n\
-             share       100\n\
-             policy      adaptive\n\
+            nic_text(&nic, Room::Whole),
+            "id           vm1-net\n\
+             declared     api\n\
+             state        running\n\
+             link         up\n\
+             mac          52:54:00:12:34:56\n\
+             connected    switch lan\n\
+             vlans        trunk 10,20, native 1\n\
+             addresses    at most 1024\n\
+             mtu          1500\n\
+             socket       /s (listen)\n\
+             queue pairs  1 of 1 attached\n\
+             sidecore     0\n\
+             share        100\n\
+             policy       adaptive\n\
              \n\
              PORT   TAKEN  BYTES  MULTICAST  DELIVERED  BYTES  MULTICAST  SLOW  DROPPED\n\
              guest     12   1200          1          9    900          2     0        3\n\
@@ -501,11 +422,11 @@ mod tests {
         let queues = vec![queue(0, HeldView::default()), queue(1, held)];
         let service = in_group();
         let nic = NicView { held, queues, service, ..nic() };
-        let text = nic_text(&nic);
-        assert!(text.contains("held        7 times by its limits, 1.5 ms in all\n"), "{text}");
+        let text = nic_text(&nic, Room::Whole);
+        assert!(text.contains("held         7 times by its limits, 1.5 ms in all\n"), "{text}");
         let last = |line: &str| line.split("  ").last().map(|cell| cell.trim().to_string());
-        let column: Vec<String> = queues_text(&nic).lines().filter_map(last).collect();
-        assert_eq!(column, ["HELD", "-", "1.5 ms"]);
+        let column: Vec<String> = queues_text(&nic, Room::Whole).lines().filter_map(last).collect();
+        assert_eq!(column, ["HELD", "0 ns", "1.5 ms"]);
     }
 
     #[test]
@@ -524,7 +445,7 @@ mod tests {
     fn a_nic_by_a_link_names_that_and_what_it_is_there() {
         let by_link = Some("rack".to_string());
         let nic = NicView { switch: None, by_link, remote: Some("web".to_string()), ..nic() };
-        let text = nic_text(&nic);
+        let text = nic_text(&nic, Room::Whole);
         let line = text.lines().find(|line| line.starts_with("connected")).unwrap();
         assert_eq!(line.split_once(' ').unwrap().1.trim(), "link rack, web there");
     }
@@ -545,18 +466,18 @@ mod tests {
             ..nic()
         };
         assert_eq!(
-            table(&[nic(), wired]),
-            "NIC      STATE    LINK  CONNECTED             MAC                PAIRS  TAKEN  \
+            table(&[nic(), wired], Room::Whole),
+            "NIC      STATE    LINK  CONNECTED             MAC                QUEUE PAIRS  TAKEN  \
              DELIVERED  DROPPED  DECLARED  SOCKET\n\
-             vm1-net  running  up    switch lan            52:54:00:12:34:56    1/1     12          \
+             vm1-net  running  up    switch lan            52:54:00:12:34:56          1/1     12          \
              9        3  api       /s\n\
-             b        running  up    interface eth1 (xdp)  52:54:00:12:34:56    1/1     12          \
+             b        running  up    interface eth1 (xdp)  52:54:00:12:34:56          1/1     12          \
              9        4  api       /s\n"
         );
         let service =
             NicServiceView { limit_packets: Some(1000), limit_burst_ms: Some(100), ..in_group() };
         let limited = NicView { service, ..nic() };
-        let text = table(&[nic(), limited]);
+        let text = table(&[nic(), limited], Room::Whole);
         let after = |line: &str| line.split_once("DROPPED  ").map(|(_, after)| after.to_string());
         assert_eq!(
             text.lines().find_map(after).unwrap(),

@@ -16,7 +16,7 @@ use crate::disk;
 use crate::failure::Failure;
 use crate::nic;
 use crate::output::Output;
-use crate::table::{Align, Table, duration, latency};
+use crate::table::{Align, Room, Table, duration, known, latency};
 
 /// What `ls` prints.
 #[derive(Serialize)]
@@ -37,7 +37,10 @@ pub(crate) fn list(client: &Client, output: &Output) -> Result<(), Failure> {
             let make = "make one with `sidecore disk add` or `sidecore nic add`";
             return format!("no disks and no nics; {make}\n");
         }
-        let tables = [(disks.is_empty(), disk::table(disks)), (nics.is_empty(), nic::table(nics))];
+        let tables = [
+            (disks.is_empty(), disk::table(disks, output.room)),
+            (nics.is_empty(), nic::table(nics, output.room)),
+        ];
         let shown = tables.into_iter().filter(|(is_empty, _)| !is_empty).map(|(_, text)| text);
         let mut text = shown.collect::<Vec<_>>().join("\n");
         let disks = disks.iter().map(|disk| (&disk.id, disk.problem.as_ref()));
@@ -81,7 +84,7 @@ pub(crate) fn sidecores(client: &Client, output: &Output) -> Result<(), Failure>
     }
     pause(BUSY_TIME);
     let list: SidecoreList = client.ask(Method::Get, "/v1/sidecores")?;
-    output.show(&list, |list| sidecores_text(&first, list))
+    output.show(&list, |list| sidecores_text(&first, list, output.room))
 }
 
 #[expect(clippy::disallowed_methods, reason = "time must pass between two looks at a counter")]
@@ -92,7 +95,26 @@ pub(crate) fn pause(time: Duration) {
 /// From that percentage on it is shown: less is what every thread has on a host that does something else, too.
 const LOST_SHOWN: u32 = 5;
 
-fn sidecores_text(before: &SidecoreList, now: &SidecoreList) -> String {
+/// What goes first where there is too little room.
+const GO: [&str; 15] = [
+    "PAUSE",
+    "STAYED",
+    "OUT",
+    "IN",
+    "SLEEPS",
+    "ASLEEP",
+    "AVOIDED",
+    "KICKS",
+    "IO ERRORS",
+    "NODE",
+    "REQUESTS",
+    "CPU",
+    "QUEUES",
+    "LOST",
+    "POLL",
+];
+
+fn sidecores_text(before: &SidecoreList, now: &SidecoreList, room: Room) -> String {
     let columns = [
         "SIDECORE",
         "CPU",
@@ -121,7 +143,7 @@ fn sidecores_text(before: &SidecoreList, now: &SidecoreList) -> String {
     if has_lost {
         columns.push(("LOST", Align::Right));
     }
-    let mut table = Table::new(&columns);
+    let mut table = Table::new(&columns, &GO);
     for core in &now.sidecores {
         let earlier = before.sidecores.iter().find(|earlier| earlier.index == core.index);
         let mut row = vec![
@@ -143,7 +165,7 @@ fn sidecores_text(before: &SidecoreList, now: &SidecoreList) -> String {
             core.io_errors.to_string(),
         ];
         if has_nodes {
-            row.push(core.node.map_or("-".to_string(), |node| node.to_string()));
+            row.push(known(core.node));
         }
         if has_lost {
             row.push(format!("{}%", core.lost_percent));
@@ -151,7 +173,7 @@ fn sidecores_text(before: &SidecoreList, now: &SidecoreList) -> String {
         table.row(row);
     }
     let lost = "\nLOST: others had its cpu; keep them off it (`nic show` says which guests do)\n";
-    table.text() + if has_lost { lost } else { "" }
+    table.text(room) + if has_lost { lost } else { "" }
 }
 
 /// A part of the time between two looks, in percent, or `-` where there was only one. Sleep is counted when
@@ -167,7 +189,7 @@ fn part(
         let all = awake.max(BUSY_TIME.as_nanos() as u64);
         Some(format!("{}%", spent(what)?.saturating_mul(100) / all))
     };
-    percent().unwrap_or("-".to_string())
+    known(percent())
 }
 
 /// `upgrade`
@@ -237,14 +259,14 @@ mod tests {
             moves_in: 3,
             moves_out: 2,
             moves_stayed: 1,
-            move_pause_p99_ns: 41_983,
+            move_pause_p99_ns: Some(41_983),
             ..before.clone()
         };
         let state = SidecoreState::Parked;
         let asleep = SidecoreView { index: 1, state, ..SidecoreView::default() };
         let list = |core| SidecoreList { sidecores: vec![core, asleep.clone()] };
         assert_eq!(
-            sidecores_text(&list(before), &list(now)),
+            sidecores_text(&list(before), &list(now), Room::Whole),
             "\
 SIDECORE  CPU  STATE   BUSY  POLL  QUEUES  REQUESTS  KICKS  AVOIDED  SLEEPS  ASLEEP  IN  OUT  STAYED    PAUSE  IO ERRORS
        0    4  in use   30%    4%      12      1000     10      990       1   3.2 s   3    2       1  42.0 us          0
@@ -253,7 +275,7 @@ SIDECORE  CPU  STATE   BUSY  POLL  QUEUES  REQUESTS  KICKS  AVOIDED  SLEEPS  ASL
         );
         let of_node = |node| SidecoreView { node, ..SidecoreView::default() };
         let both = SidecoreList { sidecores: vec![of_node(Some(1)), of_node(Some(0))] };
-        let text = sidecores_text(&both, &both);
+        let text = sidecores_text(&both, &both, Room::Whole);
         let last = |line: &str| line.split(' ').next_back().map(str::to_string);
         let column: Vec<String> = text.lines().filter_map(last).collect();
         assert_eq!(column, ["NODE", "1", "0"]);

@@ -9,7 +9,7 @@ use crate::cli::ReloadArgs;
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::table::{Align, Table};
+use crate::table::{Align, Room, Table};
 
 /// How an effect ends by which an image is made.
 const MADE: &str = "an empty one is made";
@@ -21,7 +21,7 @@ pub(crate) fn run(args: ReloadArgs, client: &Client, output: &Output) -> Result<
         (_, true) => client.ask(Method::Post, "/v1/reload?force=true")?,
         _ => client.ask(Method::Post, "/v1/reload")?,
     };
-    output.show(&done, text)
+    output.show(&done, |done| text(done, output.room))
 }
 
 /// What a reload would do, of the daemon that runs. One that does not know the question reloads nothing.
@@ -33,14 +33,14 @@ pub(crate) fn dry_run(client: &Client) -> Result<ReloadView, Failure> {
 }
 
 /// For people.
-pub(crate) fn text(done: &ReloadView) -> String {
+pub(crate) fn text(done: &ReloadView, room: Room) -> String {
     let mut text = match (done.dry_run, done.changes.is_empty()) {
         // What is different and waits is said below.
         (_, true) if !done.restart_needed.is_empty() => String::new(),
         (false, true) => format!("{}: nothing changed\n", done.file),
         (true, true) => format!("{}: a reload would change nothing\n", done.file),
         (false, false) => done.changes.iter().map(|change| format!("{change}\n")).collect(),
-        (true, false) => effects_text(done),
+        (true, false) => effects_text(done, room),
     };
     let made = done.effects.iter().filter(|effect| !done.dry_run && effect.what.ends_with(MADE));
     for EffectView { id, .. } in made {
@@ -56,10 +56,10 @@ pub(crate) fn text(done: &ReloadView) -> String {
     text
 }
 
-fn effects_text(done: &ReloadView) -> String {
+fn effects_text(done: &ReloadView, room: Room) -> String {
     let columns = ["WHAT", "DEVICE", "GUEST", "HOW"];
     let columns: Vec<_> = columns.into_iter().map(|name| (name, Align::Left)).collect();
-    let mut table = Table::new(&columns);
+    let mut table = Table::new(&columns, &[]);
     for effect in &done.effects {
         let EffectView { kind, id, action, what, .. } = effect;
         let guest = match (effect.guest, effect.guest_loses) {
@@ -71,7 +71,7 @@ fn effects_text(done: &ReloadView) -> String {
         table.row(vec![action.word().to_string(), name, guest.to_string(), what.clone()]);
     }
     let mut text = format!("{}: nothing was changed; a reload would do this:\n\n", done.file);
-    text.push_str(&table.text());
+    text.push_str(&table.text(room));
     let lost = done.effects.iter().filter(|effect| effect.guest_loses).count();
     if lost > 0 {
         let _ = writeln!(
@@ -139,8 +139,8 @@ mod tests {
              1 of these take something from a guest: `sidecore reload` refuses, and `sidecore reload \
              --force` does it\n\n\
              1 of these could not be filled: `sidecore reload` refuses, and `sidecore reload --force` does it\n";
-        assert_eq!(text(&view), expected);
+        assert_eq!(text(&view, Room::Whole), expected);
         let nothing = ReloadView { file: "f".into(), dry_run: true, ..ReloadView::default() };
-        assert_eq!(text(&nothing), "f: a reload would change nothing\n");
+        assert_eq!(text(&nothing, Room::Whole), "f: a reload would change nothing\n");
     }
 }

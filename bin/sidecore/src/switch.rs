@@ -9,7 +9,7 @@ use crate::client::{Client, path_of};
 use crate::failure::Failure;
 use crate::nic::{drops_text, vlans_text};
 use crate::output::Output;
-use crate::table::{self, Align, Table};
+use crate::table::{self, Align, Room, Table, known};
 
 /// `switch ...`
 pub(crate) fn run(command: SwitchCommand, client: &Client, output: &Output) -> Result<(), Failure> {
@@ -23,11 +23,11 @@ pub(crate) fn run(command: SwitchCommand, client: &Client, output: &Output) -> R
         SwitchCommand::Show { id: Some(id) } => {
             let path = path_of("switches", &id, "");
             let switch: SwitchView = client.ask(Method::Get, &path)?;
-            output.show(&switch, switch_text)
+            output.show(&switch, |switch| switch_text(switch, output.room))
         }
         SwitchCommand::Ls | SwitchCommand::Show { id: None } => {
             let list: SwitchList = client.ask(Method::Get, "/v1/switches")?;
-            output.show(&list, list_text)
+            output.show(&list, |list| list_text(list, output.room))
         }
     }
 }
@@ -43,11 +43,11 @@ fn add(spec: &SwitchSpec, client: &Client, output: &Output) -> Result<(), Failur
     })
 }
 
-fn list_text(list: &SwitchList) -> String {
+fn list_text(list: &SwitchList, room: Room) -> String {
     if list.switches.is_empty() {
         return "no switches; make one with `sidecore switch add`\n".to_string();
     }
-    let mut table = Table::new(&[
+    let columns = [
         ("SWITCH", Align::Left),
         ("PORTS", Align::Right),
         ("TAKEN", Align::Right),
@@ -55,7 +55,8 @@ fn list_text(list: &SwitchList) -> String {
         ("DROPPED", Align::Right),
         ("DECLARED", Align::Left),
         ("PROBLEM", Align::Left),
-    ]);
+    ];
+    let mut table = Table::new(&columns, &["DECLARED", "TAKEN", "DELIVERED", "PORTS", "DROPPED"]);
     for switch in &list.switches {
         let sum = |of: fn(&config::api::PortCountersView) -> u64| {
             switch.ports.iter().fold(0u64, |sum, port| sum.saturating_add(of(&port.counters)))
@@ -67,10 +68,10 @@ fn list_text(list: &SwitchList) -> String {
             sum(|counters| counters.delivered_frames).to_string(),
             sum(|counters| counters.dropped_frames).to_string(),
             switch.declared.clone(),
-            problem_of(switch).unwrap_or_default(),
+            known(problem_of(switch)),
         ]);
     }
-    table.text()
+    table.text(room)
 }
 
 /// Its own problem, or its first port's.
@@ -80,37 +81,38 @@ fn problem_of(switch: &SwitchView) -> Option<String> {
     switch.problem.clone().or_else(|| switch.ports.iter().find_map(of_port))
 }
 
-fn switch_text(switch: &SwitchView) -> String {
+fn switch_text(switch: &SwitchView, room: Room) -> String {
     let macs = switch.macs.as_deref().unwrap_or_default();
     let mut facts = vec![("id", switch.id.clone()), ("declared", switch.declared.clone())];
     facts.extend(switch.problem.clone().map(|problem| ("problem", problem)));
     facts.push(("addresses", format!("{} of {}", macs.len(), switch.macs_max)));
     facts.push(("ageing", format!("{} s", switch.ageing_s)));
-    let mut text = table::facts(&facts) + "\n" + &ports_text(switch);
+    let mut text = table::facts(&facts, room) + "\n" + &ports_text(switch, room);
     let ports = switch.ports.iter().map(|port| (port.name.as_str(), &port.counters));
-    text.push_str(&drops_text(&ports.collect::<Vec<_>>()));
+    text.push_str(&drops_text(&ports.collect::<Vec<_>>(), room));
     if macs.is_empty() {
         return text;
     }
-    let mut table = Table::new(&[
+    let columns = [
         ("MAC", Align::Left),
         ("VLAN", Align::Right),
         ("PORT", Align::Left),
         ("SEEN", Align::Right),
-    ]);
+    ];
+    let mut table = Table::new(&columns, &["SEEN", "VLAN"]);
     for mac in macs {
-        let vlan = mac.vlan.map_or("-".to_string(), |vlan| vlan.to_string());
+        let vlan = known(mac.vlan);
         let seen = format!("{} s ago", mac.age_s);
         table.row(vec![mac.mac.clone(), vlan, mac.port.clone(), seen]);
     }
-    text + "\n" + &table.text()
+    text + "\n" + &table.text(room)
 }
 
-fn ports_text(switch: &SwitchView) -> String {
+fn ports_text(switch: &SwitchView, room: Room) -> String {
     if switch.ports.is_empty() {
         return "no ports; `sidecore nic add ID --switch` makes one\n".to_string();
     }
-    let mut table = Table::new(&[
+    let columns = [
         ("PORT", Align::Left),
         ("KIND", Align::Left),
         ("LINK", Align::Left),
@@ -120,7 +122,9 @@ fn ports_text(switch: &SwitchView) -> String {
         ("DELIVERED", Align::Right),
         ("SLOW", Align::Right),
         ("DROPPED", Align::Right),
-    ]);
+    ];
+    let go = &["SLOW", "CORE", "KIND", "TAKEN", "DELIVERED", "VLANS", "DROPPED"];
+    let mut table = Table::new(&columns, go);
     for port in &switch.ports {
         let counters = &port.counters;
         let vlans = vlans_text(&port.vlans, "");
@@ -129,7 +133,7 @@ fn ports_text(switch: &SwitchView) -> String {
             port.served_as.clone().unwrap_or_else(|| port.kind.word().to_string()),
             port.link.to_string(),
             if vlans.is_empty() { "-".to_string() } else { vlans },
-            port.sidecore.map_or("-".to_string(), |core| core.to_string()),
+            known(port.sidecore),
             counters.taken_frames.to_string(),
             counters.delivered_frames.to_string(),
             counters.slow_frames.to_string(),
@@ -140,7 +144,7 @@ fn ports_text(switch: &SwitchView) -> String {
         .ports
         .iter()
         .filter_map(|port| Some(format!("{}: {}\n", port.name, port.problem.as_ref()?)));
-    table.text() + &problems.collect::<String>()
+    table.text(room) + &problems.collect::<String>()
 }
 
 #[cfg(test)]
@@ -170,7 +174,7 @@ mod tests {
     #[test]
     fn a_switch_is_shown_with_ports_drops_and_addresses() {
         assert_eq!(
-            switch_text(&switch()),
+            switch_text(&switch(), Room::Whole),
             "id          lan\n\
              declared    f:1\n\
              addresses   1 of 8192\n\
@@ -193,10 +197,10 @@ mod tests {
     fn a_list_adds_up_and_names_what_is_wrong() {
         let list = SwitchList { switches: vec![switch()] };
         assert_eq!(
-            list_text(&list),
+            list_text(&list, Room::Whole),
             "SWITCH  PORTS  TAKEN  DELIVERED  DROPPED  DECLARED  PROBLEM\n\
              lan         2    101         10        4  f:1       lan0: no right to make it\n"
         );
-        assert!(list_text(&SwitchList::default()).starts_with("no switches; "));
+        assert!(list_text(&SwitchList::default(), Room::Whole).starts_with("no switches; "));
     }
 }

@@ -1,4 +1,9 @@
-//! Tables whose columns align.
+//! What commands show: tables ([`fit`]), facts, and words for what many of them have.
+
+mod cells;
+mod fit;
+
+pub(crate) use fit::{Align, Room, Table};
 
 use config::api::HeldView;
 use config::spec::{Mode, SocketRights};
@@ -20,60 +25,11 @@ pub(crate) fn socket(path: &str, mode: Mode, rights: &SocketRights) -> String {
     format!("{path} ({mode}{})", rights.unwrap_or_default())
 }
 
-/// Rows below a header. Numbers are aligned to the right, when the column says so.
-pub(crate) struct Table {
-    columns: Vec<(&'static str, Align)>,
-    rows: Vec<Vec<String>>,
-}
-
-/// Where a column's text stands.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Align {
-    Left,
-    Right,
-}
-
-impl Table {
-    pub(crate) fn new(columns: &[(&'static str, Align)]) -> Table {
-        Table { columns: columns.to_vec(), rows: Vec::new() }
-    }
-
-    /// One row more; its cells in the order of the columns.
-    pub(crate) fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells.into_iter().map(|cell| plain(&cell)).collect());
-    }
-
-    /// The whole table, with a newline at the end of each line and no blanks before it.
-    pub(crate) fn text(&self) -> String {
-        let header: Vec<String> = self.columns.iter().map(|(name, _)| name.to_string()).collect();
-        let lines: Vec<&Vec<String>> = std::iter::once(&header).chain(&self.rows).collect();
-        let width = |column: usize| {
-            lines.iter().filter_map(|line| line.get(column)).map(|c| c.chars().count()).max()
-        };
-        let widths: Vec<usize> =
-            (0..self.columns.len()).map(|column| width(column).unwrap_or(0)).collect();
-        let mut text = String::new();
-        for line in lines {
-            let cells: Vec<String> = line
-                .iter()
-                .zip(&self.columns)
-                .zip(&widths)
-                .map(|((cell, (_, align)), width)| match align {
-                    Align::Left => format!("{cell:<width$}"),
-                    Align::Right => format!("{cell:>width$}"),
-                })
-                .collect();
-            text.push_str(cells.join("  ").trim_end());
-            text.push('\n');
-        }
-        text
-    }
-}
-
-/// Names and what they stand for, a line each, aligned.
-pub(crate) fn facts(facts: &[(&str, String)]) -> String {
+/// Names and what they stand for, aligned; what has no room in a line goes on below.
+pub(crate) fn facts(facts: &[(&str, String)], room: Room) -> String {
     let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0).max(10);
-    facts.iter().map(|(name, fact)| format!("{name:<width$}  {}\n", plain(fact))).collect()
+    let fact = |fact: &str| room.wrapped(&plain(fact), width + 2);
+    facts.iter().map(|(name, text)| format!("{name:<width$}  {}\n", fact(text))).collect()
 }
 
 /// A cell without what would break the table or steer a terminal.
@@ -92,11 +48,18 @@ pub(crate) fn duration(ns: u64) -> String {
 }
 
 /// A latency; `-` while nothing was measured.
-pub(crate) fn latency(ns: u64) -> String {
-    match ns {
-        0 => "-".to_string(),
-        ns => duration(ns),
-    }
+pub(crate) fn latency(ns: Option<u64>) -> String {
+    known(ns.map(duration))
+}
+
+/// What is known, or `-`.
+pub(crate) fn known(what: Option<impl ToString>) -> String {
+    what.map_or("-".to_string(), |what| what.to_string())
+}
+
+/// What a list of one device's has, or `-`.
+pub(crate) fn named(text: &str) -> String {
+    known(Some(text).filter(|text| !text.is_empty()))
 }
 
 /// Two columns for the groups and limits of devices, in a list of which some has one or the other.
@@ -137,14 +100,6 @@ pub(crate) fn held(held: &HeldView, is_limited: bool) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn columns_align_and_lines_end_without_blanks() {
-        let mut table = Table::new(&[("ID", Align::Left), ("SIZE", Align::Right)]);
-        table.row(vec!["a-long-name".into(), "1G".into()]);
-        table.row(vec!["b\x1b[31m".into(), "1024G".into()]);
-        assert_eq!(table.text(), "ID            SIZE\na-long-name     1G\nb?[31m       1024G\n");
-    }
 
     #[test]
     fn waits_are_shown_where_there_is_a_limit_or_was_one() {

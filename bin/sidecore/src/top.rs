@@ -6,20 +6,17 @@ mod keys;
 mod rates;
 mod text;
 
-use std::io::IsTerminal;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::cli::TopArgs;
 use crate::client::Client;
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{Output, screen};
 use crate::overview::pause;
+use crate::table::Room;
 use keys::{Key, Keys};
 use rates::{Look, Rates};
 
-/// Lines of a terminal that does not say how many it has.
-const LINES: usize = 24;
-const COLUMNS: usize = 80;
 /// To the upper left corner, and nothing below.
 const ANEW: &str = "\x1b[H\x1b[J";
 /// What `?` shows.
@@ -28,14 +25,15 @@ q  ends it, as Ctrl-C does
 ?  shows this; any key goes on
    any other key looks again at once
 
-BUSY is the time with requests and frames, POLL the time looking for some in vain; the rest is
-sleep. Rates are of the time between two looks; P50 and P99 are those of `sidecore show`.
-`sidecore top --help` says what else is shown.
+BUSY is the time with requests and frames, POLL the time looking for some
+in vain; the rest is sleep. Rates are of the time between two looks; P50 and
+P99 are those of `sidecore show`. `sidecore top --help` says what else is
+shown.
 ";
 
 /// `top`: without end on a terminal, once otherwise.
 pub(crate) fn run(args: &TopArgs, client: &Client, output: &Output) -> Result<(), Failure> {
-    let is_screen = !output.json && std::io::stdout().is_terminal();
+    let is_screen = !output.json && screen().is_some();
     let times = args.count.or(if is_screen { None } else { Some(1) });
     let interval = Duration::from_secs_f64(args.interval);
     let keys = if is_screen { Keys::take() } else { None };
@@ -66,7 +64,11 @@ pub(crate) fn run(args: &TopArgs, client: &Client, output: &Output) -> Result<()
                     output.text(&json(&rates)?)?;
                     continue;
                 }
-                last = if is_screen { on_screen(&rates) } else { text::whole(&rates) };
+                last = if is_screen {
+                    on_screen(&rates, output.room)
+                } else {
+                    text::whole(&rates, output.room)
+                };
                 let start = match (is_screen, nth) {
                     (true, _) => ANEW,
                     (false, 0) => "",
@@ -80,8 +82,7 @@ pub(crate) fn run(args: &TopArgs, client: &Client, output: &Output) -> Result<()
                 let said = failure.text();
                 let said = said.lines().next().unwrap_or_default();
                 let head = format!("for {away} s now, and asked again: {said}");
-                let [_, columns] = size();
-                output.text(&format!("{ANEW}{}", text::away(&head, &last, columns)))?;
+                output.text(&format!("{ANEW}{}", text::away(&head, &last, output.room)))?;
             }
             Err(failure) => return Err(failure),
         }
@@ -108,16 +109,8 @@ fn json(rates: &Rates) -> Result<String, Failure> {
     Ok(json + "\n")
 }
 
-/// Lines and columns of the terminal.
-fn size() -> [usize; 2] {
-    let size = rustix::termios::tcgetwinsize(std::io::stdout());
-    let [lines, columns] = size.map_or([0, 0], |size| [size.ws_row, size.ws_col].map(usize::from));
-    let told = |count: usize, otherwise| if count == 0 { otherwise } else { count };
-    [told(lines, LINES), told(columns, COLUMNS)]
-}
-
 /// What the terminal has room for, less a line of a daemon that is away, and the one behind the last.
-fn on_screen(rates: &Rates) -> String {
-    let [lines, columns] = size();
-    text::screen(rates, lines.saturating_sub(2).max(1), columns)
+fn on_screen(rates: &Rates, room: Room) -> String {
+    let lines = screen().map_or(usize::MAX, |[lines, _]| lines);
+    text::screen(rates, lines.saturating_sub(2).max(1), room)
 }

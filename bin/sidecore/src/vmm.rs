@@ -73,7 +73,7 @@ fn qemu(disk: &DiskView, memory: Size) -> Paste {
     let mib = memory.0.div_ceil(1 << 20);
     let id = format!("sidecore-{}", disk.id);
     let mut lines = qemu_memory(mib);
-    lines.push(qemu_socket(&id, &disk.access.socket, disk.access.mode));
+    lines.push(qemu_socket(&id, disk.access.path(), disk.access.mode));
     let queues = disk.queues_max;
     lines.push(format!(
         "-device vhost-user-blk-pci,chardev={id},num-queues={queues},queue-size={DISK_RING}"
@@ -130,7 +130,7 @@ fn libvirt(disk: &DiskView, memory: Size) -> Result<Paste, Failure> {
          </disk>\n",
         libvirt_memory(memory),
         disk.queues_max,
-        xml(&disk.access.socket),
+        xml(disk.access.path()),
     );
     Ok(Paste { text, notes: vec![other_user("disk", &disk.id, &disk.access.rights())] })
 }
@@ -163,12 +163,12 @@ fn cloud_hypervisor(disk: &DiskView, memory: Size) -> Result<Paste, Failure> {
     if disk.access.mode == Mode::Connect {
         return Err(wrong_mode(disk, "cloud-hypervisor"));
     }
-    check_path(&disk.access.socket, "disk")?;
+    check_path(disk.access.path(), "disk")?;
     let mib = memory.0.div_ceil(1 << 20);
     let queues = disk.queues_max;
     let value = quote(&format!(
         "vhost_user=on,socket={},num_queues={queues},queue_size={DISK_RING}",
-        disk.access.socket
+        disk.access.path()
     ));
     let text = format!("--memory size={mib}M,shared=on \\\n--disk {value}\n");
     let mut notes = vec![format!("the guest needs at least {queues} vCPUs (--cpus boot={queues})")];
@@ -234,7 +234,7 @@ pub(crate) mod tests {
     }
 
     fn at(socket: &str, mode: Mode) -> DiskView {
-        let access = AccessView { socket: socket.to_string(), mode, ..disk().access };
+        let access = AccessView { socket: Some(socket.to_string()), mode, ..disk().access };
         DiskView { access, ..disk() }
     }
 

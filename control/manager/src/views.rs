@@ -35,11 +35,11 @@ pub(crate) fn disk(device: &Device, parts: &DiskParts, (queues, now): (bool, Ins
         removed: parts.remote.as_ref().and_then(RemoteParts::removed),
         access: AccessView {
             // One that a link serves has none.
-            socket: if device.is_exported() { String::new() } else { of_plan.access.socket },
+            socket: of_plan.access.socket.filter(|_| !device.is_exported()),
             ..of_plan.access
         },
-        size_bytes: parts.disk.size_bytes(),
-        block_size_bytes: parts.shape.block_size,
+        size_bytes: told(parts.disk.size_bytes()),
+        block_size_bytes: Some(parts.shape.block_size),
         queues_attached: device.attached().len() as u16,
         queues_by_hand: device.queues().iter().filter(|queue| queue.is_by_hand()).count() as u16,
         served_as: Some(parts.disk.describe().to_string()),
@@ -108,9 +108,9 @@ pub(crate) fn sidecore(
         moves_in: counters.moves_in,
         moves_out: counters.moves_out,
         moves_stayed: counters.moves_stayed,
-        move_pause_p50_ns: counters.pauses.quantile_ns(0.5),
-        move_pause_p99_ns: counters.pauses.quantile_ns(0.99),
-        move_pause_max_ns: counters.pauses.quantile_ns(1.0),
+        move_pause_p50_ns: told(counters.pauses.quantile_ns(0.5)),
+        move_pause_p99_ns: told(counters.pauses.quantile_ns(0.99)),
+        move_pause_max_ns: told(counters.pauses.quantile_ns(1.0)),
         io_errors: counters.io_errors,
     }
 }
@@ -133,8 +133,8 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
             _ => None,
         },
         format: plan.format,
-        size_bytes: plan.source.size_bytes().unwrap_or(0),
-        block_size_bytes: plan.block_size.unwrap_or(512),
+        size_bytes: plan.source.size_bytes(),
+        block_size_bytes: plan.block_size,
         readonly: plan.readonly,
         serial: plan.serial.clone(),
         queues_max: plan.queues,
@@ -267,6 +267,11 @@ pub(crate) fn busy_percent(queue: &Queue) -> u32 {
     queue.place().map_or(0, |_| percent(queue.weighed().load))
 }
 
+/// What is known: sizes and times are 0 before they are.
+pub(crate) fn told(what: u64) -> Option<u64> {
+    (what > 0).then_some(what)
+}
+
 /// Of thousandths.
 fn percent(load: u32) -> u32 {
     (load + 5) / 10
@@ -304,8 +309,8 @@ fn sum(snapshots: &[QueueSnapshot]) -> CountersView {
         waiting_full: u32::try_from(total(|s| s.waiting_full)).unwrap_or(u32::MAX),
         waiting_failed: u32::try_from(total(|s| s.waiting_failed)).unwrap_or(u32::MAX),
         stalls: total(|s| s.stalls),
-        latency_p50_ns: latency.quantile_ns(0.5),
-        latency_p99_ns: latency.quantile_ns(0.99),
+        latency_p50_ns: told(latency.quantile_ns(0.5)),
+        latency_p99_ns: told(latency.quantile_ns(0.99)),
     }
 }
 

@@ -233,7 +233,7 @@ fn what_was_made_through_the_api_outlives_the_daemon() -> Result<()> {
     let k1 = daemon.nic_view("k1")?;
     ensure!(k1["vlan"] == 5 && k1["mtu"] == 9000 && k1["switch"] == "kept", "{k1}");
     let k2 = daemon.nic_view("k2")?;
-    ensure!(k2["link"] == "down" && k2["queues_max"] == 2, "{k2}");
+    ensure!(k2["link"] == "down" && k2["queue_pairs_max"] == 2, "{k2}");
     ensure!(daemon.ask("switch show kept")?["ageing_s"] == 7);
     daemon.stop()
 }

@@ -5,7 +5,7 @@
 use clap::{Args, Subcommand};
 use config::spec::{Carrier, NicChange, NicMove, NicSpec, SwitchSpec};
 
-use super::{ForceArgs, PrintArgs};
+use super::PrintArgs;
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum NicCommand {
@@ -28,8 +28,9 @@ Examples:
     Rm {
         /// Name of the NIC.
         id: String,
-        #[command(flatten)]
-        force: ForceArgs,
+        /// Do it also while a guest uses the NIC.
+        #[arg(long)]
+        force: bool,
     },
     /// Change a NIC while it runs: its share, policy, latency target, moderation of calls, redirection,
     /// limit, group, VLANs and addresses.

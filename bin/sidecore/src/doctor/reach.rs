@@ -101,12 +101,12 @@ fn devices(client: &Client) -> Result<Vec<Device>, Failure> {
         .nics
         .into_iter()
         .map(|it| ("nic", it.id, it.declared, it.access.socket, it.access.mode));
-    let listens = disks.chain(nics).filter(|(.., socket, mode)| {
+    let listens = disks.chain(nics).filter_map(|(kind, id, declared, socket, mode)| {
         // What a link has has no socket here.
-        *mode == Mode::Listen && !socket.is_empty()
+        let socket = socket.filter(|_| mode == Mode::Listen)?;
+        Some(Device { kind, id, declared, socket })
     });
-    let device = |(kind, id, declared, socket, _)| Device { kind, id, declared, socket };
-    Ok(listens.map(device).collect())
+    Ok(listens.collect())
 }
 
 /// What could not be passed, and why.
@@ -155,7 +155,7 @@ pub(crate) fn reach(uid: u32, groups: &[u32], sockets: &[PathBuf]) -> Result<(),
         set_thread_res_uid(uid, uid, uid).map_err(failed)?;
     }
     let steps: Vec<Option<Step>> = sockets.iter().map(|socket| first_closed(socket)).collect();
-    let output = crate::output::Output { json: true };
+    let output = crate::output::Output { json: true, room: crate::table::Room::Whole };
     output.show(&steps, |_| String::new())
 }
 

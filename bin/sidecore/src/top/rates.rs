@@ -65,8 +65,8 @@ pub(super) struct DiskRates {
     pub(super) errors_per_s: Option<f64>,
     pub(super) held_per_s: Option<f64>,
     pub(super) in_flight: u32,
-    pub(super) latency_p50_ns: u64,
-    pub(super) latency_p99_ns: u64,
+    pub(super) latency_p50_ns: Option<u64>,
+    pub(super) latency_p99_ns: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]

@@ -5,17 +5,34 @@ use std::fmt::Write as _;
 use config::api::VcpuState;
 
 use super::rates::{CoreRates, DiskRates, NicRates, Rates};
-use crate::table::{Align, Table, latency};
+use crate::table::{Align, Room, Table, latency};
 
 /// Cells of the bar of a core that is always busy.
 const BAR: usize = 20;
 /// vCPUs that are shown of one guest.
 const VCPUS_MAX: usize = 32;
+/// What goes first where there is too little room.
+const CORES_GO: [&str; 9] =
+    ["PASSES/S", "SLEEPS/S", "KICKS/S", "", "CPU", "REQUESTS/S", "QUEUES", "POLL", "STATE"];
+const DISKS_GO: [&str; 10] = [
+    "HELD/S",
+    "FLUSHES/S",
+    "P50",
+    "FLIGHT",
+    "BYTES READ",
+    "WRITTEN",
+    "ERRORS/S",
+    "P99",
+    "WRITES/S",
+    "READS/S",
+];
+const NICS_GO: [&str; 7] =
+    ["REDIRECTED/S", "BYTES TAKEN", "DELIVERED", "VCPUS", "DROPPED/S", "DELIVERED/S", "TAKEN/S"];
 const LEGEND: &str = "vCPUs: R runs, w waits for a core, s sleeps, ? unknown\n";
 
-/// As much as a screen of so many lines and columns has room for: the first cores, of disks and NICs those that do
+/// As much as a screen of so many lines has room for: the first cores, of disks and NICs those that do
 /// most, and at least one of each.
-pub(super) fn screen(rates: &Rates, lines: usize, columns: usize) -> String {
+pub(super) fn screen(rates: &Rates, lines: usize, room: Room) -> String {
     let cores = rates.sidecores.len().min(lines.saturating_sub(3) / 3).max(1);
     // Two of a head and one of the cores' names, and of each other table a blank, the names, and who is left out.
     let tables = [rates.disks.len(), rates.nics.len()].iter().filter(|count| **count > 0).count();
@@ -28,25 +45,25 @@ pub(super) fn screen(rates: &Rates, lines: usize, columns: usize) -> String {
     let nics = rates.nics.len().min(half.max(left.saturating_sub(rates.disks.len()))).max(1);
     let disks =
         rates.disks.len().min(left.saturating_sub(if tables == 2 { nics } else { 0 })).max(1);
-    let text = shown(rates, [cores, disks, nics, problems]);
-    text.lines().take(lines).map(|line| cut(line, columns)).collect()
+    let text = shown(rates, [cores, disks, nics, problems], room);
+    text.lines().take(lines).map(|line| cut(line, room)).collect()
 }
 
 /// The last screen below a line that says why there is no newer one.
-pub(super) fn away(head: &str, last: &str, columns: usize) -> String {
-    cut(&crate::table::plain(head), columns) + last
+pub(super) fn away(head: &str, last: &str, room: Room) -> String {
+    cut(&crate::table::plain(head), room) + last
 }
 
-fn cut(line: &str, columns: usize) -> String {
-    line.chars().take(columns).chain("\n".chars()).collect()
+fn cut(line: &str, room: Room) -> String {
+    room.cut(line) + "\n"
 }
 
 /// All there is.
-pub(super) fn whole(rates: &Rates) -> String {
-    shown(rates, [usize::MAX; 4])
+pub(super) fn whole(rates: &Rates, room: Room) -> String {
+    shown(rates, [usize::MAX; 4], room)
 }
 
-fn shown(rates: &Rates, most: [usize; 4]) -> String {
+fn shown(rates: &Rates, most: [usize; 4], room: Room) -> String {
     let [cores, disks, nics, problems] = most;
     let mut text = format!(
         "{}  {}, {}, {}; in the last {:.1} s\n\n",
@@ -56,14 +73,14 @@ fn shown(rates: &Rates, most: [usize; 4]) -> String {
         count(rates.nics.len(), "NIC"),
         rates.seconds
     );
-    text += &cores_text(&rates.sidecores, cores);
+    text += &cores_text(&rates.sidecores, cores).lines(room);
     text += &more(rates.sidecores.len(), cores, "sidecore");
     if !rates.disks.is_empty() {
-        let _ = write!(text, "\n{}", disks_text(&rates.disks, disks));
+        let _ = write!(text, "\n{}", disks_text(&rates.disks, disks).lines(room));
         text += &more(rates.disks.len(), disks, "disk");
     }
     if !rates.nics.is_empty() {
-        let _ = write!(text, "\n{}", nics_text(&rates.nics, nics));
+        let _ = write!(text, "\n{}", nics_text(&rates.nics, nics).lines(room));
         text += &more(rates.nics.len(), nics, "NIC");
         if rates.nics.iter().any(|nic| !nic.vcpus.is_empty()) {
             text += LEGEND;
@@ -104,8 +121,8 @@ fn more(there: usize, shown: usize, what: &str) -> String {
     }
 }
 
-fn cores_text(cores: &[CoreRates], most: usize) -> String {
-    let mut table = Table::new(&[
+fn cores_text(cores: &[CoreRates], most: usize) -> Table {
+    let columns = [
         ("SIDECORE", Align::Right),
         ("CPU", Align::Right),
         ("STATE", Align::Left),
@@ -117,7 +134,8 @@ fn cores_text(cores: &[CoreRates], most: usize) -> String {
         ("REQUESTS/S", Align::Right),
         ("KICKS/S", Align::Right),
         ("SLEEPS/S", Align::Right),
-    ]);
+    ];
+    let mut table = Table::new(&columns, &CORES_GO);
     for core in cores.iter().take(most) {
         table.row(vec![
             core.index.to_string(),
@@ -133,11 +151,11 @@ fn cores_text(cores: &[CoreRates], most: usize) -> String {
             rate(core.sleeps_per_s),
         ]);
     }
-    table.text()
+    table
 }
 
-fn disks_text(disks: &[DiskRates], most: usize) -> String {
-    let mut table = Table::new(&[
+fn disks_text(disks: &[DiskRates], most: usize) -> Table {
+    let columns = [
         ("DISK", Align::Left),
         ("STATE", Align::Left),
         ("READS/S", Align::Right),
@@ -150,7 +168,8 @@ fn disks_text(disks: &[DiskRates], most: usize) -> String {
         ("P99", Align::Right),
         ("HELD/S", Align::Right),
         ("ERRORS/S", Align::Right),
-    ]);
+    ];
+    let mut table = Table::new(&columns, &DISKS_GO);
     for disk in disks.iter().take(most) {
         table.row(vec![
             disk.id.clone(),
@@ -167,10 +186,10 @@ fn disks_text(disks: &[DiskRates], most: usize) -> String {
             rate(disk.errors_per_s),
         ]);
     }
-    table.text()
+    table
 }
 
-fn nics_text(nics: &[NicRates], most: usize) -> String {
+fn nics_text(nics: &[NicRates], most: usize) -> Table {
     let mut columns = vec![
         ("NIC", Align::Left),
         ("STATE", Align::Left),
@@ -185,7 +204,7 @@ fn nics_text(nics: &[NicRates], most: usize) -> String {
         columns.push(("REDIRECTED/S", Align::Right));
         columns.push(("VCPUS", Align::Left));
     }
-    let mut table = Table::new(&columns);
+    let mut table = Table::new(&columns, &NICS_GO);
     for nic in nics.iter().take(most) {
         let mut row = vec![
             nic.id.clone(),
@@ -202,7 +221,7 @@ fn nics_text(nics: &[NicRates], most: usize) -> String {
         }
         table.row(row);
     }
-    table.text()
+    table
 }
 
 /// A letter for each.
@@ -289,8 +308,8 @@ mod tests {
             errors_per_s: None,
             held_per_s: None,
             in_flight: 0,
-            latency_p50_ns: 0,
-            latency_p99_ns: 0,
+            latency_p50_ns: None,
+            latency_p99_ns: None,
         }
     }
 
@@ -302,13 +321,13 @@ mod tests {
             let nics = (0..nics).map(|at| nic(&format!("n{at}"), 1.0, Vec::new()));
             let mut rates = rates(nics.collect());
             rates.disks = (0..disks).map(|at| disk(&format!("d{at}"))).collect();
-            let text = screen(&rates, lines, 80);
+            let text = screen(&rates, lines, Room::Columns(80));
             assert!(text.lines().count() <= lines, "{text}");
             for first in ["d0 ", "n0 "] {
                 assert!(text.lines().any(|line| line.starts_with(first)), "{lines} lines:\n{text}");
             }
-            let away = away("for 3 s now\u{1b}[2J", &text, 12);
-            assert!(away.starts_with("for 3 s now?\n"), "{away:?}");
+            let away = away("for 3 s now\u{1b}[2J", &text, Room::Columns(12));
+            assert!(away.starts_with("for 3 s now…\n"), "{away:?}");
             assert!(away.lines().count() <= lines + 1);
         }
     }
@@ -332,7 +351,8 @@ mod tests {
     #[test]
     fn a_core_has_a_bar_and_a_vcpu_a_letter() {
         use VcpuState::{Runs, Sleeps, Unknown, Waits};
-        let text = whole(&rates(vec![nic("n0", 5.0, vec![Runs, Waits, Sleeps, Unknown])]));
+        let text =
+            whole(&rates(vec![nic("n0", 5.0, vec![Runs, Waits, Sleeps, Unknown])]), Room::Whole);
         let expected = "\
 12:34:56 UTC  1 sidecore, 0 disks, 1 NIC; in the last 1.0 s
 
@@ -352,7 +372,7 @@ vCPUs: R runs, w waits for a core, s sleeps, ? unknown
             for lines in [12, 24, 50] {
                 let nics = (0..there).map(|at| nic(&format!("n{at}"), 1.0, vec![VcpuState::Runs]));
                 let rates = rates(nics.collect());
-                let text = screen(&rates, lines, 60);
+                let text = screen(&rates, lines, Room::Columns(60));
                 assert!(text.lines().count() <= lines, "{there} in {lines}:\n{text}");
                 assert!(text.lines().all(|line| line.chars().count() <= 60), "{text}");
                 let is_row = |line: &&str| line.starts_with('n') && !line.contains(": ");

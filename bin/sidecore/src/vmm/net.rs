@@ -37,21 +37,23 @@ fn qemu(nic: &NicView, memory: Size, has_kvm: bool) -> Paste {
         ",mac={},rx_queue_size={NIC_RING},tx_queue_size={NIC_RING},ctrl_guest_offloads=off",
         nic.mac
     );
-    if nic.queues_max > 1 {
-        queues = format!(",queues={}", nic.queues_max);
+    if nic.queue_pairs_max > 1 {
+        queues = format!(",queues={}", nic.queue_pairs_max);
         device += ",mq=on";
     }
     match has_kvm {
         false => device += ",vectors=0",
         // One vector for each queue, one for the configuration, one for the control queue.
-        true if nic.queues_max > 1 => device += &format!(",vectors={}", 2 * nic.queues_max + 2),
+        true if nic.queue_pairs_max > 1 => {
+            device += &format!(",vectors={}", 2 * nic.queue_pairs_max + 2)
+        }
         true => {}
     }
     if nic.mtu != MTU_DEFAULT {
         device += &format!(",host_mtu={}", nic.mtu);
     }
     let mut lines = qemu_memory(memory.0.div_ceil(1 << 20));
-    lines.push(qemu_socket(&id, &nic.access.socket, nic.access.mode));
+    lines.push(qemu_socket(&id, nic.access.path(), nic.access.mode));
     lines.push(format!("-netdev vhost-user,id={id},chardev={id}{queues}"));
     lines.push(format!("-device virtio-net-pci,netdev={id}{device}"));
     let once = "a guest needs the first three lines once; each further nic adds the last three";
@@ -94,12 +96,12 @@ fn libvirt(nic: &NicView, memory: Size) -> Paste {
            <model type='virtio'/>\n",
         libvirt_memory(memory),
         nic.mac,
-        xml(&nic.access.socket),
+        xml(nic.access.path()),
     );
     if nic.mtu != MTU_DEFAULT {
         text += &format!("  <mtu size='{}'/>\n", nic.mtu);
     }
-    let queues = match nic.queues_max {
+    let queues = match nic.queue_pairs_max {
         1 => String::new(),
         pairs => format!(" queues='{pairs}'"),
     };
@@ -119,13 +121,13 @@ fn libvirt(nic: &NicView, memory: Size) -> Paste {
 }
 
 fn cloud_hypervisor(nic: &NicView, memory: Size) -> Result<Paste, Failure> {
-    check_path(&nic.access.socket, "nic")?;
+    check_path(nic.access.path(), "nic")?;
     let mib = memory.0.div_ceil(1 << 20);
-    let pairs = nic.queues_max;
+    let pairs = nic.queue_pairs_max;
     // It counts rings, not pairs.
     let mut value = format!(
         "vhost_user=true,socket={},mac={},num_queues={},queue_size={NIC_RING}",
-        nic.access.socket,
+        nic.access.path(),
         nic.mac,
         2 * pairs
     );
@@ -154,7 +156,7 @@ mod tests {
         serde_json::from_value(serde_json::json!({
             "id": "vm1-net", "declared": "api", "state": "waiting", "link": "up",
             "mac": "52:54:00:12:34:56", "switch": "lan", "macs_max": 1024, "mtu": 1500,
-            "socket": "/run/s/vm1-net.sock", "mode": "listen", "queues_max": 1,
+            "socket": "/run/s/vm1-net.sock", "mode": "listen", "queue_pairs_max": 1,
             "queues_attached": 0, "share": 100, "policy": "adaptive",
             "allow_unsealed_memory": false, "counters": config::api::PortCountersView::default(),
         }))
@@ -166,12 +168,12 @@ mod tests {
     }
 
     fn at(socket: &str) -> NicView {
-        NicView { access: AccessView { socket: socket.to_string(), ..nic().access }, ..nic() }
+        NicView { access: AccessView { socket: Some(socket.to_string()), ..nic().access }, ..nic() }
     }
 
     fn large() -> NicView {
         let access = AccessView { mode: Mode::Connect, ..nic().access };
-        NicView { queues_max: 4, mtu: 9000, access, ..nic() }
+        NicView { queue_pairs_max: 4, mtu: 9000, access, ..nic() }
     }
 
     #[test]

@@ -49,7 +49,7 @@ fn what_was_made_is_changed_removed_and_survives_a_kill() {
     assert_eq!(json(&daemon.run("nic show meter --json").1)["moderate_us"], 64);
     let b = json(&daemon.run("show b --json").1);
     assert_eq!(
-        (&b["link"], &b["mtu"], &b["queues_max"]),
+        (&b["link"], &b["mtu"], &b["queue_pairs_max"]),
         (&"down".into(), &9000.into(), &4.into())
     );
     assert_eq!(b.get("moderate_us"), None, "none waits, as it was said before the kill");

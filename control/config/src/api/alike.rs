@@ -12,8 +12,9 @@ use crate::spec::{Mode, Policy, SocketMode, SocketRights};
 /// A device's socket, and whose it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AccessView {
-    /// Its Unix socket.
-    pub socket: String,
+    /// Its Unix socket; null where it has none, since clients of a link have the device.
+    #[serde(default)]
+    pub socket: Option<String>,
     /// Who opens the socket.
     pub mode: Mode,
     /// Whose it is, if another user's than the daemon's own.
@@ -32,12 +33,17 @@ impl AccessView {
     pub fn new(socket: &str, mode: Mode, rights: &SocketRights) -> AccessView {
         let SocketRights { owner, group, mode: socket_mode } = rights.clone();
         AccessView {
-            socket: socket.to_string(),
+            socket: Some(socket.to_string()),
             mode,
             socket_owner: owner,
             socket_group: group,
             socket_mode,
         }
+    }
+
+    /// The socket's path; empty where there is none.
+    pub fn path(&self) -> &str {
+        self.socket.as_deref().unwrap_or_default()
     }
 
     /// Who may open the socket.

@@ -58,10 +58,12 @@ pub struct DiskView {
     /// The format of its image, if it is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<Format>,
-    /// Capacity, in bytes.
-    pub size_bytes: u64,
-    /// Logical block size that the guest sees, in bytes.
-    pub block_size_bytes: u32,
+    /// Capacity, in bytes; null while nobody has said it: its image is not open, or its IOhost was not heard.
+    #[serde(default)]
+    pub size_bytes: Option<u64>,
+    /// Logical block size that the guest sees, in bytes; null likewise.
+    #[serde(default)]
+    pub block_size_bytes: Option<u32>,
     /// The guest may not write.
     pub readonly: bool,
     /// Its image was missing or empty when it was opened, and no guest has used it since.
@@ -239,8 +241,10 @@ pub struct CountersView {
     #[serde(default)]
     pub stalls: u64,
     /// Half of the requests were answered within so many nanoseconds, from when the daemon took them to
-    /// their completion: waiting in the ring, also for a limit, is not in it.
-    pub latency_p50_ns: u64,
+    /// their completion: waiting in the ring, also for a limit, is not in it. Null before the first.
+    #[serde(default)]
+    pub latency_p50_ns: Option<u64>,
     /// The same for 99 of 100 requests.
-    pub latency_p99_ns: u64,
+    #[serde(default)]
+    pub latency_p99_ns: Option<u64>,
 }

@@ -42,8 +42,9 @@ pub struct LinkView {
     pub peer: Option<String>,
     /// Sessions that there are now.
     pub sessions: u64,
-    /// `client`: nanoseconds of a round trip, smoothed; 0 before the first.
-    pub round_trip_ns: u64,
+    /// `client`: nanoseconds of a round trip, smoothed; null before the first.
+    #[serde(default)]
+    pub round_trip_ns: Option<u64>,
     /// Frames that came.
     pub frames_in: u64,
     /// Frames that were sent.
@@ -101,8 +102,9 @@ pub struct LinkWayView {
     /// Number of the sidecore that has the session.
     #[serde(default)]
     pub sidecore: u16,
-    /// Nanoseconds of a round trip, smoothed; 0 before the first.
-    pub round_trip_ns: u64,
+    /// Nanoseconds of a round trip, smoothed; null before the first.
+    #[serde(default)]
+    pub round_trip_ns: Option<u64>,
     /// Frames sent that are acknowledged: all but mere acknowledgements.
     pub frames_sent: u64,
     /// Of them: taken for lost.

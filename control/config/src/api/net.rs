@@ -70,9 +70,10 @@ pub struct NicView {
     /// Whether its guest is offered frames that are not cut and have no checksum yet.
     #[serde(default = "yes")]
     pub guest_offloads: bool,
-    /// Pairs of queues offered.
-    pub queues_max: u16,
-    /// Queues that a sidecore serves now; two to a pair.
+    /// Queue pairs offered: `queues` of the file.
+    #[serde(alias = "queues_max")]
+    pub queue_pairs_max: u16,
+    /// Queues that a sidecore serves now: of each queue pair one receives and one transmits.
     pub queues_attached: u16,
     /// How its queues are served.
     #[serde(flatten)]
@@ -100,6 +101,13 @@ pub struct NicView {
     /// Its queues that are or were set up; absent in a list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queues: Vec<NicQueueView>,
+}
+
+impl NicView {
+    /// Queue pairs of which a sidecore serves a queue now.
+    pub fn queue_pairs_attached(&self) -> u16 {
+        self.queues_attached.div_ceil(2)
+    }
 }
 
 /// Which frames a port has. None of the three is there when tags pass as they are.
@@ -159,7 +167,7 @@ impl NicState {
 /// One queue of a NIC.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NicQueueView {
-    /// Its number: 2p receives and 2p + 1 transmits for pair p.
+    /// Its number: 2p receives and 2p + 1 transmits for queue pair p.
     pub index: u16,
     /// The sidecore that serves it; absent while none does.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -94,15 +94,16 @@ pub struct SidecoreView {
     /// frames under way did not end in time.
     #[serde(default)]
     pub moves_stayed: u64,
-    /// Half of the queues that came were looked at by nobody for no longer than so many nanoseconds.
+    /// Half of the queues that came were looked at by nobody for no longer than so many nanoseconds; null before the
+    /// first.
     #[serde(default)]
-    pub move_pause_p50_ns: u64,
+    pub move_pause_p50_ns: Option<u64>,
     /// The same for 99 of 100.
     #[serde(default)]
-    pub move_pause_p99_ns: u64,
+    pub move_pause_p99_ns: Option<u64>,
     /// The same for all.
     #[serde(default)]
-    pub move_pause_max_ns: u64,
+    pub move_pause_max_ns: Option<u64>,
     /// Times that the kernel took no requests at all; they were tried again.
     #[serde(default)]
     pub io_errors: u64,

@@ -34,17 +34,21 @@ pub struct VcpuView {
     pub thread: u32,
     /// What it does now.
     pub state: VcpuState,
-    /// The processor that it has, or had last.
-    pub cpu: u32,
-    /// For how long it does that, microseconds.
-    pub for_us: u64,
-    /// How long it had a processor in all, since it is followed, milliseconds.
-    pub ran_ms: u64,
-    /// How long it had none, asleep or not, milliseconds.
-    pub off_ms: u64,
-    /// For how long it had one when it was last taken from it, microseconds; 0: it never was.
+    /// The processor that it has, or had last; null, as what follows, while its `state` is unknown.
     #[serde(default)]
-    pub slice_us: u64,
+    pub cpu: Option<u32>,
+    /// For how long it does that, microseconds.
+    #[serde(default)]
+    pub for_us: Option<u64>,
+    /// How long it had a processor in all, since it is followed, milliseconds.
+    #[serde(default)]
+    pub ran_ms: Option<u64>,
+    /// How long it had none, asleep or not, milliseconds.
+    #[serde(default)]
+    pub off_ms: Option<u64>,
+    /// For how long it had one when it was last taken from it, microseconds; null: it never was.
+    #[serde(default)]
+    pub slice_us: Option<u64>,
     /// The sidecore whose processor it uses, or used last: the two take it from one another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_sidecore: Option<u16>,

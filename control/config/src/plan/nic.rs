@@ -34,7 +34,7 @@ pub struct NicPlan {
     pub macs_max: u16,
     /// Whether its guest may use others than its own.
     pub spoof: Spoof,
-    /// Pairs of queues, 1 to 16.
+    /// Queue pairs, 1 to 16.
     pub queues: u16,
     /// Largest IP packet, 68 to 65,535 bytes.
     pub mtu: u16,
@@ -144,11 +144,11 @@ pub(super) fn resolve(
     })
 }
 
-/// Which vCPU each pair of queues calls, as far as it is said.
+/// Which vCPU each queue pair calls, as far as it is said.
 fn resolve_vcpus(spec: &NicSpec, at: &Path, mistakes: &mut Vec<Mistake>) -> Vec<u16> {
     let vcpus = spec.vcpus.clone().unwrap_or_default();
     if vcpus.len() > usize::from(spec.queues) {
-        let wrong = format!("{} vCPUs for {} pairs of queues", vcpus.len(), spec.queues);
+        let wrong = format!("{} vCPUs for {} queue pairs", vcpus.len(), spec.queues);
         let right = "name one vCPU for each pair, or raise `queues`";
         mistakes.push(Mistake::new(at.key("vcpus"), wrong, right));
     }

@@ -63,7 +63,7 @@ told! {
     spoof: Option<Spoof> ("RULE"),
         /// Whether the guest may send from other addresses than the NIC's own.
         set device;
-    /// Pairs of queues offered to the guest, each to receive and to transmit; one for each vCPU is
+    /// Queue pairs offered to the guest, each to receive and to transmit; one for each vCPU is
     /// usual.
     queues: u16 ("N", 1..=16, 4) = 1 "one_pair" anew;
     /// Largest IP packet, in bytes; `by_link`: up to 9000, whatever the link's own is. The guest is told.
@@ -105,10 +105,10 @@ told! {
     redirect: Option<Redirect> ("WHEN") since 4,
         /// When a frame for the guest goes to another of its queues than its flow's own.
         set service;
-    /// The vCPU that each pair of queues interrupts, from the first pair on. Default: pair 0 vCPU 0, pair 1
+    /// The vCPU that each queue pair interrupts, from the first pair on. Default: pair 0 vCPU 0, pair 1
     /// vCPU 1, as Linux guests do with as many queues as vCPUs.
     vcpus: Option<Vec<u16>> ("N,N...", 0..=65_535) since 4,
-        /// The vCPU that each pair of queues interrupts, from the first pair on; of those that are not named pair 0 has
+        /// The vCPU that each queue pair interrupts, from the first pair on; of those that are not named pair 0 has
         /// vCPU 0, pair 1 vCPU 1.
         set service;
     qmp;

@@ -30,6 +30,9 @@ impl Guests {
     }
 
     fn vcpu_view(&self, vcpu: Vcpu, state: &State, now_ns: u64) -> VcpuView {
+        // Of one that was never seen to be switched nothing is known.
+        let is_known = state.activity != Activity::Unknown;
+        let known = |what: u64| is_known.then_some(what);
         let on = self.cpus.iter().position(|cpu| *cpu == state.cpu);
         VcpuView {
             index: vcpu.index,
@@ -40,16 +43,12 @@ impl Guests {
                 Activity::Waits => VcpuState::Waits,
                 Activity::Sleeps => VcpuState::Sleeps,
             },
-            cpu: state.cpu,
-            // Of one that was never seen to be switched it is not known.
-            for_us: match state.activity {
-                Activity::Unknown => 0,
-                _ => now_ns.saturating_sub(state.since_ns) / 1000,
-            },
-            ran_ms: state.on_ns / 1_000_000,
-            off_ms: state.off_ns / 1_000_000,
-            slice_us: state.slice_ns / 1000,
-            on_sidecore: on.filter(|_| state.activity != Activity::Unknown).map(|at| at as u16),
+            cpu: is_known.then_some(state.cpu),
+            for_us: known(now_ns.saturating_sub(state.since_ns) / 1000),
+            ran_ms: known(state.on_ns / 1_000_000),
+            off_ms: known(state.off_ns / 1_000_000),
+            slice_us: (state.slice_ns > 0).then_some(state.slice_ns / 1000),
+            on_sidecore: on.filter(|_| is_known).map(|at| at as u16),
         }
     }
 

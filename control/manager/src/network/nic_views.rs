@@ -136,7 +136,7 @@ fn of_plan(plan: &NicPlan) -> NicView {
         mtu: plan.mtu,
         access: AccessView::new(&plan.socket, plan.mode, &plan.rights),
         guest_offloads: plan.guest_offloads,
-        queues_max: plan.queues,
+        queue_pairs_max: plan.queues,
         queues_attached: 0,
         service: (&plan.service).into(),
         allow_unsealed_memory: plan.allow_unsealed_memory,

@@ -14,6 +14,7 @@ use super::using::Using;
 use super::waits::PATIENCE;
 use crate::devices::Devices;
 use crate::devices::device::Device;
+use crate::views::told;
 
 /// A stranger is not answered, whatever is wrong.
 const NO_ANSWER: &str = "no IOhost answers; they are asked in turn. Check their addresses and ports, that the way is \
@@ -49,7 +50,7 @@ impl OneLink {
             problem: line.problem().map(str::to_string),
             peer: None,
             sessions: 0,
-            round_trip_ns: 0,
+            round_trip_ns: None,
             frames_in: 0,
             frames_out: 0,
             frames_dropped: 0,
@@ -146,7 +147,7 @@ fn way_to_iohost(peer: String, sidecore: u16, seen: &LinkSnapshot) -> LinkWayVie
     LinkWayView {
         peer,
         sidecore,
-        round_trip_ns: seen.round_trip_ns,
+        round_trip_ns: told(seen.round_trip_ns),
         frames_sent: seen.frames_sent,
         frames_lost: seen.frames_lost,
         records_again: seen.records_again,
@@ -165,7 +166,7 @@ impl Using {
         view.peer = iohost.filter(|_| seen.is_up > 0).cloned();
         let silent = self.silent_since().map(|since| now.saturating_duration_since(since));
         view.problem = view.problem.take().or(silence(view.peer.is_some(), silent));
-        view.round_trip_ns = seen.round_trip_ns;
+        view.round_trip_ns = told(seen.round_trip_ns);
         (view.frames_in, view.frames_out) = (seen.frames_in, seen.frames_out);
         view.frames_dropped = seen.strange + seen.dropped + seen.lost_in;
         view.frames_unsent = seen.lost_out;
@@ -208,7 +209,7 @@ impl Serving {
             LinkWayView {
                 peer: client.clone(),
                 sidecore: sidecores.get(shard).copied().unwrap_or(0),
-                round_trip_ns: seen.round_trip_ns,
+                round_trip_ns: told(seen.round_trip_ns),
                 frames_sent: seen.frames_sent,
                 frames_lost: seen.frames_lost,
                 records_again: seen.records_again,

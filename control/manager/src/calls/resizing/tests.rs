@@ -47,14 +47,14 @@ fn a_disk_grows_under_its_guest_and_is_as_large_after_a_restart() {
         let behind = MIB / 512;
         assert_ne!(vmm.does(&mut trial, WRITE, behind, 1), Some(0), "it is behind the end");
         let grown = resized(&mut trial, 2 * MIB, false).expect("it is resized");
-        assert_eq!(grown.size_bytes, 2 * MIB);
+        assert_eq!(grown.size_bytes, Some(2 * MIB));
         assert_eq!(vmm.does(&mut trial, WRITE, behind, 1), Some(0));
         assert!(!vmm.is_cut_off(&mut trial));
         if is_file {
             assert_eq!(len(&trial), 2 * MIB);
         }
         let mut again = Trial::start(FILE, trial.die()).unwrap_or_else(|why| panic!("{why}"));
-        assert_eq!(again.disk("b").size_bytes, 2 * MIB);
+        assert_eq!(again.disk("b").size_bytes, Some(2 * MIB));
     }
 }
 
@@ -69,9 +69,13 @@ fn a_disk_is_cut_only_where_no_guest_is_or_its_operator_insists() {
         "a guest uses disk \"b\", which has 1M and would have 512K: it loses what is behind; make its file \
          systems and partitions smaller and stop it first; `--force` (`force=true` in the API) cuts it all the same"
     );
-    assert_eq!((len(&trial), trial.disk("b").size_bytes), (MIB, MIB));
+    assert_eq!((len(&trial), trial.disk("b").size_bytes), (MIB, Some(MIB)));
     let cut = resized(&mut trial, MIB / 2, true).expect("he insists");
-    assert_eq!((cut.size_bytes, len(&trial)), (MIB / 2, MIB), "what is behind is kept for him");
+    assert_eq!(
+        (cut.size_bytes, len(&trial)),
+        (Some(MIB / 2), MIB),
+        "what is behind is kept for him"
+    );
     assert_eq!(vmm.does(&mut trial, READ, 0, 0), Some(0));
     assert_ne!(vmm.does(&mut trial, READ, MIB / 512 - 1, 0), Some(0));
     drop(vmm.hang_up());
@@ -91,7 +95,7 @@ fn what_no_disk_can_have_is_refused_and_the_disk_is_as_it_was() {
     for (size, kind) in cases {
         let (found, why) = resized(&mut trial, size, true).expect_err("it is refused");
         assert_eq!(found, kind, "{size}: {why}");
-        assert_eq!((len(&trial), trial.disk("b").size_bytes), (MIB, MIB));
+        assert_eq!((len(&trial), trial.disk("b").size_bytes), (MIB, Some(MIB)));
     }
     // More than the whole file system of the image: its guest would meet the end of that.
     let (kind, why) = resized(&mut trial, 1 << 50, false).expect_err("no file system has that");
@@ -145,7 +149,7 @@ fn a_size_is_given_up_when_the_queues_do_not_come_back() {
     trial.stall(false);
     trial.pass(Duration::from_secs(1));
     let shown = trial.disk("b");
-    assert_eq!((shown.size_bytes, shown.queues_attached, len(&trial)), (MIB, 1, MIB));
+    assert_eq!((shown.size_bytes, shown.queues_attached, len(&trial)), (Some(MIB), 1, MIB));
     assert_eq!(vmm.does(&mut trial, FLUSH, 0, 0), Some(0));
     resized(&mut trial, 2 * MIB, false).expect("it answers again");
 }
@@ -157,13 +161,13 @@ fn a_size_that_cannot_be_kept_holds_until_a_restart_and_that_is_said() {
     let (kind, why) = resized(&mut trial, 2 * MIB, false).expect_err("it is not kept");
     assert_eq!(kind, ErrorKind::Internal);
     assert!(why.contains("it holds until the daemon is started again"), "{why}");
-    assert_eq!(trial.disk("b").size_bytes, 2 * MIB);
+    assert_eq!(trial.disk("b").size_bytes, Some(2 * MIB));
     // Any change keeps all of them.
     trial.break_state(false);
     let change = config::spec::DiskChange { share: Some(3), ..Default::default() };
     trial.ask(Call::ChangeDisk { id: "b".to_string(), change }).expect("it is kept");
     let mut again = Trial::start(FILE, trial.die()).unwrap_or_else(|why| panic!("{why}"));
-    assert_eq!(again.disk("b").size_bytes, 2 * MIB);
+    assert_eq!(again.disk("b").size_bytes, Some(2 * MIB));
 }
 
 #[test]

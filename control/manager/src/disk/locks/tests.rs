@@ -157,11 +157,11 @@ fn a_disk_that_has_grown_elsewhere_has_grown_here() {
     let folder = crate::trial::folder();
     std::fs::write(folder.path().join("a.img"), vec![0; MIB as usize]).expect("an image");
     let mut trial = Trial::start(SIZELESS, folder).unwrap_or_else(|why| panic!("{why}"));
-    assert_eq!(trial.disk("a").size_bytes, MIB);
+    assert_eq!(trial.disk("a").size_bytes, Some(MIB));
     let image = File::options().write(true).open(trial.path("a.img")).expect("an image");
     image.set_len(2 * MIB).expect("it grows");
     let mut vmm = Vmm::served(&mut trial, "a", 1);
-    assert_eq!(trial.disk("a").size_bytes, 2 * MIB);
+    assert_eq!(trial.disk("a").size_bytes, Some(2 * MIB));
     let span = ConfigSpan { offset: 0, size: 8, flags: 0, bytes: vec![0; 8] };
     vmm.send(&Message::GetConfig(span), &[]);
     let Some(Err(Message::GetConfig(span))) = vmm.hear(&mut trial) else { panic!("no answer") };
@@ -205,13 +205,13 @@ fn a_disk_is_resized_while_its_locks_are_away_and_not_while_another_has_them() {
     trial.ask(resize(2 * MIB)).expect("it is resized");
     assert_eq!(
         (len(&trial), trial.disk("a").size_bytes, is_locked(&trial)),
-        (2 * MIB, 2 * MIB, false)
+        (2 * MIB, Some(2 * MIB), false)
     );
     let elsewhere = lock(&trial);
     let (kind, why) = refused(trial.ask(resize(4 * MIB)));
     assert_eq!(kind, ErrorKind::Refused);
     assert!(why.ends_with("; the disk is as it was"), "{why}");
-    assert_eq!((len(&trial), trial.disk("a").size_bytes), (2 * MIB, 2 * MIB));
+    assert_eq!((len(&trial), trial.disk("a").size_bytes), (2 * MIB, Some(2 * MIB)));
     drop(elsewhere);
     trial.ask(resize(4 * MIB)).expect("it is resized");
 }
