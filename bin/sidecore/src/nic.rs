@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use config::Target;
-use config::api::{NicList, NicView, PortCountersView, RunStateView, VlanView};
+use config::api::{NicList, NicView, RunStateView, VlanView};
 use config::routes::Method;
 use config::spec::{LinkChange, NicChange, Redirect, Spoof, fixed_in_a_nic};
 
@@ -320,7 +320,7 @@ fn redirect(state: &RunStateView) -> String {
 
 #[cfg(test)]
 mod tests {
-    use config::api::{DropView, HeldView, NicQueueView, NicServiceView};
+    use config::api::{DropView, HeldView, NicQueueView, NicServiceView, PortCountersView};
 
     use super::*;
 

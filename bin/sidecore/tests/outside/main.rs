@@ -2,7 +2,10 @@
 
 mod checking;
 mod commands;
+mod examples;
 mod harness;
+mod helps;
 mod network_commands;
 mod troubled_disks;
+mod troubles;
 mod version;
