@@ -85,10 +85,10 @@ impl File {
                 self.add(random);
                 None
             }
-            1 if self.spec.disk.get(at).is_some_and(|disk| !rack::is_lent(&disk.id)) => {
+            1 if self.spec.disk.get(at).is_some_and(|disk| is_own(&disk.id)) => {
                 Some(self.spec.disk.remove(at).id)
             }
-            2 if self.spec.disk.get(at).is_some_and(|disk| !rack::is_lent(&disk.id)) => {
+            2 if self.spec.disk.get(at).is_some_and(|disk| is_own(&disk.id)) => {
                 let disk = self.spec.disk.get_mut(at)?;
                 disk.serial = Some(format!("s{}", random.below(1000)));
                 // What is in memory would be gone.
@@ -99,7 +99,7 @@ impl File {
             }
             3 => {
                 let disk = self.spec.disk.get_mut(at)?;
-                disk.size = disk.size.map(|size| Size(size.0 + 4096));
+                disk.size.as_mut()?.0 += 4096;
                 Some(disk.id.clone())
             }
             _ => {
@@ -151,6 +151,16 @@ pub(crate) fn station(id: &str) -> u32 {
 /// The VLAN that a NIC of that name is in, or 0.
 pub(crate) fn vlan(id: &str) -> u16 {
     [0, 0, 7][station(id) as usize % 3]
+}
+
+/// Whether two hosts have a disk of that name.
+pub(crate) fn is_shared(id: &str) -> bool {
+    id.starts_with('g')
+}
+
+/// Whether no other host has one of that name.
+fn is_own(id: &str) -> bool {
+    !rack::is_lent(id) && !is_shared(id)
 }
 
 /// Whether a NIC has that name.

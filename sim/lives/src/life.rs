@@ -10,6 +10,7 @@ mod judgement;
 mod lan;
 mod limits;
 mod links;
+mod shared;
 mod steps;
 mod trouble;
 mod upgrade;
@@ -166,13 +167,14 @@ impl Life {
         let links = Links::of(&mut course);
         let hosts = match &links {
             Some(links) => links.hosts(&mut course)?,
-            None => vec![Host::new(0, None, &mut course)?],
+            None if course.random.one_in(3) => shared::hosts(&mut course)?,
+            None => vec![Host::new(0, None, &mut course, |_, _, _| Ok(()))?],
         };
         Ok(Life { course, hosts, links, idle: 0, until: None, finding: None })
     }
 
     fn live(&mut self) -> Result<(), String> {
-        let steps = if self.links.is_some() { STEPS_LINKED } else { 1 };
+        let steps = if self.links.is_some() { STEPS_LINKED } else { self.hosts.len() as u64 };
         for _ in 0..STEPS {
             for _ in 0..steps {
                 self.step()?;

@@ -47,6 +47,8 @@ pub(crate) enum Stage {
     Copying { left: u32, until_ns: u64 },
     /// It has its rings stopped for the last copy.
     Closing,
+    /// Its guest goes on at another host.
+    Left,
 }
 
 /// What a step of one came to.
@@ -80,6 +82,10 @@ pub(crate) struct Vmm {
     pub(crate) is_excused: bool,
     /// Its guest's driver does not know where its rings stand, and begins anew when it connects.
     is_lost: bool,
+    /// Its guest is to go on at another host when it is copied.
+    moves: bool,
+    /// The connection of the VMM that it came from, which is there still.
+    behind: Option<OwnedFd>,
     /// When it said something last.
     spoke_ns: u64,
     trace: Trace,
@@ -117,6 +123,8 @@ impl Vmm {
             got_fd,
             is_excused,
             is_lost: false,
+            moves: false,
+            behind: None,
             spoke_ns,
             trace,
         })
@@ -124,7 +132,8 @@ impl Vmm {
 
     /// Whether its guest's processors run.
     pub(crate) fn runs(&self) -> bool {
-        let stands = [Stage::Stopping, Stage::Resetting, Stage::Closing].contains(&self.stage);
+        let stands =
+            [Stage::Stopping, Stage::Resetting, Stage::Closing, Stage::Left].contains(&self.stage);
         !stands && !matches!(self.stage, Stage::Stopped { .. })
     }
 
@@ -136,7 +145,7 @@ impl Vmm {
                 Some(until_ns)
             }
             Stage::Copying { until_ns, .. } => Some(until_ns),
-            Stage::There | Stage::Stopping | Stage::Resetting | Stage::Closing => None,
+            _ => None,
         }
     }
 
@@ -269,9 +278,10 @@ impl Vmm {
                 self.go_on_copying(left, now_ns);
             }
             Stage::Closing if self.tenant.has_said_all() => {
-                self.tenant.end_copying()?;
-                self.stage = Stage::There;
+                self.tenant.end_copying(self.moves)?;
+                self.stage = if self.moves { Stage::Left } else { Stage::There };
             }
+            Stage::Left => return Ok(Step::Something),
             _ => {}
         }
         if !self.hear()? {
@@ -294,8 +304,21 @@ impl Vmm {
         Ok(if self.send(&bytes, &fds) { Step::Something } else { Step::CutOff })
     }
 
-    /// Its guest's memory is to be copied so often while it runs, and then once more.
-    pub(crate) fn begin_copying(&mut self, times: u32, now_ns: u64) -> Result<(), String> {
+    /// It is another VMM's guest from here on, at another host. That of the first one `lingers`, or is gone.
+    pub(crate) fn arrive(&mut self, lingers: bool, until_ns: u64) {
+        self.behind = self.socket.take().filter(|_| lingers);
+        self.is_excused = false;
+        self.hang_up(until_ns);
+    }
+
+    /// Its guest's memory is to be copied so often while it runs, and then once more; it goes on here, or `moves`.
+    pub(crate) fn begin_copying(
+        &mut self,
+        times: u32,
+        moves: bool,
+        now_ns: u64,
+    ) -> Result<(), String> {
+        self.moves = moves;
         self.stage = Stage::Copying { left: times, until_ns: now_ns };
         self.tenant.begin_copying()
     }

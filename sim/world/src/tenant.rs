@@ -88,14 +88,20 @@ impl Tenant {
         }
     }
 
-    /// All rings have stopped: the copy is its memory. Then it goes on here, and nothing is logged any more.
+    /// All rings have stopped: the copy is its memory. Then it goes on here, and nothing is logged any more; or it `moves`,
+    /// with where its rings stand, and what was in flight here is none of the next daemon's business.
     ///
     /// # Errors
     /// It is not.
-    pub fn end_copying(&mut self) -> Result<(), String> {
+    pub fn end_copying(&mut self, moves: bool) -> Result<(), String> {
         self.copy();
         if let Some(copying) = self.copying.take() {
             copying.compare(&self.guest)?;
+        }
+        if moves {
+            self.front_end.leave_record();
+            self.front_end.end_logging();
+            return Ok(());
         }
         self.front_end.set_logging(false)?;
         self.front_end.start();

@@ -60,10 +60,12 @@ impl Life {
             }
         }
         self.prove_links()?;
+        let now = self.course.now().0;
+        self.hosts.iter_mut().for_each(|host| host.clear_shared(now));
         self.until("guests are served, and operators are answered", Host::is_content)?;
         // Linked hosts have other things to do.
         if self.links.is_none() {
-            self.upgrade_for_good(0)?;
+            (0..self.hosts.len()).try_for_each(|host| self.upgrade_for_good(host))?;
         }
         self.until("guests are served after an upgrade", Host::is_content)?;
         for _ in 0..LOOKS_MAX {

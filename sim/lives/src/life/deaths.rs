@@ -31,7 +31,9 @@ impl Host {
         course.note("killed", [pid.into(), 0, 0]);
         self.dies_unheard = false;
         if let Some(at) = self.daemons.iter().position(|daemon| daemon.pid == pid) {
-            self.daemons.remove(at).die(course);
+            let daemon = self.daemons.remove(at);
+            self.dying.extend(daemon.control.is_none().then_some(pid));
+            daemon.die(course);
         }
         if let Some(at) = self.newcomers.iter().position(|newcomer| newcomer.pid == pid) {
             self.newcomers.remove(at).die(course);

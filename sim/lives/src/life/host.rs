@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use config::Plan;
 use config::api::{ApiError, Call, DiskView, LinkView, ReloadView};
+use config::{Plan, Spec};
 use manager::Options;
 use manager::simulated::{Door, Launchers, Simulated};
 use manager::upgrade::launcher::Launcher;
+use random::Random;
 
 use super::Course;
 use super::lan::Ports;
@@ -43,6 +44,8 @@ pub(super) struct Host {
     pub(super) daemons: Vec<Daemon>,
     /// Who is to take over.
     pub(super) newcomers: Vec<Newcomer>,
+    /// Killed while they waited within a turn, and not unwound yet: until then they have what they had.
+    pub(super) dying: Vec<u32>,
     /// When those end that were killed by other processes.
     pub(super) dooms: BTreeMap<u32, u64>,
     /// Devices whose front-ends were cut off while nobody knows whether there will be another process that has them.
@@ -54,6 +57,8 @@ pub(super) struct Host {
     pub(super) dirty: BTreeMap<String, u64>,
     /// Devices whose guests are on other hosts.
     pub(super) away: BTreeSet<String>,
+    /// Disks whose losses an operator has said to be known.
+    pub(super) cleared: Vec<String>,
     /// Where the bytes of disks lie that it has of another host.
     pub(super) borrowed: BTreeMap<String, PathBuf>,
     /// Daemons that were killed.
@@ -112,6 +117,7 @@ impl Host {
         number: u8,
         rack: Option<&Rack>,
         course: &mut Course,
+        write: impl FnOnce(&mut Spec, &Path, &mut Random) -> Result<(), String>,
     ) -> Result<Host, String> {
         course.be_at(number);
         let folder = tempfile::Builder::new().prefix("lives").tempdir_in("/dev/shm");
@@ -127,12 +133,14 @@ impl Host {
         if let Some(rack) = rack {
             rack.write(number, &mut file.spec, folder.path(), &mut course.random)?;
         }
+        write(&mut file.spec, folder.path(), &mut course.random)?;
         let file = Rc::new(RefCell::new(file));
         let daemons = vec![Daemon::start(&file)?];
         Ok(Host {
             number,
             daemons,
             newcomers: Vec::new(),
+            dying: Vec::new(),
             dooms: BTreeMap::new(),
             lost: Vec::new(),
             vmms: BTreeMap::new(),
@@ -140,6 +148,7 @@ impl Host {
             file,
             dirty: BTreeMap::new(),
             away: BTreeSet::new(),
+            cleared: Vec::new(),
             borrowed: BTreeMap::new(),
             deaths: 0,
             is_stopping: false,

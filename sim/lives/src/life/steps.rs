@@ -38,6 +38,7 @@ impl Life {
         };
         let did = did || ran > 0;
         self.note_deaths();
+        self.carry_over();
         self.idle = if did { 0 } else { self.idle + 1 };
         let is_busy = self.hosts.iter().any(|host| host.daemons.len() + host.newcomers.len() > 1);
         let patience = if is_busy { IDLE_STEPS_OF_MANY } else { IDLE_STEPS };
@@ -74,7 +75,8 @@ impl Life {
 impl Host {
     /// Somebody on it does something.
     fn step(&mut self, what: u64, course: &mut Course) -> Result<bool, String> {
-        if self.is_left_alone() && course.now().0 >= self.restart_ns {
+        let may_start = self.dying.is_empty() && course.now().0 >= self.restart_ns;
+        if self.is_left_alone() && may_start {
             self.restart(course)?;
         }
         match what {
@@ -167,10 +169,8 @@ impl Host {
         if let Some(vmm) = gone.and_then(|id| self.vmms.get_mut(id)) {
             vmm.is_excused = true;
         }
-        if let (Call::ClearDisk { id }, Ok(_)) = (call, answer)
-            && let Some(vmm) = self.vmms.get_mut(id)
-        {
-            vmm.tenant.give_up();
+        if let (Call::ClearDisk { id }, Ok(_)) = (call, answer) {
+            self.cleared.push(id.clone());
         }
         if let (Call::ListLinks, Ok(Answer::Links(list))) = (call, answer) {
             self.links.clone_from(&list.links);

@@ -9,6 +9,7 @@ use schedule::Nanos;
 use super::host::Host;
 use super::steps::kind_of;
 use super::{Course, Life, MS};
+use crate::file::is_shared;
 use crate::vmm;
 
 impl Life {
@@ -64,12 +65,12 @@ impl Host {
                 }
             }
             20 => {
-                let times = course.random.below(4) as u32;
+                let (times, moves) = (course.random.below(4) as u32, !course.random.one_in(4));
                 let now_ns = course.now().0;
                 let Some(vmm) = self.any_vmm(course) else { return Ok(()) };
                 let is_honest = !vmm.tenant.is_hostile();
                 if is_honest && vmm.stage == vmm::Stage::There && vmm.tenant.has_said_all() {
-                    vmm.begin_copying(times, now_ns)?;
+                    vmm.begin_copying(times, moves && is_shared(&vmm.id), now_ns)?;
                     course.note("copies", [times.into(), 0, 0]);
                 }
             }
@@ -80,11 +81,11 @@ impl Host {
                 course.stage.pass_until(Nanos(now + time));
             }
             // What hosts that are linked lend one another has rules of its own.
-            13 if self.number == 0 => self.have_killed(course),
-            14 | 15 if self.number == 0 && !self.is_broken => self.upgrade(course),
+            13 if !self.is_linked() => self.have_killed(course),
+            14 | 15 if !self.is_linked() && !self.is_broken => self.upgrade(course),
             16 if course.random.one_in(4) => self.stop_newcomer(course),
             17 => self.kill_heir(course),
-            18 if self.number == 0 && course.random.one_in(12) => self.stop_for_a_while(course),
+            18 if !self.is_linked() && course.random.one_in(12) => self.stop_for_a_while(course),
             _ => {}
         }
         Ok(())

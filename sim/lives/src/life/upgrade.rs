@@ -152,6 +152,7 @@ impl Host {
         let at = self.daemons.iter().position(|daemon| daemon.pid == pid);
         let Some(at) = at else {
             // It was killed meanwhile.
+            self.dying.retain(|dying| *dying != pid);
             control.die();
             return Ok(());
         };
