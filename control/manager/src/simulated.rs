@@ -26,7 +26,7 @@ pub use daemon::{Asked, Door, Heard, Simulated, Turned};
 pub use heir::{HeirStep, Launchers, NewProcess};
 pub(crate) use machine::machine;
 pub use machine::{Machine, be_on};
-pub use processes::Around;
+pub use processes::{Around, current};
 pub(crate) use processes::{end_here, go_on, is_dying, is_ready, kill, process};
 
 /// When made-up time begins, on the machine's clock.

@@ -21,6 +21,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::thread::CpuSet;
 
+use crate::file::Holder;
 use crate::sys::{self, Allocate, Command, Effort, PIECES_MAX, ZEROES_MAX};
 use crate::wake::Waker;
 
@@ -33,8 +34,8 @@ pub trait Kernel: Debug + Send + Sync {
     fn opened(&self, path: &Path, cached: BorrowedFd<'_>, direct: Option<BorrowedFd<'_>>);
     /// Everything that was written to a file so far is to be stable: whether it is.
     fn sync(&self, file: BorrowedFd<'_>) -> bool;
-    /// Whether what keeps the locks of a file is the last I/O of a process that has ended.
-    fn is_left_behind(&self, file: BorrowedFd<'_>) -> bool;
+    /// Who keeps the locks of a file, if it is not the process that asks: all of them are one to the machine.
+    fn holder(&self, file: BorrowedFd<'_>) -> Option<Holder>;
     /// A ring more, and its number. `done` is to be readable while it has completions.
     fn ring(&self, done: Arc<OwnedFd>) -> u64;
     /// A ring hands over a command for `file`, as it was opened; `held` is the same description. What it asks

@@ -21,7 +21,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use manager::simulated::{Stage, be_on};
+use manager::simulated::{Stage, be_on, current};
 use random::Random;
 use schedule::Nanos;
 use world::{Machinery, Trace};
@@ -130,6 +130,7 @@ impl Course {
         let ground = Rc::new(Ground::new(wire, Random::new(seed, 6)));
         be_on(Some(Rc::clone(&ground) as _));
         let machinery = Machinery::new(Random::new(seed, 2), trace.clone());
+        machinery.tell_apart(current);
         backend::stand_in(Some(Arc::clone(&machinery) as Arc<dyn backend::Kernel>));
         let (random, trace) = (Random::new(seed, 0), trace.clone());
         Course { random, trace, is_calm, machinery, ground, stage }

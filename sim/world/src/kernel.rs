@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use backend::{Asked, Kernel};
+use backend::{Asked, Holder, Kernel};
 use random::Random;
 
 use crate::machine::temper;
@@ -64,6 +64,8 @@ struct Disk {
     /// A sync has failed: what a daemon keeps in its state folder.
     sync_failed: bool,
     failed_unheard: u64,
+    /// Which process has locked it last.
+    owner: u32,
 }
 
 /// A file as a daemon opened it.
@@ -106,6 +108,8 @@ struct Inner {
     flights: Vec<Flight>,
     rings: BTreeMap<u64, Ring>,
     rings_made: u64,
+    /// Which process asks now.
+    process: fn() -> u32,
     /// Nothing fails any more.
     is_calm: bool,
     /// Who asks something of the kernel next is killed, sooner or later.
@@ -128,9 +132,15 @@ impl Machinery {
             flights: Vec::new(),
             rings: BTreeMap::new(),
             rings_made: 0,
+            process: || 0,
             is_calm: false,
             is_doomed: false,
         })))
+    }
+
+    /// There are several processes, of which `process` says which one asks.
+    pub fn tell_apart(&self, process: fn() -> u32) {
+        self.inner().process = process;
     }
 
     /// A disk more, and its number.
@@ -274,6 +284,7 @@ impl Kernel for Machinery {
             inner.add(path, 0, temper)
         });
         inner.disks[disk].file = file_of(cached);
+        inner.disks[disk].owner = (inner.process)();
         let fds = [(Some(cached), false), (direct, true)];
         for (fd, direct) in fds.into_iter().filter_map(|(fd, direct)| Some((fd?, direct))) {
             inner.known.insert(fd.as_raw_fd(), Known { disk, direct });
@@ -289,13 +300,17 @@ impl Kernel for Machinery {
         is_done
     }
 
-    fn is_left_behind(&self, file: BorrowedFd<'_>) -> bool {
+    fn holder(&self, file: BorrowedFd<'_>) -> Option<Holder> {
         let inner = self.inner();
         let file = file_of(file);
         let is_dead = |flight: &Flight| {
             inner.disks[flight.disk].file == file && !inner.rings.contains_key(&flight.ring)
         };
-        inner.flights.iter().any(is_dead)
+        if inner.flights.iter().any(is_dead) {
+            return Some(Holder::Ended(None));
+        }
+        let owner = inner.disks.iter().find(|disk| disk.file == file)?.owner;
+        (owner != (inner.process)()).then_some(Holder::Living(owner))
     }
 
     fn ring(&self, done: Arc<OwnedFd>) -> u64 {
@@ -341,6 +356,7 @@ impl Inner {
             failures: 0,
             sync_failed: false,
             failed_unheard: 0,
+            owner: 0,
         });
         self.disks.len() - 1
     }

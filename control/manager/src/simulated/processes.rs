@@ -79,6 +79,11 @@ pub(super) fn enter(process: u32) -> u32 {
     on_stage(|stage| std::mem::replace(&mut stage.processes.current, process)).unwrap_or(0)
 }
 
+/// Whose turn it is.
+pub fn current() -> u32 {
+    on_stage(|stage| stage.processes.current).unwrap_or(0)
+}
+
 /// What came of something that a process did.
 pub(super) enum Done<T> {
     This(T),
@@ -128,7 +133,7 @@ pub(crate) fn is_dying() -> bool {
 
 /// The process whose code runs ends here.
 pub(crate) fn end_here() -> ! {
-    end(on_stage(|stage| stage.processes.current).unwrap_or(0));
+    end(current());
     on_stage(|stage| stage.processes.is_dying = true);
     resume_unwind(Box::new(Ended))
 }
@@ -184,7 +189,7 @@ pub(crate) fn go_on(most: Duration) {
 fn step(until: Instant) {
     let around = AROUND.with(|place| place.borrow_mut().take());
     let Some(mut around) = around else { return pass_to_next(until) };
-    let pid = on_stage(|stage| stage.processes.current).unwrap_or(0);
+    let pid = current();
     let machine = machine();
     let gone_on = catch_unwind(AssertUnwindSafe(|| around.go_on(sidecore::nanos_of(until))));
     be_on(machine);

@@ -72,8 +72,8 @@ fn taken(result: Result<(), Errno>, fd: BorrowedFd<'_>, kind: Kind) -> Result<()
         // The same number as EWOULDBLOCK.
         Err(Errno::AGAIN | Errno::ACCESS) => {
             #[cfg(feature = "simulated")]
-            if crate::simulated::here().is_some_and(|kernel| kernel.is_left_behind(fd)) {
-                return Err(Refused::Held(Holder::Ended(None)));
+            if let Some(holder) = crate::simulated::here().and_then(|kernel| kernel.holder(fd)) {
+                return Err(Refused::Held(holder));
             }
             Err(Refused::Held(holder_of(fd, kind)))
         }

@@ -79,8 +79,8 @@ impl Kernel for Small {
         true
     }
 
-    fn is_left_behind(&self, _: BorrowedFd<'_>) -> bool {
-        false
+    fn holder(&self, _: BorrowedFd<'_>) -> Option<backend::Holder> {
+        None
     }
 
     fn ring(&self, done: Arc<OwnedFd>) -> u64 {

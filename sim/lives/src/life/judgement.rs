@@ -95,14 +95,15 @@ impl Host {
             let spec = &disk.spec;
             let view = self.shown.iter().find(|view| view.id == spec.id);
             // Of a disk of another host that one says its size.
-            let is_size = |view: &DiskView| spec.size.is_none_or(|size| size.0 == view.size_bytes);
+            let is_size =
+                |view: &DiskView| spec.size.is_none_or(|size| Some(size.0) == view.size_bytes);
             let honest = self.vmms.get(&spec.id).filter(|vmm| !vmm.tenant.is_hostile());
             let queues = honest.map_or(0, |vmm| vmm.tenant.queues());
             let has_queues = |view: &DiskView| view.queues_attached == queues;
             let is_lent = rack::is_lent(&spec.id);
             // Whoever was told that it has changed has read it again.
             let is_told = |view: &DiskView| {
-                honest.is_none_or(|vmm| vmm.tenant.told_bytes() == view.size_bytes)
+                honest.is_none_or(|vmm| Some(vmm.tenant.told_bytes()) == view.size_bytes)
             };
             let is_so =
                 |view: &&DiskView| is_size(view) && (is_lent || has_queues(view) && is_told(view));

@@ -266,6 +266,7 @@ impl Host {
                 || vmm.is_unheard
                 || vmm.tenant.is_hostile()
                 || self.dirty.contains_key(&id)
+                || self.is_restarting
                 || self.is_going(&id);
             course.note("cut off", [number, is_excused.into(), 0]);
             if !is_excused && self.daemons.is_empty() {
