@@ -25,6 +25,15 @@ impl Daemon {
 
     /// The same with other lines for its sidecores.
     pub(crate) fn with_sidecores(sidecores: &str, disks: &str) -> Daemon {
+        Daemon::begin(Path::new(PROGRAM), sidecores, disks)
+    }
+
+    /// One that serves nothing, of the program at that path.
+    pub(crate) fn of_program(program: &Path) -> Daemon {
+        Daemon::begin(program, "max = 1", "")
+    }
+
+    fn begin(program: &Path, sidecores: &str, disks: &str) -> Daemon {
         let folder = tempfile::tempdir().unwrap();
         let notify = UnixDatagram::bind(folder.path().join("notify")).unwrap();
         notify.set_read_timeout(Some(Duration::from_secs(90))).unwrap();
@@ -34,15 +43,15 @@ impl Daemon {
         );
         std::fs::create_dir(folder.path().join("state")).unwrap();
         std::fs::write(folder.path().join("sidecore.toml"), text).unwrap();
-        let child = Daemon::spawn(folder.path());
+        let child = Daemon::spawn(program, folder.path());
         let daemon = Daemon { folder, notify, child };
         daemon.expect_notice("READY=1\n");
         daemon
     }
 
     /// What it logs is in `log`.
-    pub(crate) fn spawn(folder: &Path) -> Child {
-        Command::new(PROGRAM)
+    fn spawn(program: &Path, folder: &Path) -> Child {
+        Command::new(program)
             .args(["serve", "--config", "sidecore.toml"])
             .current_dir(folder)
             .env("NOTIFY_SOCKET", folder.join("notify"))
@@ -50,6 +59,11 @@ impl Daemon {
             .stderr(File::options().append(true).create(true).open(folder.join("log")).unwrap())
             .spawn()
             .unwrap()
+    }
+
+    /// Starts it again, when it has ended.
+    pub(crate) fn again(&mut self) {
+        self.child = Daemon::spawn(Path::new(PROGRAM), self.folder.path());
     }
 
     pub(crate) fn expect_notice(&self, wanted: &str) {

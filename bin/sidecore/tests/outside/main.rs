@@ -8,4 +8,5 @@ mod helps;
 mod network_commands;
 mod troubled_disks;
 mod troubles;
+mod upgrades;
 mod version;

@@ -26,7 +26,7 @@ fn what_was_made_is_changed_removed_and_survives_a_kill() {
 
     daemon.signal(Signal::KILL);
     daemon.child.wait().unwrap();
-    daemon.child = Daemon::spawn(daemon.folder.path());
+    daemon.again();
     daemon.expect_notice("READY=1\n");
 
     let list = json(&daemon.run("ls --json").1);

@@ -251,7 +251,7 @@ fn state_that_cannot_be_kept_or_read_is_told() {
         assert_eq!(fs::read_to_string(&kept).unwrap(), damaged, "it is left as it is");
     }
     fs::write(&kept, &text).unwrap();
-    daemon.child = Daemon::spawn(&folder);
+    daemon.again();
     daemon.expect_notice("READY=1\n");
     assert_eq!(shown(&daemon, "a").0, "waiting");
 }
@@ -315,7 +315,7 @@ fn a_full_log_ends_nobody() {
     let log = daemon.folder.path().join("log");
     fs::remove_file(&log).unwrap();
     symlink("/dev/full", &log).unwrap();
-    daemon.child = Daemon::spawn(daemon.folder.path());
+    daemon.again();
     daemon.expect_notice("READY=1\n");
     assert_eq!(daemon.run("disk add more --backend null --size 1G").0, 0);
     assert_eq!(daemon.run("reload").0, 0);

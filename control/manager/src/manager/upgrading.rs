@@ -226,7 +226,10 @@ impl Manager {
     }
 
     fn give_up(&mut self, upgrade: Upgrade, why: &UpgradeError) {
-        let reply = upgrade.give_up(&self.rooms.poll, why);
+        let launcher = self.rooms.options.launcher.as_ref();
+        let how = || UpgradeError::EndedSo(launcher?.how_ended()?).into();
+        let ended = matches!(why, UpgradeError::Ended).then(how).flatten();
+        let reply = upgrade.give_up(&self.rooms.poll, ended.as_ref().unwrap_or(why));
         if self.drain.is_frozen() {
             self.send_all_out();
         }

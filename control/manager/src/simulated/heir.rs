@@ -48,7 +48,7 @@ impl Launchers {
     /// Launcher `at` answers: `start` begins a process with that input, or says why not.
     pub fn answer(&mut self, at: usize, start: &mut dyn FnMut(OwnedFd) -> io::Result<u32>) {
         let end = self.0.get(at).and_then(Option::as_ref);
-        let goes_on = end.map(|end| serve_one(end, Duration::ZERO, start));
+        let goes_on = end.map(|end| serve_one(end, Duration::ZERO, &mut |_, input| start(input)));
         if !matches!(goes_on, Some(Ok(true))) {
             self.end(at);
         }

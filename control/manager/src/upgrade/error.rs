@@ -214,6 +214,9 @@ pub(crate) enum UpgradeError {
     /// End of the heir.
     #[error("the new process has ended")]
     Ended,
+    /// The same, and how, as its launcher knows.
+    #[error("the new process has ended ({0})")]
+    EndedSo(String),
     /// Refusal of the heir, in its words.
     #[error("{0}")]
     Refused(String),

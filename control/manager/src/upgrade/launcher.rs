@@ -4,7 +4,7 @@
 //! [`run`] is all that it does; [`Launcher`] is the daemon's end, of two of them. One holds nothing of the daemon but
 //! one socket, and ends with it.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,6 +21,8 @@ use super::channel::Channel;
 
 /// How long its answer may take to be sent.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
+/// From the end of an heir to its launcher's word of how it ended.
+const END_TOLD_MAX: Duration = Duration::from_millis(200);
 /// Nobody waits for it.
 const AT_ONCE: Duration = Duration::ZERO;
 /// It waits for its daemon.
@@ -48,8 +50,16 @@ struct Answer {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Outcome {
-    Started { pid: u32 },
-    Refused { why: String },
+    Started {
+        pid: u32,
+    },
+    Refused {
+        why: String,
+    },
+    /// The heir of that request has ended, and how: a word more, which nobody asked for.
+    Ended {
+        how: String,
+    },
 }
 
 /// Launchers of one daemon: when the first has ended or does not answer, the other one is asked.
@@ -61,6 +71,10 @@ pub struct Launcher {
     ends: Vec<End>,
     /// The last one that was made.
     request: Cell<u64>,
+    /// How its heir has ended, as far as was heard.
+    how_ended: RefCell<Option<String>>,
+    /// The launcher that was asked last.
+    asked: Cell<usize>,
 }
 
 #[derive(Debug)]
@@ -111,14 +125,19 @@ impl Launcher {
     /// What the kernel said.
     pub fn start() -> io::Result<Launcher> {
         let ends = (0..LAUNCHERS).map(|_| End::start()).collect::<io::Result<_>>()?;
-        Ok(Launcher { ends, request: Cell::new(0) })
+        Ok(Launcher::with(ends))
     }
 
     /// Those at the other ends of these channels, which are no processes.
     #[cfg(any(test, feature = "simulated"))]
     pub(crate) fn of(channels: impl IntoIterator<Item = Channel>) -> Launcher {
         let end = |channel| End { channel, _child: None };
-        Launcher { ends: channels.into_iter().map(end).collect(), request: Cell::new(0) }
+        Launcher::with(channels.into_iter().map(end).collect())
+    }
+
+    fn with(ends: Vec<End>) -> Launcher {
+        let (request, how_ended, asked) = Default::default();
+        Launcher { ends, request, how_ended, asked }
     }
 
     /// What is readable when one says something.
@@ -134,14 +153,20 @@ impl Launcher {
         let end = self.ends.get(at).ok_or(LauncherError::Unknown)?;
         let request = self.request.get().wrapping_add(1);
         self.request.set(request);
+        self.how_ended.take();
+        self.asked.set(at);
         let sent = end.channel.send(&Start { request }, &[input], AT_ONCE);
         sent.map_err(LauncherError::Send)
     }
 
     /// What launcher `at` says, which said something.
     pub(crate) fn heard(&self, at: usize) -> Said {
+        self.hear(at, AT_ONCE)
+    }
+
+    fn hear(&self, at: usize, limit: Duration) -> Said {
         let Some(end) = self.ends.get(at) else { return Said::Ended };
-        let packet = match end.channel.receive(AT_ONCE) {
+        let packet = match end.channel.receive(limit) {
             Ok(Some(packet)) => packet,
             Ok(None) => return Said::Ended,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Said::Nothing,
@@ -154,8 +179,21 @@ impl Launcher {
             Ok(Answer { outcome: Outcome::Refused { why }, .. }) => {
                 Said::Refused(LauncherError::Refused(why))
             }
+            // Whoever hears the end of the heir itself asks for it.
+            Ok(Answer { outcome: Outcome::Ended { how }, .. }) => {
+                self.how_ended.replace(Some(how));
+                Said::Nothing
+            }
             Err(error) => Said::Refused(LauncherError::Nonsense(error)),
         }
+    }
+
+    /// How the heir ended that was asked for last, and whose end was seen: its launcher is a moment behind.
+    pub(crate) fn how_ended(&self) -> Option<String> {
+        if self.how_ended.borrow().is_none() {
+            self.hear(self.asked.get(), END_TOLD_MAX);
+        }
+        self.how_ended.take()
     }
 }
 
@@ -206,26 +244,26 @@ pub fn run(program: &Path, arguments: &[OsString]) -> io::Result<()> {
     }
     confine::launcher(confine::Mode::of_environment()).map_err(io::Error::other)?;
     let channel = Channel::of(io::stdin().as_fd().try_clone_to_owned()?);
-    let mut heir: Option<Child> = None;
-    let mut start_heir = |input| {
-        if let Some(mut earlier) = heir.take() {
-            // It was given up. If it has not ended yet it is left alone, as nobody's.
-            let _ = earlier.try_wait();
-        }
-        match start(program, arguments, input) {
-            Ok(child) => {
-                let pid = child.id();
-                heir = Some(child);
-                Ok(pid)
-            }
-            Err(error) => {
-                let why = format!("{} cannot be started: {error}", program.display());
-                Err(io::Error::other(why))
-            }
-        }
+    let mut start_heir = |request, input| {
+        let child = start(program, arguments, input).map_err(|error| {
+            io::Error::other(format!("{} cannot be started: {error}", program.display()))
+        })?;
+        let pid = child.id();
+        tell_end(request, child, Channel::of(io::stdin().as_fd().try_clone_to_owned()?));
+        Ok(pid)
     };
     while serve_one(&channel, FOREVER, &mut start_heir)? {}
     Ok(())
+}
+
+/// Waits for the end of an heir on a thread of its own, so that no process is left of one that was given up, and tells
+/// the daemon how it ended.
+fn tell_end(request: u64, mut heir: Child, channel: Channel) {
+    std::thread::spawn(move || {
+        let how = heir.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+        // One that has handed over has gone, and this process goes with it.
+        let _ = channel.send(&Answer { request, outcome: Outcome::Ended { how } }, &[], AT_ONCE);
+    });
 }
 
 /// Does the next thing that the daemon asks for. False: the daemon is gone.
@@ -235,13 +273,14 @@ pub fn run(program: &Path, arguments: &[OsString]) -> io::Result<()> {
 pub(crate) fn serve_one(
     channel: &Channel,
     limit: Duration,
-    start: &mut dyn FnMut(OwnedFd) -> io::Result<u32>,
+    start: &mut dyn FnMut(u64, OwnedFd) -> io::Result<u32>,
 ) -> io::Result<bool> {
     let Some(packet) = channel.receive(limit)? else { return Ok(false) };
     let Start { request } = serde_json::from_slice(&packet.bytes)?;
     let input = packet.fds.into_iter().next();
-    let started =
-        input.ok_or_else(|| io::Error::other("the heir would have no input")).and_then(start);
+    let started = input
+        .ok_or_else(|| io::Error::other("the heir would have no input"))
+        .and_then(|input| start(request, input));
     let outcome = match started {
         Ok(pid) => Outcome::Started { pid },
         Err(why) => Outcome::Refused { why: why.to_string() },

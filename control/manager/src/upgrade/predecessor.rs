@@ -419,11 +419,15 @@ pub(crate) fn what_must_end(rooms: &Rooms) -> Option<&'static str> {
 /// What an operator is told whose upgrade is not.
 pub(crate) fn refused(why: &UpgradeError) -> ApiError {
     let error = format!("the daemon was not replaced: {why}");
-    ApiError::new(
-        ErrorKind::Refused,
-        error,
-        "it goes on as it is; what the new process said is in the daemon's log",
-    )
+    let has_run = matches!(
+        why,
+        UpgradeError::Ended | UpgradeError::EndedSo(_) | UpgradeError::Silent | UpgradeError::Late
+    );
+    let hint = match has_run {
+        true => "it goes on as it is; what the new process said is in the daemon's log",
+        false => "it goes on as it is",
+    };
+    ApiError::new(ErrorKind::Refused, error, hint)
 }
 
 /// The heir's next word.

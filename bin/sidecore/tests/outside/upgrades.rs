@@ -1,0 +1,48 @@
+//! Upgrades to programs that are none: what operators are told, and what is left.
+
+use std::fs::{Permissions, rename, set_permissions, write};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+use crate::harness::{Daemon, PROGRAM};
+
+/// Puts a script in the place of the program that a daemon was started as.
+fn install(program: &Path, script: &str) {
+    let next = program.with_extension("next");
+    write(&next, script).unwrap();
+    set_permissions(&next, Permissions::from_mode(0o755)).unwrap();
+    rename(&next, program).unwrap();
+}
+
+/// Processes of that name which have ended, and for which nobody has waited.
+fn unwaited(name: &str) -> usize {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let stats = all.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+    stats.filter(|stat| stat.contains(&format!("({name}) Z"))).count()
+}
+
+/// Which exit status a new process had is what its operator looks for first.
+#[test]
+fn how_an_heir_has_ended_is_told_and_nothing_is_left_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    // The kernel keeps 15 bytes of a name.
+    let name = format!("heir{}", std::process::id());
+    let program = folder.path().join(&name);
+    symlink(PROGRAM, &program).unwrap();
+    let daemon = Daemon::of_program(&program);
+    let log = "; what the new process said is in the daemon's log";
+    for (script, why, more) in [
+        ("#!/bin/sh\nexit 7\n", "the new process has ended (exit status: 7)", log),
+        ("#!/bin/sh\nkill -9 $$\n", "the new process has ended (signal: 9 (SIGKILL))", log),
+        ("no program", "cannot be started: Exec format error (os error 8)", ""),
+    ] {
+        install(&program, script);
+        let (code, _, error) = daemon.run("upgrade");
+        assert_eq!(code, 1, "{error}");
+        let expected = format!("{why}\n  it goes on as it is{more}\n");
+        assert!(error.ends_with(&expected), "{error}");
+        assert_eq!(unwaited(&name), 0, "{script}");
+    }
+    let text = std::fs::read_to_string(daemon.folder.path().join("log")).unwrap();
+    assert!(text.contains("given up: the new process has ended (exit status: 7)"), "{text}");
+}
