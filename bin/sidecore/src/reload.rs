@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use config::api::{ApiError, EffectView, ErrorKind, ReloadView};
+use config::api::{ActionView, ApiError, EffectView, ErrorKind, ReloadView};
 use config::routes::Method;
 
 use crate::cli::ReloadArgs;
@@ -68,7 +68,13 @@ fn effects_text(done: &ReloadView, room: Room) -> String {
             (false, false) => "-",
         };
         let name = format!("{} {id}", kind.word());
-        table.row(vec![action.word().to_string(), name, guest.to_string(), what.clone()]);
+        let action = match action {
+            ActionView::Added => "add",
+            ActionView::Removed => "remove",
+            ActionView::Remade => "remake",
+            ActionView::Changed => "change",
+        };
+        table.row(vec![action.to_string(), name, guest.to_string(), what.clone()]);
     }
     let mut text = format!("{}: nothing was changed; a reload would do this:\n\n", done.file);
     text.push_str(&table.text(room));
@@ -103,7 +109,7 @@ fn is_beyond(effect: &&EffectView) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use config::api::{ActionView, ThingView};
+    use config::api::ThingView;
 
     use super::*;
 
@@ -120,22 +126,22 @@ mod tests {
         };
         let view = ReloadView {
             file: "f".to_string(),
-            changes: vec!["removed disk a".to_string()],
+            changes: vec!["remove disk a".to_string()],
             effects: vec![
                 effect("a", ActionView::Remade, (true, true), "source \"/a\" becomes \"/b\""),
-                effect("b", ActionView::Changed, (true, false), "resized disk b to 2G"),
-                effect("c", ActionView::Added, (false, false), "added disk c"),
+                effect("b", ActionView::Changed, (true, false), "resize disk b to 2G"),
+                effect("c", ActionView::Added, (false, false), "add disk c"),
                 effect("d", ActionView::Changed, (false, false), "the whole file system has 1G"),
             ],
             dry_run: true,
             ..ReloadView::default()
         };
         let expected = "f: nothing was changed; a reload would do this:\n\n\
-             WHAT     DEVICE  GUEST     HOW\n\
-             remade   disk a  loses it  source \"/a\" becomes \"/b\"\n\
-             changed  disk b  keeps it  resized disk b to 2G\n\
-             added    disk c  -         added disk c\n\
-             changed  disk d  -         the whole file system has 1G\n\n\
+             WHAT    DEVICE  GUEST     HOW\n\
+             remake  disk a  loses it  source \"/a\" becomes \"/b\"\n\
+             change  disk b  keeps it  resize disk b to 2G\n\
+             add     disk c  -         add disk c\n\
+             change  disk d  -         the whole file system has 1G\n\n\
              1 of these take something from a guest: `sidecore reload` refuses, and `sidecore reload \
              --force` does it\n\n\
              1 of these could not be filled: `sidecore reload` refuses, and `sidecore reload --force` does it\n";

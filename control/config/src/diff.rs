@@ -94,11 +94,35 @@ pub enum Change {
     },
 }
 
-/// As a reload reports it.
+/// As a reload reports it that has done it.
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(["removed", "added", "resized"], f)
+    }
+}
+
+/// A change that is not done.
+struct ToDo<'a>(&'a Change);
+
+impl fmt::Display for ToDo<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.write(["remove", "add", "resize"], f)
+    }
+}
+
+impl Change {
+    /// The same of one that is not done, and may never be.
+    pub fn to_do(&self) -> impl fmt::Display {
+        ToDo(self)
+    }
+
+    fn write(
+        &self,
+        [removed, added, resized]: [&str; 3],
+        f: &mut fmt::Formatter<'_>,
+    ) -> fmt::Result {
         match self {
-            Change::Remove { kind, id } => write!(f, "removed {} {id}", kind.word()),
+            Change::Remove { kind, id } => write!(f, "{removed} {} {id}", kind.word()),
             Change::Set(device) => {
                 write!(f, "set {}", device.title())?;
                 let Some(disk) = device.disk() else { return Ok(()) };
@@ -110,23 +134,23 @@ impl fmt::Display for Change {
             }
             Change::SetApiRights => f.write_str("set who may open the API's sockets"),
             Change::AddGroup(GroupPlan { id, limit, .. }) if limit.is_some() => {
-                write!(f, "added group {id}: at most {limit}")
+                write!(f, "{added} group {id}: at most {limit}")
             }
-            Change::AddGroup(GroupPlan { id, .. }) => write!(f, "added group {id}: no limit"),
+            Change::AddGroup(GroupPlan { id, .. }) => write!(f, "{added} group {id}: no limit"),
             Change::SetGroup(GroupPlan { id, limit, .. }) if limit.is_some() => {
                 write!(f, "set group {id} to at most {limit}")
             }
             Change::SetGroup(GroupPlan { id, .. }) => write!(f, "set group {id} to no limit"),
-            Change::RemoveGroup { id } => write!(f, "removed group {id}"),
+            Change::RemoveGroup { id } => write!(f, "{removed} group {id}"),
             Change::Resize { id, size_bytes } => {
-                write!(f, "resized disk {id} to {}", Size(*size_bytes))
+                write!(f, "{resized} disk {id} to {}", Size(*size_bytes))
             }
             Change::SetClients { link } => write!(f, "set the clients of link {link}"),
-            Change::Add(device) => write!(f, "added {}", device.title()),
+            Change::Add(device) => write!(f, "{added} {}", device.title()),
             Change::RemoveUplink { switch, name } => {
-                write!(f, "removed uplink {name} of switch {switch}")
+                write!(f, "{removed} uplink {name} of switch {switch}")
             }
-            Change::RemoveSwitch { id } => write!(f, "removed switch {id}"),
+            Change::RemoveSwitch { id } => write!(f, "{removed} switch {id}"),
             Change::SetSwitch(switch) => {
                 let SwitchPlan { id, ageing_s, macs_max, .. } = &**switch;
                 write!(f, "set switch {id} to {macs_max} addresses, forgotten after {ageing_s} s")
@@ -134,9 +158,9 @@ impl fmt::Display for Change {
             Change::SetUplink { switch, uplink } => {
                 write!(f, "set uplink {} of switch {switch}", uplink.name())
             }
-            Change::AddSwitch(switch) => write!(f, "added switch {}", switch.id),
+            Change::AddSwitch(switch) => write!(f, "{added} switch {}", switch.id),
             Change::AddUplink { switch, uplink } => {
-                write!(f, "added uplink {} to switch {switch}", uplink.name())
+                write!(f, "{added} uplink {} to switch {switch}", uplink.name())
             }
         }
     }
@@ -194,7 +218,7 @@ pub fn diff(running: &Plan, wanted: &Plan) -> Difference {
     difference
 }
 
-/// The fields that only a restart puts into force, by their names.
+/// What only a restart puts into force: fields and links, by their names.
 fn restart_needed(running: &Plan, wanted: &Plan) -> Vec<String> {
     let (old, new) = (&running.sidecores, &wanted.sidecores);
     let has_others = old.cpus != new.cpus;
@@ -210,13 +234,13 @@ fn restart_needed(running: &Plan, wanted: &Plan) -> Vec<String> {
         ("daemon.state_dir", running.daemon.state_dir != wanted.daemon.state_dir),
         ("daemon.image_folders", running.daemon.image_folders != wanted.daemon.image_folders),
         ("sidecores.cpus", cpus),
-        ("link", links::differ(running, wanted)),
         ("sidecores.min", min),
         ("sidecores.max", max),
         ("sidecores.urgency", old.urgency != new.urgency),
     ];
     let differing = fields.into_iter().filter(|(_, differs)| *differs);
-    differing.map(|(name, _)| name.to_string()).collect()
+    let links = links::that_differ(running, wanted).map(|id| format!("link {id}"));
+    differing.map(|(name, _)| name.to_string()).chain(links).collect()
 }
 
 /// Removals, changes in place, additions.

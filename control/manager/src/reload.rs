@@ -122,7 +122,7 @@ impl Reloading {
         let judged = wanted.judge(rooms, false)?;
         Ok(ReloadView {
             file: rooms.options.file.clone(),
-            changes: wanted.changes.iter().map(ToString::to_string).collect(),
+            changes: wanted.changes.iter().map(|change| change.to_do().to_string()).collect(),
             effects: judged.effects,
             restart_needed: wanted.restart_needed,
             dry_run: true,

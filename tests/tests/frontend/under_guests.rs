@@ -109,7 +109,7 @@ fn a_reload_whose_new_image_socket_or_interface_does_not_open_takes_nothing_from
         (vm, "path = \"images/vm.raw\"\nsize = \"8388607T\"", "vm.raw"),
         (vm, "path = \"images/vm.raw\"\nsize = \"4M\"\nsocket = \"taken.sock\"", "taken.sock"),
         (lan, "id = \"card\"\ninterface = \"sc-absent\"", "sc-absent"),
-        (lan, "id = \"card\"\ntap = \"lo\"", "\"lo\" is no tap"),
+        (lan, "id = \"card\"\ntap = \"lo\"", "cannot open tap lo: the interface"),
         (
             "[[switch]]\nid = \"lan\"",
             "[[switch]]\nid = \"lan\"\n[[switch.uplink]]\ninterface = \"sc-absent\"",
@@ -380,7 +380,7 @@ fn a_size_beyond_its_file_system_is_one_effect_of_a_dry_run() -> Result<()> {
     let its = effect(&dry, "vm")?;
     ensure!(its["needs_force"] == true && its["guest_loses"] == false, "{dry}");
     let what = its["what"].as_str().unwrap_or_default();
-    let expected = "resized disk vm to 16M; the whole file system of its image has 8M";
+    let expected = "resize disk vm to 16M; the whole file system of its image has 8M";
     ensure!(what == expected, "{dry}");
     ensure!(effect(&dry, "new")?["needs_force"] == false, "{dry}");
     let (status, answer) = http(&daemon, "GET", "/v1/reload", "")?;

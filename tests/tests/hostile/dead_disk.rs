@@ -90,7 +90,7 @@ fn a_resize_by_reload_gives_up_and_is_done_by_the_next_one() -> Result<()> {
                 single.send(second, Kind::Read, 3).context("the other queue stands still")?;
             ensure!(ended.status == STATUS_OK, "{ended:?}");
             let dry = daemon.ask("reload --dry-run")?;
-            ensure!(dry["changes"][0] == "resized disk bad to 8M", "{dry}");
+            ensure!(dry["changes"][0] == "resize disk bad to 8M", "{dry}");
             Ok(())
         });
         disk.heal();

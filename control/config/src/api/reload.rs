@@ -10,9 +10,10 @@ use crate::plan::DeviceKind;
 pub struct ReloadView {
     /// The file that was read.
     pub file: String,
-    /// What was changed, in order, in words.
+    /// What was changed, in order, in words; of a dry run, what is to be done.
     pub changes: Vec<String>,
-    /// What is different in the file and comes into force only when the daemon is restarted.
+    /// What is different in the file and comes into force only when the daemon is restarted: fields by their names, and
+    /// links, as `link rack`.
     pub restart_needed: Vec<String>,
     /// What became of each thing that is different.
     #[serde(default)]
@@ -40,7 +41,7 @@ pub struct EffectView {
     /// file system of its image.
     #[serde(default)]
     pub needs_force: bool,
-    /// What is different, in words.
+    /// What is to be done, or what is different, in words.
     pub what: String,
 }
 

@@ -14,10 +14,15 @@ fn fixed(link: &LinkPlan) -> LinkPlan {
     fixed
 }
 
-/// Whether there are other links, or they are otherwise but for their clients; lines may have moved.
-pub(super) fn differ(running: &Plan, wanted: &Plan) -> bool {
-    let all = |plan: &Plan| plan.links.iter().map(fixed).collect::<Vec<_>>();
-    all(running) != all(wanted)
+/// Links that come, go, or are otherwise but for their clients, by their names; lines may have moved.
+pub(super) fn that_differ<'a>(
+    running: &'a Plan,
+    wanted: &'a Plan,
+) -> impl Iterator<Item = &'a str> {
+    let differs = |id: &str| running.link(id).map(fixed) != wanted.link(id).map(fixed);
+    let is_new = |link: &&LinkPlan| running.link(&link.id).is_none();
+    let all = running.links.iter().chain(wanted.links.iter().filter(is_new));
+    all.map(|link| link.id.as_str()).filter(move |id| differs(id))
 }
 
 /// Links that have other clients and are the same but for that.

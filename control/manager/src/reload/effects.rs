@@ -97,7 +97,7 @@ impl Seen<'_> {
             guest,
             guest_loses: false,
             needs_force: false,
-            what: change.to_string(),
+            what: change.to_do().to_string(),
         }
     }
 
@@ -198,7 +198,7 @@ pub(crate) fn say_refused(mut effects: Vec<EffectView>, beyond: &[Beyond]) -> Ve
         effect.needs_force = effect.guest_loses;
         let is_it = |beyond: &&Beyond| effect.kind == ThingView::Disk && beyond.id == effect.id;
         // What else is changed of that disk has a row of its own.
-        let resizes = effect.what.starts_with("resized ");
+        let resizes = effect.what.starts_with("resize ");
         if let Some(beyond) = beyond.iter().find(is_it).filter(|_| resizes) {
             effect.needs_force = true;
             effect.what += &format!("; {}", beyond.has());

@@ -549,11 +549,11 @@ fn a_refusal_names_eight_and_counts_the_others() {
 #[test]
 fn rows_say_what_is_made_and_what_needs_an_operator_who_insists() {
     let rows = vec![
-        effect("a", ActionView::Added, false, "added disk a"),
-        effect("b", ActionView::Changed, true, "resized disk b to 1M"),
+        effect("a", ActionView::Added, false, "add disk a"),
+        effect("b", ActionView::Changed, true, "resize disk b to 1M"),
     ];
     let rows = say_refused(say_made(rows, &["a".to_string(), "x".to_string()]), &[]);
-    assert_eq!(rows[0].what, "added disk a; its image is missing: an empty one is made");
+    assert_eq!(rows[0].what, "add disk a; its image is missing: an empty one is made");
     assert_eq!((rows[0].needs_force, rows[1].needs_force), (false, true));
 }
 

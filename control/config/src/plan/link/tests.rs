@@ -270,7 +270,7 @@ fn clients_of_an_iohost_change_in_place() {
     let difference = diff(&running, &wanted);
     assert_eq!(
         (difference.changes.len(), &difference.restart_needed[..]),
-        (0, &["link".to_string()][..])
+        (0, &["link rack".to_string()][..])
     );
 }
 
@@ -281,7 +281,7 @@ fn links_change_with_a_restart_and_remote_disks_in_their_way() {
     assert_eq!(diff(&running, &moved), crate::Difference::default());
     let other = client().replace("10.0.0.1", "10.0.0.2");
     let wanted = read(&other, Some(&running)).unwrap();
-    assert_eq!(diff(&running, &wanted).restart_needed, ["link"]);
+    assert_eq!(diff(&running, &wanted).restart_needed, ["link rack"]);
     let renamed = client().replace("remote = \"db\"", "remote = \"web\"");
     let changes = diff(&running, &read(&renamed, Some(&running)).unwrap()).changes;
     assert!(matches!(&changes[..], [Change::Remove { .. }, Change::Add(_)]), "{changes:?}");
