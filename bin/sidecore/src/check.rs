@@ -22,9 +22,11 @@ pub(crate) fn check(file: &str, path: &Path, plan: &Plan, output: &Output) -> Re
     interfaces_are_there(plan)?;
     links_can_be_opened(plan)?;
     let hint = "nobody else could open the socket then";
-    manager::check::rights(plan).map_err(|error| Failure::usage(error, hint))?;
+    manager::check::rights(plan).map_err(|error| Failure::host(error, hint))?;
+    let hint = state_hint();
+    manager::check::state_dir(plan).map_err(|error| Failure::host(error, hint))?;
     let hint = "correct the file, or remove that device by command while the daemon runs without this change";
-    manager::check::kept(plan).map_err(|error| Failure::usage(error, hint))?;
+    manager::check::kept(plan).map_err(|error| Failure::host(error, hint))?;
     let bounds = devices_fit(plan)?;
     let mut report = report(file, plan, &bounds);
     let mut refused = None;
@@ -78,23 +80,32 @@ fn images_are_there(plan: &Plan) -> Result<(), Failure> {
             }
         };
         let error = format!("{}: disk {:?}: there is no {}", disk.origin, disk.id, path.display());
-        return Err(Failure::usage(error, hint));
+        return Err(Failure::host(error, hint));
     }
     Ok(())
+}
+
+fn state_hint() -> String {
+    format!(
+        "make room, or give the folder to the daemon's user; it is looked at as {}",
+        who_checks()
+    )
+}
+
+fn who_checks() -> String {
+    let user = rustix::process::geteuid().as_raw();
+    format!("the user that checks, which is {user} here: check as the daemon's user")
 }
 
 /// That an image can be opened, by whoever checks.
 fn image_opens(disk: &DiskPlan, images: &Images) -> Result<(), Failure> {
     images.check(disk).map_err(|why| {
         let why = why.to_string();
-        let user = rustix::process::geteuid().as_raw();
         let hint = match why.contains("ermission denied") {
-            true => format!(
-                "images are opened as the user that checks, which is {user} here: check as the daemon's user"
-            ),
+            true => format!("images are opened as {}", who_checks()),
             false => "correct `path` or `size`, or put the image right".to_string(),
         };
-        Failure::usage(format!("{}: disk {:?}: {why}", disk.origin, disk.id), hint)
+        Failure::host(format!("{}: disk {:?}: {why}", disk.origin, disk.id), hint)
     })
 }
 
@@ -112,15 +123,10 @@ fn interfaces_are_there(plan: &Plan) -> Result<(), Failure> {
     for (who, host) in of_nics.chain(of_switches) {
         manager::check::interface(host).map_err(|why| {
             let hint = match host {
-                HostPlan::Tap { .. } => {
-                    "correct `tap` (`ip link` lists the interfaces there are), or write `interface` to \
-                     use this one"
-                }
-                _ => {
-                    "correct `interface` (`ip link` lists those there are), or write `tap` to have one made"
-                }
+                HostPlan::Tap { .. } => "correct `tap`",
+                _ => "correct `interface`, or write `tap` to have one made",
             };
-            Failure::usage(format!("{who}: {why}"), hint)
+            Failure::host(format!("{who}: {why}"), hint)
         })?;
     }
     Ok(())
@@ -143,13 +149,13 @@ fn links_can_be_opened(plan: &Plan) -> Result<(), Failure> {
         manager::check::link_key(link).map_err(|error| {
             let hint =
                 "correct it; `sidecore link key FILE` makes a key, and prints its public half";
-            Failure::usage(format!("{who}: {error}"), hint)
+            Failure::host(format!("{who}: {error}"), hint)
         })?;
         let Some(name) = link.interface().map(|on| on.name.as_str()) else { continue };
         let folder = interface(name);
         if !is_there(name) {
             let hint = "correct `interface` (`ip link` lists those there are)";
-            return Err(Failure::usage(format!("{who}: there is no interface {name:?}"), hint));
+            return Err(Failure::host(format!("{who}: there is no interface {name:?}"), hint));
         }
         let carries = std::fs::read_to_string(folder.join("mtu")).ok();
         let carries = carries.and_then(|text| text.trim().parse::<u32>().ok());
@@ -158,7 +164,7 @@ fn links_can_be_opened(plan: &Plan) -> Result<(), Failure> {
                 "{who}: interface {name:?} carries packets of {carries} bytes, and `mtu` is {}",
                 link.mtu
             );
-            return Err(Failure::usage(error, "make them equal"));
+            return Err(Failure::host(error, "make them equal"));
         }
     }
     Ok(())
@@ -168,7 +174,7 @@ fn links_can_be_opened(plan: &Plan) -> Result<(), Failure> {
 fn devices_fit(plan: &Plan) -> Result<BoundsView, Failure> {
     manager::check::bounds(plan).map_err(|(origin, device, why)| {
         let hint = "the limits are those of the process that checks; under systemd the unit sets a daemon's own";
-        Failure::usage(format!("{origin}: {device}: {why}"), hint)
+        Failure::host(format!("{origin}: {device}: {why}"), hint)
     })
 }
 

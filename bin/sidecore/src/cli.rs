@@ -39,8 +39,13 @@ Examples:
   sidecore nic add vm1-net --switch lan --print qemu
   sidecore ls
 
-Exit status: 0 done; 1 refused by the daemon; 2 wrong usage or configuration;
-3 no daemon reached."
+A path that is not whole begins in the folder in which the command is run; in the
+configuration file, in the folder of that file.
+
+Exit status: 0 done; 1 refused by the daemon, or something that the configuration
+names is not there; 2 wrong usage, or a mistake in the configuration; 3 no daemon
+reached. `serve`, `serve --check` and a reload find the same, and the first two end
+alike."
 )]
 pub(crate) struct Cli {
     /// Unix socket of the daemon's API [env: SIDECORE_API] [default: /run/sidecore/api.sock].

@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use config::api::{BoundView, BoundsView, ConfinementView, DaemonView, DefectView, VersionView};
+use config::api::{
+    BoundView, BoundsView, ConfinementView, DaemonView, DefectView, StateView, VersionView,
+};
 use config::routes::Method;
 use host::doctor::{Check, State, examine_this_host};
 use serde::Serialize;
@@ -52,7 +54,12 @@ fn program(daemon: Option<&VersionView>) -> Check {
 fn of_the_daemon(client: &Client) -> Vec<Check> {
     let asked: Result<DaemonView, Failure> = client.ask(Method::Get, "/v1/daemon");
     match asked {
-        Ok(view) => vec![confinement(&view), bounds(&view.bounds), defects(&view.defects)],
+        Ok(view) => vec![
+            confinement(&view),
+            bounds(&view.bounds),
+            state(&view.state),
+            defects(&view.defects),
+        ],
         Err(Failure::Unreachable { .. }) => {
             let means =
                 "what a daemon gives up, and what devices take of it, is known when it runs";
@@ -98,6 +105,26 @@ fn bounds(bounds: &BoundsView) -> Check {
         return check("bounds", State::Warn, found, "the next device may be refused", todo);
     }
     check("bounds", State::Ok, found, "each device can have what it is promised at any time", "")
+}
+
+/// Whether the daemon can keep what is to outlive it.
+fn state(StateView { folder, problem, unkept }: &StateView) -> Check {
+    let mut found = match problem {
+        Some(why) => format!("nothing can be kept in {folder}: {why}"),
+        None => folder.clone(),
+    };
+    if problem.is_none() && unkept.is_empty() {
+        let means = "devices made by command, and which image each guest is on, outlive a restart";
+        return check("state", State::Ok, found, means, "");
+    }
+    if !unkept.is_empty() {
+        let _ = write!(found, "; not kept: which image the guests of {} are on", unkept.join(", "));
+    }
+    let means = "devices made by command are refused; after a restart a guest could be served from another image than \
+                 its own";
+    let todo = "make room there, or give the folder to the daemon's user; what could not be kept is tried again each \
+                second, and before that leave `path` and images as they are";
+    check("state", State::Warn, found, means, todo)
 }
 
 /// What the daemon's control counted on and did not find.

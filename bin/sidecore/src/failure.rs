@@ -12,7 +12,7 @@ pub(crate) enum Failure {
     Refused(ApiError),
     /// The configuration file has mistakes. Status 2.
     Config(Refusal),
-    /// Wrong usage, or a file that cannot be used. Status 2.
+    /// Wrong usage, a file that cannot be read, or one that says what cannot be. Status 2: it is the same at each try.
     Usage {
         /// What was wrong.
         error: String,
@@ -26,7 +26,8 @@ pub(crate) enum Failure {
         /// What to do.
         hint: String,
     },
-    /// The daemon could not start, or broke off. Status 1.
+    /// The daemon could not start, or broke off, or what its file names is not so on this host. Status 1: another time
+    /// it may be.
     Daemon {
         /// What happened.
         error: String,
@@ -68,6 +69,11 @@ impl Failure {
         Failure::usage(what, hint.join("; "))
     }
 
+    /// What a file that has no mistake names, and this host does not have.
+    pub(crate) fn host(error: impl Into<String>, hint: impl Into<String>) -> Failure {
+        Failure::Daemon { error: error.into(), hint: hint.into() }
+    }
+
     /// The program's exit status.
     pub(crate) fn code(&self) -> u8 {
         match self {
@@ -96,6 +102,26 @@ impl Failure {
             })
         };
         Failure::Refused(ApiError { kind, error: told(error), hint: told(hint) })
+    }
+
+    /// What was wrong, and what to do, where the first does not say that.
+    pub(crate) fn parts(self) -> (String, String) {
+        match self {
+            Failure::NobodyReads => Default::default(),
+            Failure::Config(refusal) => (refusal.to_string(), String::new()),
+            Failure::Refused(ApiError { error, hint, .. })
+            | Failure::Usage { error, hint }
+            | Failure::Unreachable { error, hint }
+            | Failure::Daemon { error, hint } => (error, hint),
+        }
+    }
+
+    /// Both, for whoever has more to say.
+    pub(crate) fn in_a_sentence(self) -> String {
+        match self.parts() {
+            (error, hint) if hint.is_empty() => error,
+            (error, hint) => format!("{error}: {hint}"),
+        }
     }
 
     /// For people.

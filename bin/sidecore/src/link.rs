@@ -199,7 +199,7 @@ fn keep(file: &Path) -> Result<KeyView, Failure> {
     let private = match manager::read_key(file) {
         Ok(key) => Some(key),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Err(error) => return Err(failed("there is something else", error)),
+        Err(error) => return Err(failed("what is there is no key", error)),
     };
     let made = private.is_none();
     let private = match private {

@@ -68,6 +68,7 @@ pub(crate) fn run(command: NicCommand, client: &Client, output: &Output) -> Resu
 fn add(args: NicAddArgs, client: &Client, output: &Output) -> Result<(), Failure> {
     let mut spec = args.nic;
     spec.socket = spec.socket.map(absolute).transpose()?;
+    spec.qmp = spec.qmp.map(absolute).transpose()?;
     let nic: NicView = client.send(Method::Post, "/v1/nics", &spec)?;
     match args.print.print {
         Some(_) => present(&nic, &args.print, output),

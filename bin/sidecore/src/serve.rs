@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use config::Plan;
 use config::api::{ApiError, ErrorKind};
+use config::spec::DaemonSpec;
 use confine::{Landlock, Mode};
 use cpus::HostCpus;
 use manager::upgrade::Heir;
@@ -30,6 +31,8 @@ use crate::cli::ServeArgs;
 use crate::failure::Failure;
 use crate::output::Output;
 
+/// What to do about mistakes that say themselves what would be right.
+const CORRECT: &str = "correct the file and reload again; nothing was changed";
 /// Longest configuration file, in bytes: thousands of disks.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
@@ -45,12 +48,13 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
         Ok((file, plan))
     };
     let (file, plan) = match (read(), &heir) {
-        (Err(failure), Some(heir)) => heir.refuse(&failure.text()),
+        (Err(failure), Some(heir)) => heir.refuse(&failure.in_a_sentence()),
         (read, _) => read?,
     };
     if args.check {
         // The limits are those that a daemon would have which is started here.
         raise_nofile();
+        image_folders(&plan.daemon, &file)?;
         return check::check(&file.name, &file.path, &plan, output);
     }
     start_log();
@@ -72,7 +76,7 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
     let run_state = manager::wants_run_state(&plan).then(run_state).flatten();
     match (handled.and_then(|()| confine(&plan, &file)), &heir) {
         // Its daemon tells the operator.
-        (Err(failure), Some(heir)) => heir.refuse(&failure.text()),
+        (Err(failure), Some(heir)) => heir.refuse(&failure.in_a_sentence()),
         (confined, _) => confined?,
     }
     let options = manager::Options {
@@ -83,7 +87,7 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
         load: Box::new(move |running: &Plan| {
             let wanted = file.load(Some(running)).map_err(reload_error)?;
             // One that goes unnoticed until the next start would leave every guest without its disks.
-            file.load(None).map_err(|why| start_error(&why))?;
+            file.load(None).map_err(start_error)?;
             Ok(wanted)
         }),
         ready: Box::new(|| tell_systemd(NotifyState::Ready)),
@@ -197,26 +201,7 @@ fn files(plan: &Plan, file: &ConfigFile) -> Result<Option<confine::Files>, Failu
     if daemon.image_folders.is_empty() {
         return Ok(None);
     }
-    let image = |folder: &String| {
-        Path::new(folder).canonicalize().map_err(|error| {
-            let hint = "make it, or take it out of image_folders in [daemon]";
-            Failure::usage(format!("{}: image_folders: {folder:?}: {error}", file.name), hint)
-        })
-    };
-    let images = daemon.image_folders.iter().map(image).collect::<Result<Vec<_>, _>>()?;
-    for precious in
-        [Some(file.path.clone()), file.path.canonicalize().ok(), std::env::current_exe().ok()]
-    {
-        let Some(precious) = precious else { continue };
-        // Whoever can write these decides what an heir is, which has the rights of the start.
-        if let Some(folder) = images.iter().find(|folder| precious.starts_with(folder)) {
-            let (folder, precious) = (folder.display(), precious.display());
-            let what = format!("{}: image_folders: {folder} has {precious} in it", file.name);
-            let hint = "what is in image_folders can be written by a daemon that is taken over: name folders \
-                        that have images only";
-            return Err(Failure::usage(what, hint));
-        }
-    }
+    let images = image_folders(daemon, file)?;
     let sockets = plan.disks.iter().map(|disk| &disk.socket);
     let sockets = sockets.chain(plan.nics.iter().map(|nic| &nic.socket)).chain([&daemon.api]);
     let sockets = sockets.chain(&daemon.api_read);
@@ -227,7 +212,7 @@ fn files(plan: &Plan, file: &ConfigFile) -> Result<Option<confine::Files>, Failu
         let made = std::fs::create_dir_all(folder).and_then(|()| folder.canonicalize());
         let made = made.map_err(|error| {
             let hint = "correct the paths in the file, or make the folder for the daemon's user";
-            Failure::usage(format!("{}: {}: {error}", file.name, folder.display()), hint)
+            Failure::host(format!("{}: {}: {error}", file.name, folder.display()), hint)
         })?;
         if !own.contains(&made) {
             own.push(made);
@@ -246,6 +231,31 @@ fn files(plan: &Plan, file: &ConfigFile) -> Result<Option<confine::Files>, Failu
     let is_there = |path: &PathBuf| path.exists();
     let devices = [PathBuf::from("/dev/net/tun")].into_iter().filter(is_there).collect();
     Ok(Some(confine::Files { images, own, devices, read: read.filter(is_there).collect() }))
+}
+
+/// The folders that are to have all images.
+fn image_folders(daemon: &DaemonSpec, file: &ConfigFile) -> Result<Vec<PathBuf>, Failure> {
+    let image = |folder: &String| {
+        Path::new(folder).canonicalize().map_err(|error| {
+            let hint = "make it, or take it out of image_folders in [daemon]";
+            Failure::host(format!("{}: image_folders: {folder:?}: {error}", file.name), hint)
+        })
+    };
+    let images = daemon.image_folders.iter().map(image).collect::<Result<Vec<_>, _>>()?;
+    for precious in
+        [Some(file.path.clone()), file.path.canonicalize().ok(), std::env::current_exe().ok()]
+    {
+        let Some(precious) = precious else { continue };
+        // Whoever can write these decides what an heir is, which has the rights of the start.
+        if let Some(folder) = images.iter().find(|folder| precious.starts_with(folder)) {
+            let (folder, precious) = (folder.display(), precious.display());
+            let what = format!("{}: image_folders: {folder} has {precious} in it", file.name);
+            let hint = "what is in image_folders can be written by a daemon that is taken over: name folders \
+                        that have images only";
+            return Err(Failure::usage(what, hint));
+        }
+    }
+    Ok(images)
 }
 
 /// The configuration file, as named on the command line.
@@ -274,12 +284,15 @@ impl ConfigFile {
     /// Reads it and makes a plan of it.
     fn load(&self, running: Option<&Plan>) -> Result<Plan, Failure> {
         let text = self.text()?;
-        config::plan::load(&text, &self.name, &self.folder, &self.host, running)
-            .map_err(Failure::Config)
+        let plan = config::plan::load(&text, &self.name, &self.folder, &self.host, running);
+        let plan = plan.map_err(Failure::Config)?;
+        let hint = "give each device a socket of its own";
+        manager::check::sockets(&plan).map_err(|error| Failure::usage(error, hint))?;
+        Ok(plan)
     }
 
     fn text(&self) -> Result<String, Failure> {
-        let hint = "name the file with --config; packaging/sidecore.toml is one to begin with";
+        let hint = "put it there, or name another one with --config; packaging/sidecore.toml is one to begin with";
         let unreadable = |error: &dyn std::fmt::Display| {
             Failure::usage(format!("{} cannot be read: {error}", self.name), hint)
         };
@@ -301,21 +314,17 @@ impl ConfigFile {
 
 /// What a reload is refused with: every mistake with its place.
 fn reload_error(failure: Failure) -> ApiError {
-    let hint = match &failure {
-        Failure::Config(_) => "correct the file and reload again; nothing was changed",
-        _ => "put the file back and reload again; nothing was changed",
-    };
-    ApiError::new(ErrorKind::Refused, failure.text(), hint)
+    let (error, hint) = failure.parts();
+    match hint.is_empty() {
+        true => ApiError::new(ErrorKind::Refused, error, CORRECT),
+        false => ApiError::new(ErrorKind::Refused, error, format!("{hint}; nothing was changed")),
+    }
 }
 
 /// The same of a file that a reload could do, and a start could not.
-fn start_error(failure: &Failure) -> ApiError {
-    let error = format!("a start would refuse this file: {}", failure.text());
-    ApiError::new(
-        ErrorKind::Refused,
-        error,
-        "correct the file and reload again; nothing was changed",
-    )
+fn start_error(failure: Failure) -> ApiError {
+    let ApiError { kind, error, hint } = reload_error(failure);
+    ApiError::new(kind, format!("a start would refuse this file: {error}"), hint)
 }
 
 pub(crate) fn start_log() {

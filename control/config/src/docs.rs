@@ -18,6 +18,10 @@ mod reload;
 const MADE: &str = "<!-- Made by `sidecore docs docs`; change the comments in control/config/src \
                     instead. -->";
 
+/// Where a path begins, everywhere.
+const PATHS: &str = "A path that does not begin with `/` begins in the folder of the file that it is written in; on the \
+                     command line, in the folder in which the command is run. The API takes whole paths alone.";
+
 /// The text of `docs/config.md`.
 pub fn config_markdown() -> String {
     let mut text = format!(
@@ -31,7 +35,9 @@ pub fn config_markdown() -> String {
          `\"10G\"`. A disk, \
          a switch, a NIC or a group is declared here or made through the API, and each keeps to its \
          source: what the file declares is changed by editing the file. What the file declares is on a \
-         switch and in a group of the file; what the API made may be on either.\n\n{}\n",
+         switch and in a group of the file; what the API made may be on either.\n\n{PATHS} Two sockets \
+         are one if they lead to one folder and end in one name, however they are spelled: by `..`, `//` or a \
+         link. No two devices have one socket.\n\n{}\n",
         reload::MEANING
     );
     section::<DaemonSpec>(&mut text, "[daemon]");
@@ -69,6 +75,7 @@ pub fn api_markdown() -> String {
          http://sidecore/v1/disks\ncurl --unix-socket /run/sidecore/api.sock \
          http://sidecore/v1/disks \\\n    -d '{{\"id\": \"vm1-root\", \"path\": \
          \"/srv/vm1.img\"}}'\n```\n\n\
+         {PATHS}\n\n\
          A refusal has status 4xx or 5xx and says what was wrong and what to do: `{{\"error\": ..., \
          \"hint\": ...}}`. Nothing was changed then.\n\n\
          ## Requests\n\n| request | body | answer | refused with |\n|---|---|---|---|\n"

@@ -34,7 +34,7 @@ use crate::rooms::Rooms;
 use crate::service::Groups;
 use crate::sidecores::moves::Moves;
 use crate::sidecores::{self, Cores};
-use crate::state::StateFile;
+use crate::state::{StateFile, check_folder};
 use crate::turn::{EverySecond, Turn};
 use crate::upgrade::error::TakeBackError;
 use crate::upgrade::estate::Estate;
@@ -58,8 +58,13 @@ pub fn run(plan: Plan, mut options: Options) -> Result<(), StartError> {
     let Some(mut heir) = options.heir.take() else {
         let (mut manager, entrance) = begin(&plan, options, None)?;
         let mode = manager.mode();
-        let opened = open_all(&mut manager.rooms, &manager.calls, plan, mode);
-        let opened = opened.and_then(|()| settle_down(entrance, &manager.rooms.options));
+        let opened = match open_all(&mut manager.rooms, &manager.calls, plan, mode) {
+            Ok(()) => settle_down(entrance, &manager.rooms.options),
+            Err(error) => {
+                entrance.remove();
+                Err(error)
+            }
+        };
         return match opened {
             Ok(server) => serve(manager, server),
             Err(error) => {
@@ -92,6 +97,12 @@ pub(crate) fn begin(
     let workers = sidecores::leave(&plan.sidecores.cpus);
     let (entrance, calls) = open_api(plan, estate.as_mut())?;
     let (state, entrance) = open_state(plan, estate.as_mut(), entrance)?;
+    if let Err(why) = check_folder(&plan.daemon.state_dir) {
+        error!(
+            "nothing can be kept in `state_dir`: {why}: devices made by command are refused, and after a restart a \
+             guest could be served from another image than its own; `sidecore doctor` says whom"
+        );
+    }
     let listening = entrance.listening().map_err(StartError::ApiSockets)?;
     let now = now();
     let cores = Cores::launch(&plan.sidecores, workers, now).map_err(StartError::Sidecore)?;

@@ -5,14 +5,16 @@
 use std::error::Error;
 use std::path::Path;
 
-use backend::net::HostOpenError;
+use backend::net::{HostOpenError, Why};
 use config::api::BoundsView;
 use config::plan::{DevicePlan, DiskPlan, LinkPlan};
 use config::{HostPlan, Origin, Plan, Source};
+use names::Refused;
 
 use crate::bounds::{Bounds, BoundsError};
 use crate::disk::bonds::{Bonds, Vetting};
 use crate::disk::images::{self, ImageError};
+use crate::opening::apart::{self, SameSocket};
 use crate::opening::openers::check_image;
 use crate::remote::error::LinkKeyError;
 use crate::remote::party;
@@ -22,18 +24,15 @@ use crate::state::{self, StateError, StateFile};
 /// Reason for which a start or a reload would be refused.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
-    /// Failure to look for an interface.
+    /// Interface that is missing, is no tap and is to be one, or cannot be looked for: in the words of who opens it.
     #[error("{0}")]
-    Look(#[from] HostOpenError),
-    /// Interface that is to be a tap.
-    #[error("the interface {0:?} is no tap")]
-    NoTap(String),
-    /// Interface that is missing.
-    #[error("there is no interface {0:?}")]
-    NoInterface(String),
+    Interface(#[from] HostOpenError),
     /// Key of a link.
     #[error("{0}")]
     Key(#[from] LinkKeyError),
+    /// Socket of two devices.
+    #[error("{}: {} {:?}: {_0}", _0.origin, _0.kind.word(), _0.id)]
+    Socket(#[source] Box<SameSocket>),
     /// Rights to the API's sockets.
     #[error("[daemon]: {0}")]
     ApiRights(#[source] RightsError),
@@ -49,6 +48,9 @@ pub enum CheckError {
         /// Reason.
         source: Box<RightsError>,
     },
+    /// Folder in which nothing can be kept.
+    #[error("nothing can be kept in `state_dir`: {0}")]
+    StateDir(#[from] Refused),
     /// Devices that are kept.
     #[error("{0}")]
     Kept(#[from] StateError),
@@ -86,11 +88,17 @@ pub fn interface(host: &HostPlan) -> Result<(), CheckError> {
         index.is_some() && shown("ifindex").and_then(|text| text.trim().parse().ok()) == index;
     match host {
         HostPlan::Tap { .. } if is_shown && shown("tun_flags").is_none() => {
-            Err(CheckError::NoTap(name.clone()))
+            Err(refused("tap", name, Why::NotATap))
         }
-        HostPlan::Interface { .. } if index.is_none() => Err(CheckError::NoInterface(name.clone())),
+        HostPlan::Interface { .. } if index.is_none() => {
+            Err(refused("interface", name, Why::Missing))
+        }
         _ => Ok(()),
     }
+}
+
+fn refused(kind: &'static str, name: &str, why: Why) -> CheckError {
+    HostOpenError { kind, interface: name.to_string(), why }.into()
 }
 
 /// That a link's key can be read, and is one.
@@ -99,6 +107,14 @@ pub fn interface(host: &HostPlan) -> Result<(), CheckError> {
 /// What a start would say.
 pub fn link_key(link: &LinkPlan) -> Result<(), CheckError> {
     Ok(party::check_key(link)?)
+}
+
+/// That no two devices have one socket, however their paths are spelled.
+///
+/// # Errors
+/// Which has that of which.
+pub fn sockets(plan: &Plan) -> Result<(), CheckError> {
+    apart::check(plan, None).map_err(|same| CheckError::Socket(Box::new(same)))
 }
 
 /// That every user and group is there who is to open a socket.
@@ -121,16 +137,20 @@ pub fn rights(plan: &Plan) -> Result<(), CheckError> {
     Ok(())
 }
 
-/// That what was made by command, and is kept in `state_dir`, can be read and goes with the file. A process that may not
-/// look there finds nothing wrong.
+/// That a daemon could keep in `state_dir` what it has to, as far as a look tells whoever checks.
+///
+/// # Errors
+/// What a start would say.
+pub fn state_dir(plan: &Plan) -> Result<(), CheckError> {
+    Ok(state::check_folder(&plan.daemon.state_dir)?)
+}
+
+/// That what was made by command, and is kept in `state_dir`, can be read and goes with the file.
 ///
 /// # Errors
 /// What a start would say.
 pub fn kept(plan: &Plan) -> Result<(), CheckError> {
     let state = StateFile::of_a_look(&plan.daemon.state_dir);
-    if state.is_forbidden() {
-        return Ok(());
-    }
     state::plan_kept(&state, &mut plan.clone())?;
     Ok(())
 }

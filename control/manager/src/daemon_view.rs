@@ -1,9 +1,10 @@
 //! What operators see of the daemon itself. Called by `calls`.
 
-use config::api::{Answer, ConfinementView, DaemonView};
+use config::api::{Answer, ConfinementView, DaemonView, StateView};
 use confine::Landlock;
 
 use crate::rooms::Rooms;
+use crate::state::check_folder;
 
 /// The daemon itself.
 pub(crate) fn show(rooms: &Rooms) -> Answer {
@@ -13,8 +14,17 @@ pub(crate) fn show(rooms: &Rooms) -> Answer {
         file: rooms.options.path.clone(),
         confinement: confinement(),
         bounds: rooms.bounds.view(),
+        state: state(rooms),
         defects: defects.collect(),
     })
+}
+
+fn state(rooms: &Rooms) -> StateView {
+    let folder = rooms.plan.daemon.state_dir.clone();
+    let problem = check_folder(&folder).err().map(|why| why.to_string());
+    let disks = rooms.devices.values().filter_map(|device| device.disk());
+    let unkept = disks.filter(|disk| disk.bond.unkept_why().is_some());
+    StateView { folder, problem, unkept: unkept.map(|disk| disk.plan.id.clone()).collect() }
 }
 
 fn confinement() -> ConfinementView {

@@ -104,15 +104,18 @@ impl DiskParts {
     pub(crate) fn check_size(&self, bytes: u64) -> Result<(), ApiError> {
         let refuse =
             |error: String, hint: String| Err(ApiError::new(ErrorKind::Refused, error, hint));
+        let such_as = |unit: u64| {
+            let up = bytes.max(1).checked_next_multiple_of(unit).unwrap_or(unit);
+            format!("make it a multiple of {unit}, such as {up}")
+        };
         if bytes == 0 || !bytes.is_multiple_of(512) {
-            let error = format!("a size of {bytes} bytes is not whole sectors");
-            return refuse(error, "give a multiple of 512 bytes, such as 10G".to_owned());
+            let error = format!("{bytes} bytes are not whole sectors");
+            return refuse(error, such_as(512));
         }
         let block_size = self.shape.block_size;
         if !bytes.is_multiple_of(block_size.into()) {
-            let error = format!("a size of {bytes} bytes is not whole blocks of {block_size}");
-            let hint = format!("give a multiple of {block_size} bytes, the disk's `block_size`");
-            return refuse(error, hint);
+            let error = format!("{bytes} bytes are not whole blocks of {block_size}");
+            return refuse(error, such_as(block_size.into()));
         }
         Ok(())
     }

@@ -31,7 +31,9 @@ impl Beyond {
 
     /// What its file system holds, in words.
     pub(crate) fn has(&self) -> String {
-        format!("the whole file system of its image has {}", Size(self.holds / 512 * 512))
+        // Exact to the byte it would be a number that nobody reads.
+        let unit = if self.holds >= 1 << 20 { 1 << 20 } else { 512 };
+        format!("the whole file system of its image has {}", Size(self.holds / unit * unit))
     }
 
     /// Refuses that.
@@ -68,7 +70,7 @@ impl Sizes<'_> {
                 Size(size)
             );
             let hint = format!(
-                "make its file systems and partitions smaller and stop it first; {INSIST} cuts it all the same"
+                "make its file systems and partitions smaller and stop it first; {INSIST} does it all the same"
             );
             return Err(ApiError::new(ErrorKind::Conflict, error, hint));
         }

@@ -42,7 +42,7 @@ const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 /// name; otherwise what the kernel said, or why it is not given to whom it should be.
 pub(crate) fn open_listener(path: &Path, rights: &Rights) -> io::Result<OwnedFd> {
     let place = SocketPlace::make(path, Purpose::Socket)?;
-    clear(&place, path)?;
+    clear(&place)?;
     let socket = behind_others(socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?);
     rights.bind(&socket, &place)?;
     listen(&socket, BACKLOG)?;
@@ -89,7 +89,7 @@ pub(crate) fn remove(path: &Path) {
 /// As [`open_listener`].
 pub(crate) fn check_name(path: &Path) -> io::Result<()> {
     match SocketPlace::find(path, Purpose::Socket) {
-        Ok(place) => is_left(&place, path).map(drop),
+        Ok(place) => is_left(&place).map(drop),
         // Its folder is made with it.
         Err(refused) if refused.is_missing() => Ok(()),
         Err(refused) => Err(refused.into()),
@@ -97,25 +97,24 @@ pub(crate) fn check_name(path: &Path) -> io::Result<()> {
 }
 
 /// Removes what a dead daemon left there.
-fn clear(place: &SocketPlace, path: &Path) -> io::Result<()> {
-    match is_left(place, path)? {
+fn clear(place: &SocketPlace) -> io::Result<()> {
+    match is_left(place)? {
         true => Ok(place.remove()?),
         false => Ok(()),
     }
 }
 
 /// Whether a dead daemon left something there.
-fn is_left(place: &SocketPlace, path: &Path) -> io::Result<bool> {
+fn is_left(place: &SocketPlace) -> io::Result<bool> {
     match stands(place)? {
         Standing::Nothing => Ok(false),
         Standing::Left => Ok(true),
         Standing::NoSocket => {
-            let what = format!("{} exists and is not a socket: move it away", path.display());
+            let what = "what is there is not a socket: move it away";
             Err(io::Error::new(io::ErrorKind::AlreadyExists, what))
         }
-        Standing::Taken(_) => {
-            let what = format!("another process listens on {}", path.display());
-            Err(io::Error::new(io::ErrorKind::AddrInUse, what))
+        Standing::Taken => {
+            Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there"))
         }
     }
 }
@@ -128,11 +127,12 @@ pub(crate) enum Standing {
     Left,
     /// Something else, which nobody replaces.
     NoSocket,
-    /// A socket on which somebody listens, or may listen: a connection to it, or why none is to be had.
-    Taken(io::Result<OwnedFd>),
+    /// A socket that somebody has, or may have.
+    Taken,
 }
 
-/// What stands at that place.
+/// What stands at that place. Nobody who listens there notices: a VMM may take one connection only, and a device takes
+/// whoever comes for a front-end.
 ///
 /// # Errors
 /// It cannot be looked at.
@@ -143,10 +143,14 @@ pub(crate) fn stands(place: &SocketPlace) -> io::Result<Standing> {
         Err(Refused::Kind { .. }) => return Ok(Standing::NoSocket),
         Err(error) => return Err(error.into()),
     };
-    Ok(match connect_to(&there) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Standing::Left,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Standing::Nothing,
-        connected => Standing::Taken(connected),
+    // The kernel looks for a socket of that file, and only then at its type: one that takes streams takes no datagrams,
+    // and is told of nothing.
+    let kind = SocketType::DGRAM;
+    let asks = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+    Ok(match connect(&asks, &SocketAddrUnix::new(there.address())?) {
+        Err(Errno::CONNREFUSED) => Standing::Left,
+        Err(Errno::NOENT) => Standing::Nothing,
+        _ => Standing::Taken,
     })
 }
 
@@ -256,9 +260,35 @@ pub(crate) fn send(
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::os::unix::net::UnixStream;
+    use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 
     use super::*;
+
+    /// A VMM that serves one connection would take the look for it.
+    #[test]
+    fn whoever_listens_does_not_notice_that_his_name_is_looked_at() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("s");
+        let looked = || {
+            let place = SocketPlace::find(&path, Purpose::Socket).expect("a folder of ours");
+            stands(&place).expect("a look")
+        };
+        assert!(matches!(looked(), Standing::Nothing));
+        let listener = UnixListener::bind(&path).expect("a socket");
+        listener.set_nonblocking(true).expect("no waiting");
+        assert!(matches!(looked(), Standing::Taken));
+        let nobody = listener.accept().expect_err("nobody came");
+        assert_eq!(nobody.kind(), io::ErrorKind::WouldBlock);
+        drop(listener);
+        assert!(matches!(looked(), Standing::Left));
+        let datagrams = folder.path().join("d");
+        let _has = UnixDatagram::bind(&datagrams).expect("a socket");
+        std::fs::rename(&datagrams, &path).expect("renamed");
+        assert!(matches!(looked(), Standing::Taken));
+        std::fs::remove_file(&path).expect("removed");
+        std::fs::write(&path, "mine").expect("written");
+        assert!(matches!(looked(), Standing::NoSocket));
+    }
 
     #[test]
     fn what_nobody_has_read_is_seen_and_so_is_the_end() {

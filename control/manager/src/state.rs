@@ -4,16 +4,19 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use config::Plan;
 use config::api::ApiError;
 use config::plan::{DiskPlan, NicPlan, Origin, SwitchPlan};
 use config::saved::{self, Devices, SavedError};
-use names::{Kept, Locking};
+use names::{Kept, Locking, Refused};
 use rustix::io::Errno;
 use tracing::{error, warn};
+
+use crate::disk::{bonds, unsynced};
+use crate::opening::apart;
 
 /// Longest state that is read, bytes.
 const STATE_BYTES_MAX: u64 = 16 << 20;
@@ -198,11 +201,6 @@ impl StateFile {
         StateFile { kept: Kept::in_folder(folder, STATE_BYTES_MAX), hold: Hold::Unknown }
     }
 
-    /// Whether this process may not read it.
-    pub(crate) fn is_forbidden(&self) -> bool {
-        self.kept.read(NAME).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
-    }
-
     pub(crate) fn path(&self) -> PathBuf {
         self.kept.path(NAME)
     }
@@ -231,6 +229,15 @@ impl StateFile {
             io::Error::new(error.kind(), format!("{}: {error}", self.path().display()))
         })
     }
+}
+
+/// That a daemon can keep what it has to in `folder`, as far as a look tells: nothing is written.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn check_folder(folder: &str) -> Result<(), Refused> {
+    let parts = ["", bonds::FOLDER, unsynced::FOLDER].map(|part| Path::new(folder).join(part));
+    parts.into_iter().try_for_each(|part| Kept::in_folder(part, STATE_BYTES_MAX).look())
 }
 
 /// Whose the lock is, in words.
@@ -324,7 +331,14 @@ pub(crate) fn plan_kept(state: &StateFile, plan: &mut Plan) -> Result<Planned, S
         plan.nics.push(nic.clone());
         planned.nics.push(nic);
     }
-    Ok(planned)
+    // What the file has is checked with the file.
+    match apart::check(plan, None) {
+        Err(same) if same.origin == Origin::Api => {
+            let (kind, id) = (same.kind.word(), same.id.clone());
+            Err(wrong(kind, &id, same.into()))
+        }
+        _ => Ok(planned),
+    }
 }
 
 impl StateFile {

@@ -8,8 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use rustix::fs::{
-    Access, AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, accessat, flock, fsync, open,
-    openat, renameat, statat, unlinkat,
+    Access, AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, accessat, flock, fstatvfs, fsync,
+    open, openat, renameat, statat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -125,6 +125,29 @@ impl Kept {
             Some(Err(refused)) if refused.errno() != Some(Errno::ACCESS) => Err(refused.into()),
             _ => Ok(()),
         }
+    }
+
+    /// That this process can keep files there, as far as a look tells: nothing is written, and a folder that is missing can
+    /// be made.
+    ///
+    /// # Errors
+    /// [`Refused`]: others could change what is there, this process may not write, or there is no room.
+    pub fn look(&self) -> Result<(), Refused> {
+        let mut path = self.folder.as_path();
+        let folder = loop {
+            match (Folder::find(path, Purpose::Own), path.parent()) {
+                (Err(refused), Some(above)) if refused.is_missing() => path = above,
+                (folder, _) => break folder?,
+            }
+        };
+        let os = |source| Refused::Os { step: folder.real.clone(), source };
+        let access = Access::WRITE_OK | Access::EXEC_OK;
+        accessat(&folder.fd, ".", access, AtFlags::EACCESS).map_err(os)?;
+        let room = fstatvfs(&folder.fd).map_err(os)?;
+        // Where the file system counts neither blocks nor files there is no bound.
+        let is_full = room.f_blocks > 0 && room.f_bavail == 0;
+        let has_no_files = room.f_files > 0 && room.f_favail == 0;
+        if is_full || has_no_files { Err(os(Errno::NOSPC)) } else { Ok(()) }
     }
 
     /// Whether this process can keep nothing there: it may not write to the folder, or not even find it.

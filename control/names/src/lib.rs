@@ -16,6 +16,7 @@ mod kept;
 mod medium;
 mod refused;
 mod socket;
+mod spot;
 mod walk;
 
 #[cfg(test)]
@@ -28,6 +29,7 @@ pub use kept::{Kept, Locking};
 pub use medium::{Medium, Mounts};
 pub use refused::Refused;
 pub use socket::{Socket, SocketPlace};
+pub use spot::{Spot, Spots};
 pub use walk::{make_folder, real_name};
 
 /// What a name is for, and with that whose folders it may lead through.

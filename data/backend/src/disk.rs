@@ -7,6 +7,7 @@ use std::sync::Arc;
 use guest_memory::MapError;
 use rustix::io::Errno;
 
+use crate::bytes::Bytes;
 use crate::file::{Facts, FaultSnapshot, File, Foreign, Holder, Opened};
 use crate::link::{LinkKey, Remote};
 use crate::names::{KernelNames, Names};
@@ -126,7 +127,7 @@ pub enum OpenError {
     #[error("{0} is neither a regular file nor a block device")]
     NotADisk(PathBuf),
     /// Nothing to serve.
-    #[error("{path} has {size_bytes} bytes; a disk needs at least 512: give a size")]
+    #[error("{path} has {}; a disk needs at least 512: give a size", Bytes(*.size_bytes))]
     Empty {
         /// The file.
         path: PathBuf,
@@ -153,7 +154,11 @@ pub enum OpenError {
         format: Foreign,
     },
     /// Smaller than asked, and not to be grown.
-    #[error("{path} has {size_bytes} bytes, but a size of {asked_bytes} was given; {why}")]
+    #[error(
+        "{path} has {}, but a size of {} was given; {why}",
+        Bytes(*.size_bytes),
+        Bytes(*.asked_bytes)
+    )]
     TooSmall {
         /// The file.
         path: PathBuf,
@@ -165,7 +170,7 @@ pub enum OpenError {
         why: &'static str,
     },
     /// Its file system, or the daemon's own limit, has no file of that length.
-    #[error("{path} cannot have {asked_bytes} bytes: {why}")]
+    #[error("{path} cannot have {}: {why}", Bytes(*.asked_bytes))]
     TooLong {
         /// The file.
         path: PathBuf,
@@ -239,7 +244,11 @@ pub enum ResizeError {
     #[error("a size of {0} bytes is not possible: it must be a multiple of 512, from 512 to 2^63")]
     Size(u64),
     /// Only a file can be made longer.
-    #[error("{path} has {size_bytes} bytes and cannot be grown to {asked_bytes}: {why}")]
+    #[error(
+        "{path} has {} and cannot be grown to {}: {why}",
+        Bytes(*.size_bytes),
+        Bytes(*.asked_bytes)
+    )]
     TooSmall {
         /// The file.
         path: PathBuf,
@@ -262,7 +271,7 @@ pub enum ResizeError {
     #[error("cannot grow a RAM disk: {0}")]
     Memory(#[from] MapError),
     /// Files there are no longer than that, or this process may make none so long.
-    #[error("{path} cannot have {asked_bytes} bytes: {why}")]
+    #[error("{path} cannot have {}: {why}", Bytes(*.asked_bytes))]
     TooLong {
         /// The file.
         path: PathBuf,

@@ -29,6 +29,7 @@
 //! - What `submit` itself reads into guest memory is marked in the dirty log; what a completion
 //!   brought is marked by the caller, who knows the segments.
 
+mod bytes;
 mod disk;
 mod file;
 mod io;
@@ -45,6 +46,7 @@ mod simulated;
 mod sys;
 mod wake;
 
+pub use bytes::Bytes;
 pub use disk::{
     Cache, Disk, Grain, Handles, Inherited, Limits, OpenError, RemoteDisk, ResizeError, Source,
 };

@@ -350,7 +350,7 @@ fn a_search_through_many_locks_does_not_hold_the_api_up() -> Result<()> {
             (at(format!("disk add held{number} "))?, at(format!("disk add other{number} "))?);
         let (done, refused) = (
             at(format!("added disk=\"other{number}\""))?,
-            at(format!("not added: disk \"held{number}\""))?,
+            at(format!("refused: disk add held{number} "))?,
         );
         Ok(asked < then && then < done && done < refused)
     })?;

@@ -1,9 +1,9 @@
 //! `serve --check`: what a start would stumble over beside the file itself.
 
-use std::fs::{Permissions, set_permissions, write};
+use std::fs::{Permissions, create_dir, set_permissions, write};
 use std::io::{Read, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
 
 use crate::harness::{Daemon, PROGRAM, json, run};
@@ -11,9 +11,10 @@ use crate::harness::{Daemon, PROGRAM, json, run};
 const CLIENT: &str =
     "[[link]]\nid = \"rack\"\nrole = \"client\"\nkey_file = \"key\"\niohost_key = ";
 
-/// A file of that text in a folder of its own, checked.
+/// A file of that text in a folder of its own, with its state there, too, checked.
 fn checked(folder: &tempfile::TempDir, text: &str) -> (i32, String, String) {
-    write(folder.path().join("f.toml"), text).unwrap();
+    let daemon = if text.contains("[daemon]") { "" } else { "[daemon]\nstate_dir = \"state\"\n" };
+    write(folder.path().join("f.toml"), format!("{text}\n{daemon}")).unwrap();
     let words = ["serve", "--check", "--config", "f.toml"];
     run(Command::new(PROGRAM).args(words).current_dir(folder.path()))
 }
@@ -27,7 +28,7 @@ fn keys_and_interfaces_of_links_are_looked_at() {
     let refused = |what: &str| {
         let (code, _, error) = checked(&folder, &text);
         let expected = format!("f.toml:1: link \"rack\": its key file {}: {what}", key.display());
-        assert_eq!(code, 2);
+        assert_eq!(code, 1);
         assert!(error.contains(&expected) && error.contains(hint), "{error}");
     };
     refused("No such file or directory");
@@ -42,24 +43,149 @@ fn keys_and_interfaces_of_links_are_looked_at() {
     // The key of the wrong machine.
     let (_, own, _) = run(Command::new(PROGRAM).args(["link", "key"]).arg(&key));
     let (code, _, error) = checked(&folder, &text.replace(&"ab".repeat(32), own.trim()));
-    assert_eq!(code, 2);
+    assert_eq!(code, 1);
     assert!(error.contains("its `iohost_key` is this machine's own: it is to be"), "{error}");
 
     let station = "interface = \"nosuch0\"\niohosts = [\"52:54:00:00:00:01\"]";
     let text = text.replace("iohosts = [\"10.0.0.1:7447\"]", station);
     let (code, _, error) = checked(&folder, &text);
-    assert_eq!(code, 2);
+    assert_eq!(code, 1);
     let expected = "f.toml:1: link \"rack\": there is no interface \"nosuch0\"";
     assert!(error.contains(expected), "{error}");
     assert!(error.contains("correct `interface` (`ip link` lists those there are)"), "{error}");
     // What a reload says of an interface that is no tap.
     let tap = "[[switch]]\nid = \"s\"\n[[nic]]\nid = \"n\"\nswitch = \"s\"\n[[switch.uplink]]\ntap = \"lo\"\n";
     let (code, _, error) = checked(&folder, tap);
-    assert_eq!(code, 2);
-    assert!(error.contains("switch \"s\": the interface \"lo\" is no tap"), "{error}");
+    assert_eq!(code, 1);
+    assert!(
+        error.contains("switch \"s\": cannot open tap lo: the interface of this name is not a tap"),
+        "{error}"
+    );
     assert!(error.contains("correct `tap`"), "{error}");
     // The one that is always there.
     assert_eq!(checked(&folder, &text.replace("nosuch0", "lo")).0, 0);
+}
+
+/// A file of that text, checked and started: both end with the same status and words.
+fn refused(folder: &tempfile::TempDir, text: &str) -> (i32, String) {
+    let (code, _, error) = checked(folder, text);
+    let (started, _, at_the_start) =
+        run(Command::new(PROGRAM).args(["serve", "--config", "f.toml"]).current_dir(folder));
+    assert_eq!(started, code, "{error}{at_the_start}");
+    let what = error.lines().next().unwrap_or_default();
+    let what = what.trim_start_matches("sidecore: ");
+    assert!(code == 1 || at_the_start.contains(what), "{error}{at_the_start}");
+    (code, error)
+}
+
+/// One rule of statuses: 2 where the file is wrong, and 1 where this host is not as the file has it.
+#[test]
+fn a_check_and_a_start_end_alike() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_path_buf();
+    write(root.join("mine"), "mine").unwrap();
+    create_dir(root.join("open")).unwrap();
+    set_permissions(root.join("open"), Permissions::from_mode(0o777)).unwrap();
+    let daemon = |state: &str| {
+        format!("[daemon]\napi = \"api.sock\"\nrun_dir = \".\"\nstate_dir = \"{state}\"\n")
+    };
+    let images = |folder: &str| {
+        let line = format!("image_folders = [\"{folder}\"]\n");
+        daemon("state") + &line
+    };
+    let image = daemon("state") + "[[disk]]\nid = \"a\"\npath = \"none.img\"\n";
+    for (text, code, what) in [
+        (daemon("state") + "[[disk]]\nid = \"A\"\n", 2, "the name \"A\""),
+        ("[[disk\n".to_string(), 2, "not TOML"),
+        (daemon("mine"), 1, "Not a directory"),
+        (daemon("open"), 1, "has mode 0777"),
+        (images("none"), 1, "image_folders"),
+        (images("."), 2, "has "),
+        (image, 1, "none.img"),
+    ] {
+        let (ended, error) = refused(&folder, &text);
+        assert_eq!(ended, code, "{error}");
+        assert!(error.contains(what), "{error}");
+        assert!(!root.join("api.sock").exists(), "{error}");
+    }
+    // What is missing is made, by the start and by nobody else.
+    assert_eq!(checked(&folder, &daemon("new/state")).0, 0);
+    assert!(!root.join("new").exists());
+}
+
+/// However it is spelled, and whoever listens there.
+#[test]
+fn one_socket_of_two_devices_is_a_mistake_and_nobody_is_disturbed() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    create_dir(root.join("run")).unwrap();
+    symlink("run", root.join("link")).unwrap();
+    let listens = UnixListener::bind(root.join("run/s")).unwrap();
+    listens.set_nonblocking(true).unwrap();
+    let two = |second: &str| {
+        format!(
+            "[daemon]\napi = \"api.sock\"\nrun_dir = \"run\"\nstate_dir = \"state\"\n[[disk]]\nid = \
+             \"a\"\nbackend = \"null\"\nsize = \"1M\"\nsocket = \"run/s\"\n[[switch]]\nid = \
+             \"lan\"\n[[nic]]\nid = \"n\"\nswitch = \"lan\"\nsocket = \"{second}\"\n"
+        )
+    };
+    for second in ["run/s", "run//s", "./run/./s", "run/../run/s", "link/s", "none/../run/s"] {
+        let (code, error) = refused(&folder, &two(second));
+        assert_eq!(code, 2, "{second}: {error}");
+        assert!(error.contains("is that of disk \"a\" (f.toml:5)"), "{second}: {error}");
+        assert!(error.contains("give each"), "{second}: {error}");
+    }
+    let (code, error) = refused(&folder, &two("link/../api.sock"));
+    assert_eq!(code, 2, "{error}");
+    assert!(error.contains("is the socket of the API"), "{error}");
+    let nobody = listens.accept().unwrap_err();
+    assert_eq!(nobody.kind(), std::io::ErrorKind::WouldBlock);
+    assert_eq!(checked(&folder, &two("run/t")).0, 0);
+}
+
+#[test]
+fn a_device_made_by_command_has_no_socket_of_another_one() {
+    let daemon = Daemon::start("[[disk]]\nid = \"a\"\nbackend = \"null\"\nsize = \"1M\"\n");
+    let folder = daemon.folder.path();
+    assert_eq!(daemon.run("switch add lan").0, 0);
+    for line in [
+        "disk add b --backend null --size 1M --socket run/../a.sock",
+        "nic add n --switch lan --socket ./state/../a.sock",
+    ] {
+        let (code, _, error) = daemon.run(line);
+        assert_eq!(code, 1, "{line}");
+        let expected = "is that of disk \"a\" (sidecore.toml:7)\n  give each ";
+        assert!(error.contains(expected), "{line}: {error}");
+    }
+    let log = std::fs::read_to_string(folder.join("log")).unwrap();
+    assert!(!log.contains("a front-end connected"), "{log}");
+    // Spelled otherwise it is the same socket, which a reload passes on.
+    let file = folder.join("sidecore.toml");
+    let text = std::fs::read_to_string(&file).unwrap() + "socket = \"run/../a.sock\"\n";
+    write(&file, text).unwrap();
+    let (code, done, error) = daemon.run("reload");
+    assert_eq!((code, error.as_str()), (0, ""), "{done}");
+    UnixStream::connect(folder.join("a.sock")).unwrap();
+}
+
+#[test]
+fn a_daemon_says_where_nothing_can_be_kept() {
+    let daemon = Daemon::start("");
+    let check = || {
+        let told = json(&daemon.run("doctor --json").1);
+        let checks = told["checks"].as_array().unwrap();
+        checks.iter().find(|check| check["name"] == "state").expect("a check").clone()
+    };
+    assert_eq!(check()["state"], "ok");
+    let state = daemon.folder.path().join("state");
+    std::fs::rename(&state, daemon.folder.path().join("away")).unwrap();
+    write(&state, "mine").unwrap();
+    let found = check();
+    assert_eq!(found["state"], "warn");
+    assert!(found["found"].as_str().unwrap().contains("Not a directory"), "{found}");
+    let (code, _, error) = daemon.run("disk add b --backend null --size 1M");
+    assert_eq!(code, 1);
+    assert!(error.contains("Not a directory"), "{error}");
 }
 
 /// What never answers, and what never ends, in the file's place.
@@ -92,7 +218,7 @@ fn what_devices_are_promised_is_counted() {
     let line = format!("ulimit -n 200; exec {PROGRAM} serve --check --config f.toml");
     let (code, _, error) =
         run(Command::new("sh").args(["-c", line.as_str()]).current_dir(folder.path()));
-    assert_eq!(code, 2);
+    assert_eq!(code, 1);
     let expected = "f.toml:7: disk \"b\": it may take 269 descriptors, and of 200 only ";
     assert!(error.contains(expected), "{error}");
     let expected = " are left beside what 1 device and the daemon itself may take: raise LimitNOFILE in the unit \
@@ -149,10 +275,10 @@ fn a_file_is_checked_beside_what_was_made_by_command() {
     };
     assert_eq!(check(&text).0, 0);
     let (code, _, error) = check(&text.replace("id = \"a\"", "id = \"b\""));
-    assert_eq!(code, 2, "{error}");
+    assert_eq!(code, 1, "{error}");
     assert!(error.contains("disk \"b\" of ") && error.contains("state/disks.json"), "{error}");
     write(folder.join("state/disks.json"), "{ damaged").unwrap();
     let (code, _, error) = check(&text);
-    assert_eq!(code, 2, "{error}");
+    assert_eq!(code, 1, "{error}");
     assert!(error.contains("state/disks.json"), "{error}");
 }

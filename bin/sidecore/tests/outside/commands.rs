@@ -18,7 +18,7 @@ fn a_disk_is_made_changed_and_removed_and_survives_a_kill() {
 
     daemon.signal(Signal::KILL);
     daemon.child.wait().unwrap();
-    daemon.child = Daemon::spawn(daemon.folder.path());
+    daemon.again();
     daemon.expect_notice("READY=1\n");
 
     let list = json(&daemon.run("ls --json").1);
@@ -142,14 +142,16 @@ fn mistakes_end_with_2_before_anything_runs() {
     assert_eq!((code, &json(&error)["mistakes"][0]["line"]), (2, &1.into()));
     assert_eq!(run("serve --config missing.toml").0, 2);
     assert_eq!(run("disk add a --queues 65").0, 2);
-    let absent = "[[disk]]\nid = \"a\"\npath = \"no.img\"\n";
-    std::fs::write(folder.path().join("absent.toml"), absent).unwrap();
+    // What the file names is not there, which is no mistake of the file.
+    let daemon = "[daemon]\nstate_dir = \"state\"\n";
+    let absent = format!("{daemon}[[disk]]\nid = \"a\"\npath = \"no.img\"\n");
+    std::fs::write(folder.path().join("absent.toml"), &absent).unwrap();
     let (code, _, error) = run("serve --config absent.toml --check");
-    assert_eq!(code, 2);
-    assert!(error.contains("absent.toml:1: disk \"a\": there is no /"), "{error}");
+    assert_eq!(code, 1);
+    assert!(error.contains("absent.toml:3: disk \"a\": there is no /"), "{error}");
     std::fs::write(folder.path().join("absent.toml"), format!("{absent}size = \"1M\"\n")).unwrap();
     assert_eq!(run("serve --config absent.toml --check").0, 0);
-    std::fs::write(folder.path().join("good.toml"), "").unwrap();
+    std::fs::write(folder.path().join("good.toml"), daemon).unwrap();
     assert_eq!(run("serve --config good.toml --check").0, 0);
 }
 
@@ -249,7 +251,7 @@ fn a_check_says_what_a_reload_of_the_daemon_with_that_file_would_do() {
     std::fs::write(&file, text.replace("1G", "2G")).unwrap();
     let (code, told, _) = check();
     assert_eq!(code, 0);
-    assert!(told.contains("changed  disk d1"), "{told}");
+    assert!(told.contains("change  disk d1"), "{told}");
     assert_eq!(json(&daemon.run("show d1 --json").1)["size_bytes"], 1u64 << 30);
     // Of another file nothing is said.
     let other = daemon.folder.path().join("other.toml");

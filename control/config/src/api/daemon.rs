@@ -15,9 +15,24 @@ pub struct DaemonView {
     pub confinement: ConfinementView,
     /// How much of it devices can use up.
     pub bounds: BoundsView,
+    /// Where it keeps what outlives it.
+    #[serde(default)]
+    pub state: StateView,
     /// Faults of the daemon's own since it was started: what its control counted on and did not find.
     #[serde(default)]
     pub defects: Vec<DefectView>,
+}
+
+/// Where a daemon keeps what outlives it: devices made by command, and which image each guest is on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StateView {
+    /// `state_dir`, an absolute path.
+    pub folder: String,
+    /// Why nothing can be kept there, as far as a look tells; nothing, when it can.
+    pub problem: Option<String>,
+    /// Disks whose guests are served though their images could not be kept: after a restart such a guest would be
+    /// served from another image, too.
+    pub unkept: Vec<String>,
 }
 
 /// A fault of the daemon's own. It went on without what it lacked.

@@ -24,7 +24,7 @@ told! {
     access;
     /// What the disk is made of. Default: `file` if there is a path, `remote` if there is a link.
     backend: Option<BackendKind> ("KIND") anew;
-    /// `file`: the raw image or block device. In the file, relative to the file's folder.
+    /// `file`: the raw image or block device.
     path: Option<String> ("PATH") anew;
     /// `file`: the image may lie in a folder that belongs to another user than root and the daemon's, if
     /// that user owns the image: links of that user are not followed, and nothing is made there. Needless

@@ -167,7 +167,7 @@ macro_rules! told {
     (@next $made:tt qmp; $($rest:tt)*) => { told! { @next $made
         /// Unix socket of the VMM's QMP, of which the daemon asks which threads are the guest's vCPUs, where it goes by
         /// these (`redirect`). QEMU serves one client at a time there, so give it one for this
-        /// alone: `-qmp unix:SOCKET,server=on,wait=off`. In the file, relative to the file's folder. Default: they
+        /// alone: `-qmp unix:SOCKET,server=on,wait=off`. Default: they
         /// are known by their names.
         qmp: Option<String> ("SOCKET") since 4;
         $($rest)*

@@ -11,7 +11,7 @@ use rustix::net::{
 };
 
 use crate::rights::Rights;
-use crate::sockets::{Standing, stands};
+use crate::sockets::{Standing, open_connection, stands};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -19,7 +19,7 @@ const BACKLOG: i32 = 128;
 /// A listening, non-blocking socket at that path; its folder is made if there is none.
 pub(super) fn listen(path: &Path, rights: &Rights) -> io::Result<UnixListener> {
     let place = SocketPlace::make(path, Purpose::Own)?;
-    remove_stale(&place)?;
+    remove_stale(&place, path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     rights.bind(&socket, &place)?;
@@ -34,7 +34,7 @@ pub(super) fn remove(path: &Path) {
 }
 
 /// Takes away a socket that nobody listens on.
-fn remove_stale(place: &SocketPlace) -> io::Result<()> {
+fn remove_stale(place: &SocketPlace, path: &Path) -> io::Result<()> {
     let in_use = |what: String| io::Error::new(io::ErrorKind::AddrInUse, what);
     match stands(place)? {
         Standing::Nothing => Ok(()),
@@ -43,11 +43,8 @@ fn remove_stale(place: &SocketPlace) -> io::Result<()> {
             let what = "something that is not a socket is in its place: move it away";
             Err(in_use(what.to_string()))
         }
-        // So many wait for it that no more may.
-        Standing::Taken(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
-            Err(in_use(listener(None)))
-        }
-        Standing::Taken(connection) => Err(in_use(listener(Some(&connection?)))),
+        // So many may wait for it that no more may.
+        Standing::Taken => Err(in_use(listener(open_connection(path).ok().as_ref()))),
     }
 }
 

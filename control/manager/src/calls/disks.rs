@@ -9,24 +9,22 @@ use config::plan::{DeviceKind, DevicePlan, ServicePlan};
 use config::spec::DiskChange;
 use config::{DiskSpec, Plan};
 use control::mode::Mode;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::{Answered, changes, check_origin, shown};
 use crate::api::Reply;
 use crate::disk::DiskParts;
+use crate::opening::apart;
 use crate::opening::not_open::{NotOpen, refused_with};
 use crate::opening::open::{self, Socket, check_socket};
 use crate::opening::shut::Shut;
 use crate::rights::{check_at, refused_rights};
 use crate::rooms::Rooms;
 
-/// Characters of a name in the log, which may be any text; one that a disk can have is as short.
-const ID_SHOWN_MAX: usize = 64;
-
 /// Adds a disk when its image is open, so that nobody else waits for that.
 pub(crate) fn add_when_open(spec: DiskSpec, reply: Reply, rooms: &mut Rooms, mode: Mode) {
     if let Err(refused) = check_to_add(&spec, &rooms.plan) {
-        return not_added(&spec, reply, refused);
+        return reply.answer(Err(refused));
     }
     match begin_to_add(&spec, rooms) {
         Some(wait) => rooms.waiting.add(spec, reply, wait, &mut rooms.turn),
@@ -38,15 +36,10 @@ pub(crate) fn add_when_open(spec: DiskSpec, reply: Reply, rooms: &mut Rooms, mod
 fn check_to_add(spec: &DiskSpec, in_force: &Plan) -> Result<(), ApiError> {
     let plan = in_force.disk_from_api(spec)?;
     check_at(&plan.rights, Some(&plan.socket)).map_err(refused_rights)?;
-    let id = plan.id.clone();
-    check_socket(&DevicePlan::Disk(plan), in_force, |_| false)
+    let (id, plan) = (plan.id.clone(), DevicePlan::Disk(plan));
+    apart::check(in_force, Some(&plan))?;
+    check_socket(&plan, in_force, |_| false)
         .map_err(|why| refused_with(&format!("disk {id:?}"), &why, "name another socket"))
-}
-
-fn not_added(spec: &DiskSpec, reply: Reply, refused: ApiError) {
-    let id: String = spec.id.chars().take(ID_SHOWN_MAX).collect();
-    warn!("not added: disk {id:?}: {}", refused.error);
-    reply.answer(Err(refused));
 }
 
 /// Has the image opened of a disk that can be added otherwise, as far as is known now: how long it is waited for.
@@ -57,11 +50,11 @@ fn begin_to_add(spec: &DiskSpec, rooms: &mut Rooms) -> Option<Duration> {
     DiskParts::begin(&plan, false, &rooms.bonds, &mut rooms.openers)
 }
 
-/// Adds a disk now, and says in the log when it does not.
+/// Adds a disk now.
 pub(crate) fn add_now(spec: &DiskSpec, reply: Reply, rooms: &mut Rooms, mode: Mode) {
     match add(spec, rooms, mode) {
         Ok(id) => changes::keep_added((DeviceKind::Disk, &id), reply, rooms, mode),
-        Err(refused) => not_added(spec, reply, refused),
+        Err(refused) => reply.answer(Err(refused)),
     }
 }
 

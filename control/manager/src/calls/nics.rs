@@ -17,6 +17,7 @@ use crate::devices::device::Device;
 use crate::network::Network;
 use crate::network::host_ports::{Guest, HostPorts};
 use crate::network::travel::Begun;
+use crate::opening::apart;
 use crate::opening::not_open::{NotOpen, refused_with};
 use crate::opening::open::{self, Socket};
 use crate::rooms::Rooms;
@@ -170,7 +171,9 @@ impl Addition {
     /// # Errors
     /// Why it cannot be opened, or be a NIC of this daemon.
     fn begin(spec: &NicSpec, plan: &Plan, network: &Network) -> Result<Addition, ApiError> {
-        let plan = plan.nic_from_api(spec)?;
+        let in_force = plan;
+        let plan = in_force.nic_from_api(spec)?;
+        apart::check(in_force, Some(&DevicePlan::Nic(plan.clone())))?;
         let host = plan.host().map(|host| network.open_host(host, Some(Guest::from(&plan))));
         match host.transpose() {
             Ok(opened) => Ok(Addition { plan, opened }),

@@ -73,8 +73,9 @@ pub(crate) fn remove_device(number: u32, reply: Option<Reply>, rooms: &mut Rooms
     device.go();
     device.close_socket(&rooms.poll);
     let connections = device.connections().keys().copied().collect::<Vec<_>>();
+    let why = if mode.is_stopping() { "the daemon stops" } else { "the device is removed" };
     for connection in connections {
-        rooms.front_ends(mode).close(number, connection, "the device is removed");
+        rooms.front_ends(mode).close(number, connection, why);
     }
     rooms.waiting.remove(number, reply, &mut rooms.turn);
     rooms.turn.touch(number);
@@ -110,7 +111,10 @@ fn is_gone(number: u32, rooms: &mut Rooms, mode: Mode) {
         found!(rooms.turn.defects, rooms.devices.remove(number), "device that is gone");
     rooms.guests.forget(&mut device, rooms.turn.now());
     let (id, view) = (device.facts().id.clone(), shown::device(rooms, &device));
-    info!(device = id, "removed");
+    // With a daemon that stops all go, and are there again at the next start.
+    if !mode.is_stopping() {
+        info!(device = id, "removed");
+    }
     rooms.unsynced.forget_gone(&id, &rooms.plan);
     let is_closing = device.close_image(&mut rooms.openers, Some(number));
     // Its socket is free.

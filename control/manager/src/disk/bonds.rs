@@ -34,7 +34,7 @@ const FILE_BYTES_MAX: u64 = 128 << 10;
 /// Files that are kept; beyond that those go that were written first, and are of no disk that there is. Four times as
 /// many as a daemon has disks.
 const FILES_MAX: usize = 4 * config::spec::DISKS_MAX;
-const FOLDER: &str = "images";
+pub(crate) const FOLDER: &str = "images";
 /// Begins the names of files that are of a socket alone; no disk has such a name. Its path follows, in hexadecimal digits.
 const OF_SOCKET: &str = "socket=";
 

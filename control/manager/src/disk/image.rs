@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use backend::{Disk, ImageFacts};
+use backend::{Bytes, Disk, ImageFacts};
 use config::plan::{DiskPlan, Source};
 use remote::device_of;
 use serde::{Deserialize, Serialize};
@@ -80,10 +80,11 @@ pub(crate) enum Verdict {
 pub(crate) enum ImageRefused {
     /// Its disk would have fewer bytes than it was told of.
     #[error(
-        "its guest was on {bytes} bytes of {found}, and would have {}: `size` is smaller than it was; put it \
+        "its guest was on {} of {found}, and would have {}: `size` is smaller than it was; put it \
          back and `sidecore reload`, or start the guest anew; `sidecore disk accept {id}` has it go on \
          without what is behind",
-        found.bytes
+        Bytes(*.bytes),
+        Bytes(found.bytes)
     )]
     Smaller {
         /// Its disk.
@@ -95,8 +96,10 @@ pub(crate) enum ImageRefused {
     },
     /// Part of its image was gone.
     #[error(
-        "its guest was on {bytes} bytes of {found}, which was cut to {left} bytes: restore it, and then, or to \
-         go on with what is there, `sidecore disk accept {id}`; or start the guest anew"
+        "its guest was on {} of {found}, which was cut to {}: restore it, and then, or to \
+         go on with what is there, `sidecore disk accept {id}`; or start the guest anew",
+        Bytes(*.bytes),
+        Bytes(*.left)
     )]
     Cut {
         /// Its disk.

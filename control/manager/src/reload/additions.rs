@@ -12,6 +12,7 @@ use crate::check;
 use crate::devices::Devices;
 use crate::disk::images::FileId;
 use crate::network::reload::{Wanted, wanted};
+use crate::opening::apart::is_one;
 use crate::opening::not_open::NotOpen;
 use crate::opening::open::check_socket;
 use crate::opening::openers::Lies;
@@ -77,7 +78,7 @@ fn check_each(
                 DevicePlan::Nic(nic) => nic.host().map_or(Ok(()), check_interface),
             }
         });
-        let is_passed_on = |socket: &str| going.iter().any(|old| old.socket == socket);
+        let is_passed_on = |socket: &str| going.iter().any(|old| is_one(&old.socket, socket));
         let checked = checked.and_then(|()| check_socket(plan, in_force, is_passed_on));
         checked.map_err(|why| refusal(plan, &why))?;
     }

@@ -22,6 +22,7 @@ use crate::devices::Devices;
 use crate::devices::device::Device;
 use crate::in_use::InUse;
 use crate::network::reload::Hosts;
+use crate::opening::apart::is_one;
 use crate::opening::not_open::NotOpen;
 use crate::opening::open::{Socket, is_same_image, open};
 use crate::poll::Poll;
@@ -121,7 +122,7 @@ impl Prepared {
         let plan = DevicePlan::Disk(disk.clone());
         let before = going.iter().find(|old| old.plan.id() == disk.id);
         let before = before.map(|old| old.plan.clone());
-        let takes_socket = going.iter().any(|old| old.socket == disk.socket);
+        let takes_socket = going.iter().any(|old| is_one(&old.socket, &disk.socket));
         let has_name_of = |old: &Going| {
             old.plan.disk().is_some_and(|mine| is_same_image(&mine.source, &disk.source))
         };
@@ -179,7 +180,7 @@ impl Prepared {
             let Change::Add(plan) = change else { continue };
             let Some(nic) = plan.nic() else { continue };
             let plan = (**plan).clone();
-            if going.iter().any(|old| old.socket == nic.socket) {
+            if going.iter().any(|old| is_one(&old.socket, &nic.socket)) {
                 let promise = rooms.bounds.promise(&plan).map_err(NotOpen::wrong);
                 self.promised.push(promise.map_err(|why| refusal(&plan, &why))?);
                 let why = "waits until the device is gone whose socket it takes over".to_string();
@@ -203,7 +204,8 @@ impl Prepared {
             if !listens || device.listener().is_some() {
                 continue;
             }
-            let has_it = |old: &&mut Device| old.facts().socket == facts.socket && !old.is_going();
+            let has_it =
+                |old: &&mut Device| is_one(&old.facts().socket, &facts.socket) && !old.is_going();
             let Some(old) = devices.values_mut().find(has_it) else { continue };
             let has_others = old.facts().rights != facts.rights;
             let Some(listener) = old.take_listener() else { continue };

@@ -59,7 +59,10 @@ pub(crate) fn check_sidecore(to: usize, count: usize) -> Result<(), ApiError> {
     if to < count {
         return Ok(());
     }
-    let error = format!("there is no sidecore {to}: there are {count}, from 0 on");
+    let error = match count {
+        1 => format!("there is no sidecore {to}: the only one is 0"),
+        _ => format!("there is no sidecore {to}: there are {count}, from 0 on"),
+    };
     Err(refused(error, "`sidecore sidecores` lists them"))
 }
 

@@ -182,3 +182,30 @@ fn the_names_are_those_of_files_with_when_they_were_written() {
         .expect("set");
     kept.names().expect_err("others may put files there");
 }
+
+/// Whoever only looks learns what a write would say, and writes nothing.
+#[test]
+fn a_look_tells_where_nothing_can_be_kept() {
+    let folder = folder();
+    let kept = kept(&folder, 100);
+    kept.look().expect("it can be made");
+    assert!(!folder.path().join("state").exists(), "whoever only looks makes nothing");
+    let said = |kept: &Kept| kept.look().expect_err("nothing can be kept").to_string();
+    fs::write(folder.path().join("state"), "mine").expect("written");
+    assert!(said(&kept).contains("Not a directory"), "{}", said(&kept));
+    fs::remove_file(folder.path().join("state")).expect("removed");
+    fs::create_dir(folder.path().join("state")).expect("made");
+    kept.look().expect("it is there");
+    let mode = |mode| {
+        let path = folder.path().join("state");
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("its mode");
+    };
+    mode(0o777);
+    assert!(said(&kept).contains("has mode 0777"), "{}", said(&kept));
+    mode(0o500);
+    // Root may write where nobody may.
+    match rustix::process::geteuid().is_root() {
+        true => kept.look().expect("root may write there"),
+        false => assert!(said(&kept).contains("Permission denied"), "{}", said(&kept)),
+    }
+}

@@ -81,6 +81,11 @@ fn refused_by_the_plan(trial: &Trial, first: &DiskSpec) -> Vec<Refusal> {
             Conflict,
             "socket: the socket \"{}/run/a.sock\" is that of disk \"a\" (sidecore.toml:8)",
         ),
+        (
+            socket("run/../run/a.sock"),
+            Conflict,
+            "socket: the socket \"{}/run/../run/a.sock\" is that of disk \"a\" (sidecore.toml:8)",
+        ),
         (socket("api.sock"), Conflict, "socket: \"{}/api.sock\" is the socket of the API"),
     ]
 }
@@ -93,7 +98,7 @@ fn refused_by_the_machine(trial: &Trial) -> Vec<Refusal> {
     let all = [
         (of("none.img"), "cannot open {}/none.img: No such file or directory (os error 2)"),
         (of("a-folder.img"), "{}/a-folder.img is neither a regular file nor a block device"),
-        (at("a-file"), "its socket {}/a-file: {}/a-file exists and is not a socket: move it away"),
+        (at("a-file"), "its socket {}/a-file: what is there is not a socket: move it away"),
         (
             at("a-file/b.sock"),
             "its socket {}/a-file/b.sock: {}/a-file: Not a directory (os error 20)",

@@ -67,7 +67,7 @@ fn a_disk_is_cut_only_where_no_guest_is_or_its_operator_insists() {
     assert_eq!(
         why,
         "a guest uses disk \"b\", which has 1M and would have 512K: it loses what is behind; make its file \
-         systems and partitions smaller and stop it first; `--force` (`force=true` in the API) cuts it all the same"
+         systems and partitions smaller and stop it first; `--force` (`force=true` in the API) does it all the same"
     );
     assert_eq!((len(&trial), trial.disk("b").size_bytes), (MIB, Some(MIB)));
     let cut = resized(&mut trial, MIB / 2, true).expect("he insists");

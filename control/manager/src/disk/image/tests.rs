@@ -205,13 +205,13 @@ fn a_guest_that_waits_is_told_what_to_do() {
     let all = [
         (
             ImageRefused::Smaller { id: id(), bytes: 8192, found: found() },
-            "its guest was on 8192 bytes of /a, and would have 4096: `size` is smaller than it was; put it \
+            "its guest was on 8K of /a, and would have 4K: `size` is smaller than it was; put it \
              back and `sidecore reload`, or start the guest anew; `sidecore disk accept vm1` has it go on \
              without what is behind",
         ),
         (
             ImageRefused::Cut { id: id(), bytes: 4096, found: found(), left: 512 },
-            "its guest was on 4096 bytes of /a, which was cut to 512 bytes: restore it, and then, or to \
+            "its guest was on 4K of /a, which was cut to 512 bytes: restore it, and then, or to \
              go on with what is there, `sidecore disk accept vm1`; or start the guest anew",
         ),
         (

@@ -24,7 +24,7 @@ fn a_socket_that_cannot_be_made_is_tried_again_each_second() {
     std::fs::write(&path, "in the way").expect("a file");
     set(&mut trial, Carrier::Up);
     let problem = trial.nic("n").problem.expect("it is told");
-    assert!(problem.ends_with("exists and is not a socket: move it away"), "{problem}");
+    assert!(problem.ends_with("what is there is not a socket: move it away"), "{problem}");
     let before = trial.turns;
     trial.pass(Duration::from_secs(10));
     assert!(trial.turns - before < 40, "{} turns in 10 s", trial.turns - before);
@@ -67,5 +67,5 @@ fn a_socket_of_a_dead_daemon_is_replaced_and_one_of_a_living_one_is_not() {
     let _ = std::fs::remove_file(&path);
     let _living = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
     let Err(why) = Trial::start(DISK, folder) else { panic!("it starts") };
-    assert!(why.to_string().contains("another process listens on"), "{why}");
+    assert!(why.to_string().contains("another process listens there"), "{why}");
 }

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use config::api::{Call, DiskState, ErrorKind};
+use config::api::{Answer, Call, DiskState, ErrorKind, StateView};
 
 use crate::trial::vmm::{Guest, READ, Vmm, WRITE};
 use crate::trial::{Trial, refused};
@@ -44,6 +44,40 @@ fn another_image(trial: &Rc<tempfile::TempDir>, fill: u8) {
 
 fn accept() -> Call {
     Call::AcceptDisk { id: "a".to_string() }
+}
+
+/// What the daemon says of its own state.
+fn state(trial: &mut Trial) -> StateView {
+    match trial.ask(Call::ShowDaemon) {
+        Ok(Answer::Daemon(view)) => view.state,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A state folder that takes no more keeps no guest from its disk; what may come of that is said until it is kept.
+#[test]
+fn a_guest_whose_image_cannot_be_kept_is_served_and_told_of() {
+    let mut trial = Trial::of(FILE);
+    let images = trial.path("state/images");
+    std::fs::remove_dir_all(&images).expect("nothing is in it");
+    std::fs::write(&images, "mine").expect("a file in its place");
+    let mut vmm = Vmm::served(&mut trial, "a", 1);
+    assert_eq!(vmm.does(&mut trial, WRITE, 0, 7), Some(0));
+    let problem = trial.disk("a").problem.expect("it is told");
+    assert!(problem.contains("it would be served from another image, too"), "{problem}");
+    let told = state(&mut trial);
+    assert_eq!(told.unkept, ["a"]);
+    assert!(told.problem.is_some_and(|why| why.contains("Not a directory")));
+    std::fs::remove_file(&images).expect("it goes");
+    trial.pass(Duration::from_secs(2));
+    assert_eq!((state(&mut trial).unkept, trial.disk("a").problem), (vec![], None));
+    assert_eq!(state(&mut trial).problem, None);
+    vmm.guest.rings[0].base = 1;
+    let (folder, guest) = (trial.die(), vmm.hang_up());
+    another_image(&folder, 9);
+    let mut trial = start(FILE, folder);
+    let _vmm = back(&mut trial, guest);
+    assert_eq!(trial.disk("a").state, DiskState::Waiting);
 }
 
 #[test]
@@ -170,7 +204,7 @@ fn an_image_that_was_cut_under_its_guest_is_not_served_until_an_operator_says_so
     trial.pass(Duration::from_secs(1));
     assert_eq!(vmm.guest.status(0), None);
     let problem = trial.disk("a").problem.expect("it is told");
-    assert!(problem.contains(&format!("which was cut to {} bytes", MIB / 2)), "{problem}");
+    assert!(problem.contains("which was cut to 512K"), "{problem}");
     // A restart would find nothing wrong, and remembers it.
     let mut trial = start(FILE, trial.die());
     let mut vmm = back(&mut trial, vmm.hang_up());
