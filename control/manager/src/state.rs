@@ -15,7 +15,6 @@ use names::{Kept, Locking, Refused};
 use rustix::io::Errno;
 use tracing::{error, warn};
 
-use crate::disk::{bonds, unsynced};
 use crate::opening::apart;
 
 /// Longest state that is read, bytes.
@@ -23,6 +22,10 @@ const STATE_BYTES_MAX: u64 = 16 << 20;
 const NAME: &str = "disks.json";
 /// Which daemon keeps its state there: locked for as long as it lives.
 pub(crate) const LOCK: &str = "lock";
+/// The folder in it that says which image each guest is on.
+pub(crate) const IMAGES: &str = "images";
+/// The folder in it that has the marks of lost data.
+pub(crate) const UNSYNCED: &str = "unsynced";
 /// Between two tries of a process that has taken over: its predecessor has the lock until it has ended.
 const LOCK_INTERVAL: Duration = Duration::from_secs(1);
 /// How often that may fail until it is told: predecessors end within seconds.
@@ -236,7 +239,7 @@ impl StateFile {
 /// # Errors
 /// Why not.
 pub(crate) fn check_folder(folder: &str) -> Result<(), Refused> {
-    let parts = ["", bonds::FOLDER, unsynced::FOLDER].map(|part| Path::new(folder).join(part));
+    let parts = ["", IMAGES, UNSYNCED].map(|part| Path::new(folder).join(part));
     parts.into_iter().try_for_each(|part| Kept::in_folder(part, STATE_BYTES_MAX).look())
 }
 

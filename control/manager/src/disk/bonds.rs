@@ -34,7 +34,6 @@ const FILE_BYTES_MAX: u64 = 128 << 10;
 /// Files that are kept; beyond that those go that were written first, and are of no disk that there is. Four times as
 /// many as a daemon has disks.
 const FILES_MAX: usize = 4 * config::spec::DISKS_MAX;
-pub(crate) const FOLDER: &str = "images";
 /// Begins the names of files that are of a socket alone; no disk has such a name. Its path follows, in hexadecimal digits.
 const OF_SOCKET: &str = "socket=";
 
@@ -104,10 +103,10 @@ impl Bonds {
     /// Reads what is kept, and which boot this is: later on there may be no such file for this process.
     pub(crate) fn in_folder(state_dir: &str) -> Bonds {
         let boot = names::kernel_text("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let folder = Path::new(state_dir).join(FOLDER);
+        let folder = Path::new(state_dir).join(state::IMAGES);
         let others = Kept::in_folder(state_dir, FILE_BYTES_MAX).names().unwrap_or_default();
         let mut others = others.iter().filter(|(name, _)| name != state::LOCK).peekable();
-        let is_news = others.peek().is_some() && others.all(|(name, _)| name != FOLDER);
+        let is_news = others.peek().is_some() && others.all(|(name, _)| name != state::IMAGES);
         let kept = Kept::in_folder(&folder, FILE_BYTES_MAX);
         let (read, unread) = match entries(&kept) {
             Ok(read) => (read, None),

@@ -13,12 +13,10 @@ use names::Kept;
 use tracing::{error, warn};
 
 use crate::disk::DiskParts;
+use crate::state;
 
 /// Longest mark that is read, bytes: a path, or a link and a name.
 const MARK_BYTES_MAX: u64 = 16 << 10;
-
-/// Where they are, in the folder of the state.
-pub(crate) const FOLDER: &str = "unsynced";
 
 /// The marks of one daemon: a file for each disk, which says which image it was.
 pub(crate) struct Unsynced {
@@ -27,7 +25,7 @@ pub(crate) struct Unsynced {
 
 impl Unsynced {
     pub(crate) fn in_folder(state_dir: &str) -> Unsynced {
-        Unsynced { marks: Kept::in_folder(Path::new(state_dir).join(FOLDER), MARK_BYTES_MAX) }
+        Unsynced { marks: Kept::in_folder(Path::new(state_dir).join(state::UNSYNCED), MARK_BYTES_MAX) }
     }
 
     /// Whether disk `id` has a mark that was made for `image`. One that cannot be read, or was not

@@ -226,10 +226,7 @@ impl Manager {
     }
 
     fn give_up(&mut self, upgrade: Upgrade, why: &UpgradeError) {
-        let launcher = self.rooms.options.launcher.as_ref();
-        let how = || UpgradeError::EndedSo(launcher?.how_ended()?).into();
-        let ended = matches!(why, UpgradeError::Ended).then(how).flatten();
-        let reply = upgrade.give_up(&self.rooms.poll, ended.as_ref().unwrap_or(why));
+        let reply = upgrade.give_up(&self.rooms.poll);
         if self.drain.is_frozen() {
             self.send_all_out();
         }
@@ -237,8 +234,14 @@ impl Manager {
         self.rooms.hear_links_later(mode);
         self.front_ends().release_all();
         self.rooms.turn.touch_all(self.rooms.devices.keys().copied());
-        if let Some((reply, error)) = reply {
-            reply.answer(Err(error));
+        // Its launcher may be waited for, and no guest is.
+        let launcher = self.rooms.options.launcher.as_ref();
+        let how = || UpgradeError::EndedSo(launcher?.how_ended()?).into();
+        let ended = matches!(why, UpgradeError::Ended).then(how).flatten();
+        let why = ended.as_ref().unwrap_or(why);
+        warn!("the upgrade is given up: {why}");
+        if let Some(reply) = reply {
+            reply.answer(Err(refused(why)));
         }
     }
 

@@ -368,13 +368,12 @@ impl Upgrade {
         Ok(())
     }
 
-    /// Has the heir end, and tells the operator when all is served here again.
-    pub(crate) fn give_up(self, poll: &Poll, why: &UpgradeError) -> Option<(Reply, ApiError)> {
+    /// Has the heir end: who is to be told when all is served here again.
+    pub(crate) fn give_up(self, poll: &Poll) -> Option<Reply> {
         let Upgrade { giving, channel, reply, .. } = self;
         poll.remove(&channel);
         end(giving.give_up());
-        warn!("the upgrade is given up: {why}");
-        reply.map(|reply| (reply, refused(why)))
+        reply
     }
 
     /// Who is to be told, and by whom all is served now; nobody, where it was not given.
