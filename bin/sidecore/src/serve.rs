@@ -92,7 +92,7 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
         }),
         ready: Box::new(|| tell_systemd(NotifyState::Ready)),
         // Until then its predecessor is what ends, or goes on, for all.
-        settled: Box::new(|| tell_systemd(NotifyState::MainPid(std::process::id()))),
+        committed: Box::new(|| tell_systemd(NotifyState::MainPid(std::process::id()))),
         stopping: Box::new(|| tell_systemd(NotifyState::Stopping)),
         launcher: launcher.and_then(Result::ok),
         run_state,

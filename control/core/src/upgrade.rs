@@ -16,13 +16,13 @@
 //!
 //! The heir's, [`Taking`]; whoever is left by a predecessor that gave it up is killed by that:
 //!
-//! | | ready | flipped | leave | predecessor ends | settle |
+//! | | ready | flipped | leave | predecessor ends | commit |
 //! |---|---|---|---|---|---|
 //! | told | able | - | - | ends, too | - |
 //! | able | - | placed | - | ends, too | - |
-//! | placed | - | - | serves, watched | serves, watched | - |
-//! | watched | - | - | - | settled | settled |
-//! | settled | - | - | - | - | - |
+//! | placed | - | - | serves, on probation | serves, on probation | - |
+//! | on probation | - | - | - | committed | committed |
+//! | committed | - | - | - | - | - |
 
 use schedule::Nanos;
 
@@ -193,9 +193,9 @@ pub enum Taking {
     /// It knows where all stands.
     Placed,
     /// It serves, and its predecessor can take back what it has given.
-    Watched,
+    OnProbation,
     /// It serves, and nobody else could.
-    Settled,
+    Committed,
 }
 
 impl Taking {
@@ -214,7 +214,7 @@ impl Taking {
     /// Its predecessor has let go.
     #[must_use]
     pub fn leave(&mut self) -> bool {
-        self.go_on(Taking::Placed, Taking::Watched)
+        self.go_on(Taking::Placed, Taking::OnProbation)
     }
 
     /// Its predecessor has ended. False: so must it, for nobody knows where all stands.
@@ -223,8 +223,8 @@ impl Taking {
         match self {
             Taking::Told | Taking::Able => false,
             Taking::Placed => self.leave(),
-            Taking::Watched | Taking::Settled => {
-                *self = Taking::Settled;
+            Taking::OnProbation | Taking::Committed => {
+                *self = Taking::Committed;
                 true
             }
         }
@@ -232,8 +232,8 @@ impl Taking {
 
     /// It is about to do what its predecessor could not take back. True: that one is to be told first.
     #[must_use]
-    pub fn settle(&mut self) -> bool {
-        self.go_on(Taking::Watched, Taking::Settled)
+    pub fn commit(&mut self) -> bool {
+        self.go_on(Taking::OnProbation, Taking::Committed)
     }
 
     fn go_on(&mut self, from: Taking, to: Taking) -> bool {

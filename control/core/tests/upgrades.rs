@@ -22,7 +22,7 @@ enum Said {
     Hello,
     Ready,
     Taken,
-    Settled,
+    Committed,
     Refused,
 }
 
@@ -58,8 +58,8 @@ struct World {
     is_closed: bool,
     deaths_left: u8,
     took_back: bool,
-    /// It settled, and nobody had killed it.
-    was_settled: bool,
+    /// It committed, and nobody had killed it.
+    was_committed: bool,
 }
 
 /// What happens next; each is tried wherever it can be.
@@ -109,7 +109,7 @@ impl World {
             is_closed: false,
             deaths_left: 2,
             took_back: false,
-            was_settled: false,
+            was_committed: false,
         }
     }
 
@@ -122,8 +122,10 @@ impl World {
             | Predecessor::Dead
             | Predecessor::Over => false,
         };
-        let by_heir =
-            matches!(self.heir, Heir::Lives { taking: Taking::Watched | Taking::Settled, .. });
+        let by_heir = matches!(
+            self.heir,
+            Heir::Lives { taking: Taking::OnProbation | Taking::Committed, .. }
+        );
         (by_predecessor, by_heir)
     }
 
@@ -134,7 +136,7 @@ impl World {
             Step::Hear => self.hear(),
             Step::Tell => self.tell(),
             Step::GiveUp => match &self.predecessor {
-                // Whoever has said that it is settled was heard before a time was over.
+                // Whoever has said that it has committed was heard before a time was over.
                 Predecessor::Gives(_) => self.give_up(),
                 Predecessor::Rests(giving) if giving.given().is_none() || self.said.is_empty() => {
                     self.give_up()
@@ -144,7 +146,7 @@ impl World {
             Step::SeeItsEnd => self.see_its_end(),
             Step::Greet => self.greet(),
             Step::Read => self.read(),
-            Step::Settle => self.settle(),
+            Step::Settle => self.commit(),
             Step::Refuse => self.refuse(),
             Step::Fall => self.fall(true),
             Step::KillHeir => self.deaths_left > 0 && self.fall(false),
@@ -194,8 +196,8 @@ impl World {
                 self.told.push_back(Told::Yours);
                 is_next
             }
-            Said::Settled => {
-                assert!(giving.given().is_some(), "settled before it was given anything");
+            Said::Committed => {
+                assert!(giving.given().is_some(), "committed before it was given anything");
                 self.predecessor = Predecessor::Over;
                 return true;
             }
@@ -269,7 +271,7 @@ impl World {
                 self.said.push_back(Said::Taken);
             }
             Some(Told::Yours) => assert!(taking.leave()),
-            None if self.is_closed && *taking != Taking::Settled => {
+            None if self.is_closed && *taking != Taking::Committed => {
                 let knows_all = *taking == Taking::Placed;
                 if !taking.left_alone() {
                     assert!(!knows_all, "whoever could serve has ended with the other");
@@ -281,14 +283,14 @@ impl World {
         true
     }
 
-    fn settle(&mut self) -> bool {
+    fn commit(&mut self) -> bool {
         let Heir::Lives { taking, is_killed, .. } = &mut self.heir else { return false };
-        let settles = taking.settle();
-        if settles {
-            self.was_settled |= !*is_killed;
-            self.said.push_back(Said::Settled);
+        let commits = taking.commit();
+        if commits {
+            self.was_committed |= !*is_killed;
+            self.said.push_back(Said::Committed);
         }
-        settles
+        commits
     }
 
     /// It cannot have what it was told of.
@@ -320,7 +322,7 @@ fn run(choices: &[u8]) -> Option<World> {
         }
         assert_ne!(world.served(), (true, true), "two serve: {world:?}");
         // Its heir may have told a front-end what nobody here knows.
-        assert!(!world.took_back || !world.was_settled, "taken back: {world:?}");
+        assert!(!world.took_back || !world.was_committed, "taken back: {world:?}");
     }
     Some(world)
 }
@@ -338,7 +340,7 @@ fn guests_are_served_by_one_and_by_one_at_the_end() {
         let ways: Vec<Vec<u8>> = (0..STEPS.len() as u8)
             .map(|choice| choices.iter().copied().chain([choice]).collect())
             .collect();
-        // Nothing happens any more but deaths, or what a settled pair may begin.
+        // Nothing happens any more but deaths, or what a committed pair may begin.
         let goes_on = ways.iter().any(|way: &Vec<u8>| {
             let last = STEPS[usize::from(way[way.len() - 1])];
             !matches!(last, Step::KillHeir | Step::KillPredecessor | Step::Start | Step::GiveUp)

@@ -59,7 +59,7 @@ pub fn run(plan: Plan, mut options: Options) -> Result<(), StartError> {
         let (mut manager, entrance) = begin(&plan, options, None)?;
         let mode = manager.mode();
         let opened = match open_all(&mut manager.rooms, &manager.calls, plan, mode) {
-            Ok(()) => settle_down(entrance, &manager.rooms.options),
+            Ok(()) => take_place(entrance, &manager.rooms.options),
             Err(error) => {
                 entrance.remove();
                 Err(error)
@@ -79,7 +79,7 @@ pub fn run(plan: Plan, mut options: Options) -> Result<(), StartError> {
         match inheriting {
             // All that can fail does so before the predecessor is told to let go.
             Inheriting::Given(manager, server) => break (manager, server),
-            waits => inheriting = waits.hear(&mut heir, settle_down),
+            waits => inheriting = waits.hear(&mut heir, take_place),
         }
     };
     manager.take_over(heir);
@@ -131,7 +131,7 @@ pub(crate) fn begin(
         waiting: WaitingCalls::default(),
         moves: Moves::default(),
         bounds,
-        idle_peers: EverySecond::from(now),
+        beginnings: EverySecond::from(now),
         failures: EverySecond::from(now),
         plan: Plan { disks: Vec::new(), switches: Vec::new(), nics: Vec::new(), ..plan.clone() },
     };
@@ -227,7 +227,7 @@ fn take_short_turns() {
 }
 
 /// The last thread, and then this one's own limits: nothing that follows fails.
-fn settle_down(entrance: Entrance, options: &Options) -> Result<Server, StartError> {
+fn take_place(entrance: Entrance, options: &Options) -> Result<Server, StartError> {
     let server = entrance.prepare(options.version).map_err(StartError::ApiThread)?;
     // After the threads that are made once: they do more than control in some ways, and less in others.
     confine::thread(Kind::Control).map_err(StartError::Confine)?;
@@ -305,11 +305,11 @@ pub(crate) fn let_go<D>(
     open: impl FnOnce(Entrance) -> std::io::Result<D>,
 ) -> Gone<D> {
     manager.answer_all_busy();
-    let orphaned = match handed_over.await_settled() {
-        Ok(settled) => {
-            let pid = settled.pid;
+    let orphaned = match handed_over.await_commit() {
+        Ok(committed) => {
+            let pid = committed.pid;
             manager.rooms.state.let_lock_go();
-            settled.tell();
+            committed.tell();
             (manager.rooms.options.handed_over)(pid);
             return Gone::ForGood(pid);
         }

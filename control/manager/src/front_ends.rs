@@ -4,7 +4,7 @@
 //! queues of one that went stay with their sidecores until they are back (`queue`). Not here: what one front-end has lent
 //! (`front_end`), and what it is (`devices::connection`). Called by `manager`, and by whoever ends a front-end.
 
-pub(crate) mod idle;
+pub(crate) mod beginnings;
 mod messages;
 
 use std::os::fd::OwnedFd;

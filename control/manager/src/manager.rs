@@ -20,7 +20,7 @@ use crate::devices::kind::Kind;
 use crate::devices::queue::{Owner, Place, Queue};
 use crate::disk::looks;
 use crate::front_ends::FrontEnds;
-use crate::front_ends::idle;
+use crate::front_ends::beginnings;
 use crate::network::announce;
 use crate::opening::open::open_shut;
 use crate::opening::shut::Shut;
@@ -83,11 +83,11 @@ impl Manager {
             match token {
                 Token::Listener(number) => {
                     // Nobody else would know of whoever connects, nor of what he says.
-                    self.settle_for_good();
+                    self.commit();
                     self.front_ends().accept(number);
                 }
                 Token::Connection(number, id) => {
-                    self.settle_for_good();
+                    self.commit();
                     self.front_ends().serve(number, id, gone);
                 }
                 Token::Unsynced(number) => self.rooms.note_unsynced(number),
@@ -102,7 +102,7 @@ impl Manager {
                     self.links(|remote, around| remote.has_synced(number, around))
                 }
                 Token::Qmp(id) => self.rooms.hear_vmm(id),
-                Token::Guard => self.settle_for_good(),
+                Token::Guard => self.commit(),
                 Token::Launcher(at) => self.hear_launcher(at as usize),
                 Token::Openers => self.hear_openers(),
             }
@@ -322,16 +322,16 @@ impl Manager {
     fn due(&mut self) {
         let now = self.rooms.turn.now();
         for timer in self.timers().due(now) {
-            let Rooms { state, plan, devices, idle_peers, .. } = &mut self.rooms;
+            let Rooms { state, plan, devices, beginnings, .. } = &mut self.rooms;
             match timer {
-                Timer::Succession => self.settle_when_due(now),
+                Timer::Succession => self.commit_when_due(now),
                 Timer::Lock => state.lock_when_due(&plan.daemon.api, now),
                 Timer::Knock => self.rooms.cores.knock(now),
                 Timer::Loads => self.balance(now),
                 Timer::Macs => self.rooms.switch_calls().answer_overdue(),
-                Timer::IdlePeers => {
-                    if idle_peers.take(now) {
-                        idle::look(devices, now);
+                Timer::Beginnings => {
+                    if beginnings.take(now) {
+                        beginnings::look(devices, now);
                     }
                 }
                 Timer::Devices => self.devices_are_due(now),
@@ -390,7 +390,7 @@ impl Manager {
                 Some(Due::Connect) => {
                     if let Some(socket) = self.front_ends().call(number) {
                         // As of whoever connects.
-                        self.settle_for_good();
+                        self.commit();
                         self.front_ends().add_called(number, socket);
                     }
                 }

@@ -35,7 +35,7 @@ pub struct Options {
     /// Another daemon serves: this one is to take over from it.
     pub heir: Option<Heir>,
     /// Called when this process, which took over, is the one that serves from now on.
-    pub settled: Box<dyn Fn()>,
+    pub committed: Box<dyn Fn()>,
     /// Called when process `.0` has taken over, just before this one ends.
     pub handed_over: Box<dyn Fn(u32)>,
 }

@@ -23,7 +23,7 @@ use crate::disk::looks;
 use crate::disk::unsynced::Unsynced;
 use crate::disk::watch::Watch;
 use crate::front_ends::FrontEnds;
-use crate::front_ends::idle;
+use crate::front_ends::beginnings;
 use crate::guests::{self, Guests};
 use crate::network::Network;
 use crate::network::nic_views::NicViews;
@@ -74,7 +74,7 @@ pub(crate) struct Rooms {
     /// What a predecessor serves, until this process does.
     pub(crate) estate: Option<Estate>,
     /// Front-ends that have not come to a request.
-    pub(crate) idle_peers: EverySecond,
+    pub(crate) beginnings: EverySecond,
     /// Disks whose guests may have been given errors.
     pub(crate) failures: EverySecond,
     /// Which of their vCPUs run.
@@ -89,7 +89,7 @@ pub(crate) enum Timer {
     Knock,
     Loads,
     Macs,
-    IdlePeers,
+    Beginnings,
     Devices,
     /// Of what each turn goes on with.
     Turn,
@@ -99,7 +99,7 @@ impl Rooms {
     /// What is due without an event, and when.
     pub(crate) fn timers(&self, mode: Mode) -> Timers<Timer, Instant> {
         let Rooms { turn, state, cores, devices, shut, watch, network, remote, .. } = self;
-        let Rooms { idle_peers, failures, guests, waiting, .. } = self;
+        let Rooms { beginnings, failures, guests, waiting, .. } = self;
         let mut timers = Timers::default();
         if !mode.is_stopping() {
             timers.set(Timer::Turn, shut.due_at());
@@ -113,7 +113,7 @@ impl Rooms {
         timers.set(Timer::Loads, cores.look_at().filter(|_| mode.may_move()));
         timers.set(Timer::Macs, network.answers_at());
         timers.set(Timer::Turn, watch.due_at());
-        timers.set(Timer::IdlePeers, idle_peers.due_at(idle::is_any(devices)));
+        timers.set(Timer::Beginnings, beginnings.due_at(beginnings::is_any(devices)));
         timers.set(Timer::Turn, failures.due_at(looks::is_any(devices)));
         timers.set(Timer::Devices, devices.values().filter_map(|device| device.due_at(mode)));
         timers

@@ -400,7 +400,7 @@ fn options(load: impl Fn(&Plan) -> Result<Plan, ApiError> + 'static) -> Options 
         launcher: None,
         run_state: None,
         heir: None,
-        settled: Box::new(|| {}),
+        committed: Box::new(|| {}),
         handed_over: Box::new(|_| {}),
     }
 }

@@ -222,7 +222,7 @@ pub(crate) fn problem_of(device: &Device, now: Instant) -> Option<String> {
         Some(format!("that its guest is on this image {}", crate::disk::bonds::unkept(why)))
     };
     let more =
-        || stalled().or(astray).or_else(unkept).or_else(of_device).or_else(|| device.idle_peer());
+        || stalled().or(astray).or_else(unkept).or_else(of_device).or_else(|| device.beginning());
     leaving(device, now).or(waits).or(broken).or(unsynced).or(unserved).or_else(more)
 }
 

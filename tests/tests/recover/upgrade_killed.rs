@@ -138,7 +138,7 @@ fn a_daemon_that_is_killed_in_an_upgrade_leaves_one_owner_or_none_and_loses_noth
     Ok(())
 }
 
-/// The process that took over dies before it is settled: the one before takes everything back, whatever was in flight
+/// The process that took over dies on probation: the one before takes everything back, whatever was in flight
 /// there. No front-end sees its connection end, and what a RAM disk held is still there.
 #[test]
 fn an_heir_that_dies_after_it_took_over_gives_everything_back() -> Result<()> {

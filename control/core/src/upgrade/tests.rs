@@ -65,17 +65,17 @@ fn what_comes_out_of_order_changes_nothing() {
 
 #[test]
 fn an_heir_serves_only_what_it_knows_the_place_of() {
-    use Taking::{Able, Placed, Settled, Told, Watched};
+    use Taking::{Able, Committed, OnProbation, Placed, Told};
     let table = [
-        // state, and after: ready, flipped, leave, its predecessor's end, settle; none: it is refused
+        // state, and after: ready, flipped, leave, its predecessor's end, commit; none: it is refused
         (Told, [Some(Able), None, None, None, None]),
         (Able, [None, Some(Placed), None, None, None]),
-        (Placed, [None, None, Some(Watched), Some(Watched), None]),
-        (Watched, [None, None, None, Some(Settled), Some(Settled)]),
-        (Settled, [None, None, None, Some(Settled), None]),
+        (Placed, [None, None, Some(OnProbation), Some(OnProbation), None]),
+        (OnProbation, [None, None, None, Some(Committed), Some(Committed)]),
+        (Committed, [None, None, None, Some(Committed), None]),
     ];
     let events: [fn(&mut Taking) -> bool; 5] =
-        [Taking::ready, Taking::flipped, Taking::leave, Taking::left_alone, Taking::settle];
+        [Taking::ready, Taking::flipped, Taking::leave, Taking::left_alone, Taking::commit];
     for (state, row) in table {
         for (event, after) in events.iter().zip(row) {
             let mut is = state;

@@ -1,8 +1,8 @@
-//! Front-ends that connect and never get as far as requests: what each lacks, and what to write.
+//! Front-ends that connect and never get as far as requests: at which stage each stays, and what to write.
 //!
 //! A front-end that says nothing, that brings no memory, that enables no ring, or whose rings stay empty while
 //! its guest kicks, looks well from the VMM: nothing fails, and the guest waits. State and time only; who looks
-//! is in `front_ends::idle`.
+//! is in `front_ends::beginnings`.
 
 use std::time::{Duration, Instant};
 
@@ -129,7 +129,7 @@ impl Beginning {
         stage.filter(|_| is_due)
     }
 
-    /// What it lacks, since it was told.
+    /// At which stage it stays, since that was told.
     pub(crate) fn told(&self) -> Option<Stage> {
         self.stage.filter(|_| self.is_told && !self.is_over).map(|(stage, _)| stage)
     }

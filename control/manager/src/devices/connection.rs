@@ -79,7 +79,7 @@ pub(crate) struct Connection {
     extra: Option<Claim>,
     /// The same for a message with many descriptors.
     extra_of_message: Option<Claim>,
-    /// What it lacks before its first request.
+    /// How far it is before its first request.
     beginning: Beginning,
 }
 
@@ -102,12 +102,12 @@ impl Connection {
     }
 
     /// Whether it has not come to its first request.
-    pub(super) fn is_new(&self) -> bool {
+    pub(super) fn is_beginning(&self) -> bool {
         !self.beginning.is_over()
     }
 
-    /// What it lacks before that, since it was told.
-    pub(super) fn lacks(&self) -> Option<Stage> {
+    /// At which stage it stays before that, since that was told.
+    pub(super) fn beginning(&self) -> Option<Stage> {
         self.beginning.told()
     }
 

@@ -24,7 +24,7 @@ impl Manager {
         request.log_change();
         let (call, reply) = request.into_parts();
         self.links(Remote::note_heard);
-        self.settle_before(&call);
+        self.commit_before(&call);
         let mode = self.mode();
         if mode.is_stopping() && call.change().is_some() {
             // Devices go already that stay in the plan, and whoever plans and keeps without them would lose them.
@@ -62,7 +62,7 @@ impl Manager {
     /// A signal asks for a reload.
     pub(crate) fn reload_on_signal(&mut self) {
         self.rooms.poll.clear_signals(Token::Reload);
-        self.settle_for_good();
+        self.commit();
         let mode = self.mode();
         // Nobody is there to insist.
         self.reloading.begin((None, false), &mut self.listening, &mut self.rooms, mode);
@@ -75,7 +75,7 @@ impl Manager {
         if self.stop_by.is_some() {
             return;
         }
-        self.settle_for_good();
+        self.commit();
         info!("stopping");
         (self.rooms.options.stopping)();
         self.give_up_upgrade(&UpgradeError::Stopping);

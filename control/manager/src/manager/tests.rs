@@ -58,7 +58,7 @@ fn watched(trial: &mut Trial) -> Predecessor {
     let manager = trial.manager();
     let now = manager.rooms.turn.tick();
     let (probation, predecessor) = Probation::watched(&manager.rooms.poll, now);
-    manager.succession = Succession::Watched(probation);
+    manager.succession = Succession::OnProbation(probation);
     predecessor
 }
 

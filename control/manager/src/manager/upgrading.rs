@@ -28,7 +28,7 @@ use crate::remote::Remote;
 use crate::rights::Rights;
 use crate::rights::given;
 use crate::rooms::Rooms;
-use crate::upgrade::error::{HeirError, SettleError, ShardError, TakeBackError, UpgradeError};
+use crate::upgrade::error::{HeirError, ProbationError, ShardError, TakeBackError, UpgradeError};
 use crate::upgrade::estate::DeviceEstate;
 use crate::upgrade::guard::{self, Probation};
 use crate::upgrade::heir::Heir;
@@ -249,7 +249,7 @@ impl Manager {
     ///
     /// # Errors
     /// What cannot be taken back; this process is of no use then.
-    pub(crate) fn take_back(&mut self, why: &SettleError) -> Result<(), TakeBackError> {
+    pub(crate) fn take_back(&mut self, why: &ProbationError) -> Result<(), TakeBackError> {
         if !self.rooms.remote.is_empty() {
             return Err(TakeBackError::Links);
         }
@@ -373,7 +373,7 @@ impl Manager {
         let estate = found!(self.rooms.turn.defects, estate, "estate of a predecessor");
         if estate.devices.values().any(DeviceEstate::is_left) {
             // They are gone for good.
-            self.settle_for_good();
+            self.commit();
         }
         for (id, device) in estate.devices.into_iter().filter(|(_, device)| device.is_left()) {
             info!(
@@ -424,7 +424,7 @@ impl Manager {
         let early: Vec<(u32, u32)> = self.rooms.devices.values().flat_map(early).collect();
         if !early.is_empty() {
             // What they say is known to no other process.
-            self.settle_for_good();
+            self.commit();
         }
         for (number, id) in early {
             self.front_ends().serve(number, id, false);
@@ -450,32 +450,32 @@ impl Manager {
         let format = self.rooms.estate.as_ref().map_or(0, |estate| estate.format);
         if format < WITH_GUARD {
             given::keep_all(&mut self.listening, &mut self.rooms.devices, &self.rooms.plan);
-            return (self.rooms.options.settled)();
+            return (self.rooms.options.committed)();
         }
         let probation = Probation::begin(heir, &self.rooms.poll, self.rooms.turn.tick());
-        self.succession = Succession::Watched(probation);
+        self.succession = Succession::OnProbation(probation);
     }
 
     /// Lets the predecessor go, if its time has come.
-    pub(crate) fn settle_when_due(&mut self, now: Instant) {
+    pub(crate) fn commit_when_due(&mut self, now: Instant) {
         if self.succession.probation().is_some_and(|probation| probation.due_at() <= now) {
-            self.settle_for_good();
+            self.commit();
         }
     }
 
     /// Before that call is answered.
-    pub(crate) fn settle_before(&mut self, call: &Call) {
+    pub(crate) fn commit_before(&mut self, call: &Call) {
         if call.change().is_some() {
-            self.settle_for_good();
+            self.commit();
         }
     }
 
     /// Lets the predecessor go: from now on it could not take anything back.
-    pub(crate) fn settle_for_good(&mut self) {
+    pub(crate) fn commit(&mut self) {
         // It is let go, or there was none.
         let Some(probation) = self.succession.take_probation() else { return };
         probation.end(&self.rooms.poll);
-        (self.rooms.options.settled)();
+        (self.rooms.options.committed)();
         // Not before: it looks into folders of users, who may make whoever looks there wait.
         given::keep_all(&mut self.listening, &mut self.rooms.devices, &self.rooms.plan);
     }

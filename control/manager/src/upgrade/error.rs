@@ -234,9 +234,9 @@ pub(crate) enum UpgradeError {
     Shard(#[from] ShardError),
 }
 
-/// Failure of an heir that took over, before it was settled.
+/// Failure of an heir that took over, on probation.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SettleError {
+pub(crate) enum ProbationError {
     /// End of its process.
     #[error("it ended")]
     Ended,

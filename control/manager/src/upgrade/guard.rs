@@ -2,7 +2,7 @@
 //! devices back if that process ends meanwhile.
 //!
 //! It can as long as nobody has said anything to the heir that it does not know. So the heir lets it go, by
-//! SETTLED, before it hears a front-end or changes anything for an operator, and else after [`SETTLING_TIME`].
+//! COMMITTED, before it hears a front-end or changes anything for an operator, and else after [`PROBATION_TIME`].
 //! Where rings stand is then known as after a crash: by the in-flight record, or by the ring's used index. Not here:
 //! how it came to that (`predecessor`, `heir`).
 
@@ -12,7 +12,7 @@ use config::api::{ApiError, ErrorKind};
 use virtqueue::Format;
 
 use super::channel::Channel;
-use super::error::{SettleError, TakeBackError};
+use super::error::{ProbationError, TakeBackError};
 use super::heir::Heir;
 use super::wire::FromHeir;
 use crate::devices::device::Device;
@@ -21,7 +21,7 @@ use crate::opening::openers::Openers;
 use crate::poll::{Poll, Token};
 
 /// How long a predecessor can take back what it has given.
-const SETTLING_TIME: Duration = Duration::from_secs(1);
+const PROBATION_TIME: Duration = Duration::from_secs(1);
 /// How long it waits for a word of a process that lives: one that was stopped, or a machine that stands still.
 const WORD_TIME_MAX: Duration = Duration::from_secs(10);
 /// What a queue is told whose place nobody knows.
@@ -38,7 +38,7 @@ impl Probation {
     /// Of one that serves since just now. Its predecessor's end is heard: nobody has to wait for the time to come.
     pub(crate) fn begin(heir: Heir, poll: &Poll, now: Instant) -> Probation {
         let _ = poll.add(heir.channel(), Token::Guard);
-        Probation { heir, until: now + SETTLING_TIME }
+        Probation { heir, until: now + PROBATION_TIME }
     }
 
     /// When the predecessor is let go of.
@@ -49,7 +49,7 @@ impl Probation {
     /// Lets the predecessor go: from now on it could not take anything back.
     pub(crate) fn end(mut self, poll: &Poll) {
         poll.remove(self.heir.channel());
-        self.heir.settle();
+        self.heir.commit();
     }
 }
 
@@ -63,7 +63,7 @@ impl Predecessor {
     pub(crate) fn is_let_go(&self) -> bool {
         let heard = self.0.receive(Duration::ZERO).ok().flatten();
         heard.is_some_and(|word| {
-            matches!(serde_json::from_slice(&word.bytes), Ok(FromHeir::Settled {}))
+            matches!(serde_json::from_slice(&word.bytes), Ok(FromHeir::Committed {}))
         })
     }
 }
@@ -78,33 +78,33 @@ impl Probation {
     }
 }
 
-/// Waits until the heir is settled.
+/// Waits until the heir has committed.
 ///
 /// # Errors
 /// It has ended, or makes no sense, and must not go on.
-pub(super) fn watch(channel: &Channel) -> Result<(), SettleError> {
+pub(super) fn watch(channel: &Channel) -> Result<(), ProbationError> {
     let mut has_served = false;
     loop {
-        let packet = match channel.receive(SETTLING_TIME + WORD_TIME_MAX) {
+        let packet = match channel.receive(PROBATION_TIME + WORD_TIME_MAX) {
             Ok(Some(packet)) => packet,
-            Ok(None) => return Err(SettleError::Ended),
+            Ok(None) => return Err(ProbationError::Ended),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                return Err(SettleError::Silent);
+                return Err(ProbationError::Silent);
             }
-            Err(error) => return Err(SettleError::Receive(error)),
+            Err(error) => return Err(ProbationError::Receive(error)),
         };
         match serde_json::from_slice(&packet.bytes) {
-            Ok(FromHeir::Settled {}) => return Ok(()),
+            Ok(FromHeir::Committed {}) => return Ok(()),
             // Who waited for it longer than it was to take; once, or it could be said for ever.
             Ok(FromHeir::Serving { .. }) if !has_served => has_served = true,
-            Ok(word) => return Err(SettleError::OutOfOrder(word)),
-            Err(error) => return Err(SettleError::Nonsense(error)),
+            Ok(word) => return Err(ProbationError::OutOfOrder(word)),
+            Err(error) => return Err(ProbationError::Nonsense(error)),
         }
     }
 }
 
 /// What the operator is told when the devices are back here.
-pub(crate) fn taken_back(why: &SettleError) -> ApiError {
+pub(crate) fn taken_back(why: &ProbationError) -> ApiError {
     ApiError::new(
         ErrorKind::Refused,
         format!("the daemon was not replaced: the new process took over, and {why}"),
@@ -114,7 +114,7 @@ pub(crate) fn taken_back(why: &SettleError) -> ApiError {
 }
 
 /// The same, when they are not.
-pub(crate) fn lost(why: &SettleError, more: &TakeBackError) -> ApiError {
+pub(crate) fn lost(why: &ProbationError, more: &TakeBackError) -> ApiError {
     ApiError::new(
         ErrorKind::Internal,
         format!("the daemon has ended: the new process took over, and {why}; {more}"),
@@ -166,13 +166,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_heir_is_settled_by_its_word_alone_and_not_by_its_end() {
+    fn an_heir_commits_by_its_word_alone_and_not_by_its_end() {
         let (ours, theirs) = Channel::pair().expect("a channel");
         let theirs = Channel::of(theirs);
         let limit = Duration::from_secs(60);
         theirs.send(&FromHeir::Serving { pause: None }, &[], limit).expect("sent");
-        theirs.send(&FromHeir::Settled {}, &[], limit).expect("sent");
-        watch(&ours).expect("it is settled");
+        theirs.send(&FromHeir::Committed {}, &[], limit).expect("sent");
+        watch(&ours).expect("it has committed");
         drop(theirs);
         assert_eq!(watch(&ours).expect_err("it ended").to_string(), "it ended");
     }

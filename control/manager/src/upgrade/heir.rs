@@ -53,7 +53,7 @@ impl Heir {
     /// One that serves, and whose predecessor is at the other end.
     #[cfg(test)]
     pub(super) fn watched(channel: Channel) -> Heir {
-        Heir { channel, taking: Taking::Watched }
+        Heir { channel, taking: Taking::OnProbation }
     }
 
     /// Over that end of a channel.
@@ -158,9 +158,9 @@ impl Heir {
     }
 
     /// Tells the predecessor that it can take nothing back any more. One that has ended needs no word.
-    pub(super) fn settle(&mut self) {
-        if self.taking.settle() {
-            let _ = self.say(&FromHeir::Settled {});
+    pub(super) fn commit(&mut self) {
+        if self.taking.commit() {
+            let _ = self.say(&FromHeir::Committed {});
         }
     }
 

@@ -17,7 +17,7 @@ use sidecore::{instant_of, nanos_of};
 use tracing::{info, warn};
 
 use super::channel::{Channel, SEND_TIME_MAX};
-use super::error::{SettleError, UpgradeError};
+use super::error::{ProbationError, UpgradeError};
 use super::guard;
 use super::launcher::{LAUNCHERS, Launcher};
 use super::links::SavedShards;
@@ -81,14 +81,14 @@ pub(crate) struct HandedOver {
 }
 
 /// Who serves, and what the operator is to be told who asked for that.
-pub(crate) struct Settled {
+pub(crate) struct Committed {
     pub(crate) pid: u32,
     answer: Option<(Reply, Answer)>,
 }
 
 /// The estate is nobody's: whoever had it has ended.
 pub(crate) struct Orphaned {
-    pub(crate) why: SettleError,
+    pub(crate) why: ProbationError,
     reply: Option<Reply>,
 }
 
@@ -97,7 +97,7 @@ impl HandedOver {
     ///
     /// # Errors
     /// The process that took over has ended before, and how that was seen.
-    pub(crate) fn await_settled(self) -> Result<Settled, Box<Orphaned>> {
+    pub(crate) fn await_commit(self) -> Result<Committed, Box<Orphaned>> {
         let HandedOver { giving, reply, pause, channel } = self;
         let is_watched = giving.hello().is_some_and(|hello| hello.format >= wire::WITH_GUARD);
         if let Err(why) = if is_watched { guard::watch(&channel) } else { Ok(()) } {
@@ -110,11 +110,11 @@ impl HandedOver {
             .map_or_else(Default::default, |(heir, hello)| (heir.pid, hello.version));
         let pause = pause.map(PauseWords::view);
         let answer = Answer::Upgraded(UpgradeView { pid, version, pause });
-        Ok(Settled { pid, answer: reply.map(|reply| (reply, answer)) })
+        Ok(Committed { pid, answer: reply.map(|reply| (reply, answer)) })
     }
 }
 
-impl Settled {
+impl Committed {
     /// The operator is told that it has come about.
     pub(crate) fn tell(self) {
         if let Some((reply, answer)) = self.answer {
@@ -450,7 +450,7 @@ fn expect(channel: &Channel, limit: Duration, awaited: FromHeir) -> Result<(), U
     }
 }
 
-/// How long queues stood still, if the heir says so in time. Whether it serves is seen by who waits until it is settled.
+/// How long queues stood still, if the heir says so in time. Whether it serves is seen by who waits until it has committed.
 fn hear_serving(channel: &Channel) -> Option<PauseWords> {
     match hear(channel, SERVING_TIME_MAX) {
         Ok(FromHeir::Serving { pause }) => pause,

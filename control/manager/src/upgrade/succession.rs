@@ -13,7 +13,7 @@ pub(crate) enum Succession {
     #[default]
     None,
     /// It has just taken over, and its predecessor watches it.
-    Watched(Probation),
+    OnProbation(Probation),
     /// Another process is to take over.
     Upgrading(Upgrade),
 }
@@ -23,14 +23,14 @@ impl Succession {
     pub(crate) fn due_at(&self, now: Instant) -> Option<Instant> {
         match self {
             Succession::None => None,
-            Succession::Watched(probation) => Some(probation.due_at()),
+            Succession::OnProbation(probation) => Some(probation.due_at()),
             Succession::Upgrading(upgrade) => Some(upgrade.due_at(now)),
         }
     }
 
     pub(crate) fn probation(&self) -> Option<&Probation> {
         match self {
-            Succession::Watched(probation) => Some(probation),
+            Succession::OnProbation(probation) => Some(probation),
             _ => None,
         }
     }
@@ -52,7 +52,7 @@ impl Succession {
     /// It is over, or there is none.
     pub(crate) fn take_probation(&mut self) -> Option<Probation> {
         match std::mem::take(self) {
-            Succession::Watched(probation) => Some(probation),
+            Succession::OnProbation(probation) => Some(probation),
             other => {
                 *self = other;
                 None

@@ -105,7 +105,7 @@ fn options(plan: Plan, launcher: Option<super::launcher::Launcher>) -> Options {
         launcher,
         run_state: None,
         heir: None,
-        settled: Box::new(|| {}),
+        committed: Box::new(|| {}),
         handed_over: Box::new(|_| {}),
     }
 }

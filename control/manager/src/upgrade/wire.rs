@@ -16,7 +16,7 @@ use crate::remote::words::KnownWords;
 pub(crate) const FORMATS: [u32; 4] = [1, WITH_LINKS, WITH_GUARD, WITH_FOLDER];
 /// The first format with links.
 pub(crate) const WITH_LINKS: u32 = 2;
-/// The first format whose heir says when it is settled, and takes counters of uplinks.
+/// The first format whose heir says when it has committed, and takes counters of uplinks.
 pub(crate) const WITH_GUARD: u32 = 3;
 /// That is told where the predecessor keeps its state.
 pub(crate) const WITH_FOLDER: u32 = 4;
@@ -46,7 +46,8 @@ pub(crate) enum FromHeir {
     /// It serves; how long queues stood still, if there were some.
     Serving { pause: Option<PauseWords> },
     /// It serves so well, or has done so much, that nobody can take anything back.
-    Settled {},
+    #[serde(rename = "settled")]
+    Committed {},
 }
 
 /// What the predecessor says.

@@ -309,7 +309,7 @@ pub(super) fn options(file: &Rc<RefCell<File>>, launcher: Launcher) -> Options {
         launcher: Some(launcher),
         run_state: None,
         heir: None,
-        settled: Box::new(|| {}),
+        committed: Box::new(|| {}),
         handed_over: Box::new(|_| {}),
     }
 }

@@ -51,6 +51,6 @@ fn who_comes_from_another_process_is_known() {
     let Connection { session, front_end, .. } = &mut connection;
     session.apply(Message::SetOwner, Vec::new(), false, front_end).expect("taken");
     connection.go_on();
-    assert!(!connection.is_new() && connection.lacks().is_none());
+    assert!(!connection.is_beginning() && connection.beginning().is_none());
     assert_eq!((connection.overdue(now + LATER), connection.gives_way(now)), (None, false));
 }

@@ -104,9 +104,9 @@ impl Device {
         })
     }
 
-    /// What its front-end lacks, in words.
-    pub(crate) fn idle_peer(&self) -> Option<String> {
-        let told = self.connections.values().find_map(|connection| connection.lacks());
+    /// At which stage before its first request its front-end stays, in words.
+    pub(crate) fn beginning(&self) -> Option<String> {
+        let told = self.connections.values().find_map(|connection| connection.beginning());
         told.map(|stage| stage.words(&self.facts.id))
     }
 
@@ -130,7 +130,7 @@ impl Device {
         let rings = self.facts.rings;
         let mut told = None;
         for (id, connection) in &mut self.connections {
-            if !connection.is_new() || runner.is_some_and(|runner| runner != *id) || is_held {
+            if !connection.is_beginning() || runner.is_some_and(|runner| runner != *id) || is_held {
                 continue;
             }
             let seen = Seen {
@@ -146,8 +146,8 @@ impl Device {
     }
 
     /// Whether one of its front-ends has not come to a request.
-    pub(crate) fn has_new_front_end(&self) -> bool {
-        self.connections.values().any(|connection| connection.is_new())
+    pub(crate) fn is_beginning(&self) -> bool {
+        self.connections.values().any(|connection| connection.is_beginning())
     }
 
     /// A queue of it has begun to wait, or has ceased to, or is back.

@@ -1,6 +1,6 @@
-//! A look once a second at front-ends that have not come to a request, while there is one.
+//! A look once a second at front-ends that are beginning, which is before their first request, while there is one.
 //!
-//! Not here: what each lacks (`beginning`).
+//! Not here: how far each is, and what to write (`devices::beginning`).
 
 use std::time::Instant;
 
@@ -12,12 +12,12 @@ use crate::devices::device::Device;
 
 /// Whether there is one.
 pub(crate) fn is_any(devices: &Devices) -> bool {
-    devices.values().any(Device::has_new_front_end)
+    devices.values().any(Device::is_beginning)
 }
 
-/// Says what each lacks.
+/// Says at which stage each stays.
 pub(crate) fn look(devices: &mut Devices, now: Instant) {
-    for device in devices.values_mut().filter(|device| device.has_new_front_end()) {
+    for device in devices.values_mut().filter(|device| device.is_beginning()) {
         let Some(stage) = device.look_at_front_ends(now) else { continue };
         let (id, words) = (device.facts().id.clone(), stage.words(&device.facts().id));
         match stage {
