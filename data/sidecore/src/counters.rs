@@ -34,6 +34,10 @@ impl Count {
 }
 
 /// Makes the counters of something and their snapshot from one list.
+///
+/// A count's name is a word of the upgrade's format: [`QueueCounters`] and [`PortCounters`] go to the next process by
+/// their names, and what that one does not know it leaves out. One that is renamed begins at 0 there, and a guest's
+/// totals go backwards. So a name stays; a new one is added to the lists of the tests below, which hold them.
 macro_rules! counters {
     ($(#[$about:meta])* $counters:ident, $snapshot:ident { $($(#[$doc:meta])* $name:ident,)* }
      $($(#[$extra_doc:meta])* $extra:ident: $kind:ident => $value:ty,)?) => {
@@ -402,5 +406,100 @@ impl PortCounters {
         if is_multicast {
             self.delivered_multicast.add(1);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What an upgrade hands over of a queue. A name may be added here, and none changed or taken away.
+    const OF_A_QUEUE: [&str; 22] = [
+        "requests",
+        "reads",
+        "writes",
+        "flushes",
+        "discards",
+        "read_bytes",
+        "written_bytes",
+        "errors",
+        "kicks",
+        "calls",
+        "visits",
+        "missed",
+        "in_flight",
+        "stalls",
+        "waiting_full",
+        "waiting_failed",
+        "work_ns",
+        "held",
+        "held_ns",
+        "group_held",
+        "group_held_ns",
+        "attached_ns",
+    ];
+    /// And of a port.
+    const OF_A_PORT: [&str; 30] = [
+        "taken_frames",
+        "taken_bytes",
+        "taken_multicast",
+        "delivered_frames",
+        "delivered_bytes",
+        "delivered_multicast",
+        "finished",
+        "redirected",
+        "stayed",
+        "avoided_ns",
+        "drops.short_header",
+        "drops.bad_offload",
+        "drops.runt",
+        "drops.too_long",
+        "drops.bad_source",
+        "drops.vlan",
+        "drops.mac_limit",
+        "drops.same",
+        "drops.link_down",
+        "drops.no_port",
+        "drops.link_local",
+        "drops.no_buffer",
+        "drops.small_buffers",
+        "drops.over_mtu",
+        "drops.not_offloadable",
+        "drops.handover_full",
+        "drops.host_full",
+        "drops.host_error",
+        "drops.host_missed",
+        "drops.over_limit",
+    ];
+
+    fn named(names: &[&str]) -> BTreeMap<String, u64> {
+        names.iter().zip(1..).map(|(name, n)| (name.to_string(), n)).collect()
+    }
+
+    /// That of which the next process is told, it goes on from: none of these names is another now.
+    #[test]
+    fn a_counter_has_the_name_that_earlier_programs_hand_over() {
+        let queue = QueueCounters::default();
+        let told = [&OF_A_QUEUE[..], &["latency.0", "latency.7"]].concat();
+        queue.go_on_from(&named(&told));
+        assert_eq!(queue.snapshot().named(), named(&told));
+        let port = PortCounters::default();
+        port.go_on_from(&named(&OF_A_PORT));
+        assert_eq!(port.snapshot().named(), named(&OF_A_PORT));
+    }
+
+    /// The names of a snapshot's numbers, as it shows them.
+    fn names(snapshot: &impl std::fmt::Debug) -> Vec<String> {
+        let shown = format!("{snapshot:?}");
+        let names = shown.split(['{', ',']).filter_map(|word| word.strip_suffix(": 0"));
+        names.map(|name| name.trim().to_string()).collect()
+    }
+
+    #[test]
+    fn each_counter_that_is_handed_over_is_held_by_its_name() {
+        assert_eq!(names(&QueueSnapshot::default()), OF_A_QUEUE);
+        let drops = DropReason::ALL.iter().map(|reason| format!("drops.{}", reason.name()));
+        let all: Vec<String> = names(&PortSnapshot::default()).into_iter().chain(drops).collect();
+        assert_eq!(all, OF_A_PORT);
     }
 }
