@@ -12,6 +12,7 @@ use vhost_user::{LogArea, Message, bits};
 
 use crate::calls::removal;
 use crate::rooms::Timer;
+use crate::state::StateFile;
 use crate::trial::vmm::{self, FLUSH, Guest, READ, Vmm, WRITE, dial};
 use crate::trial::{Trial, refused};
 use crate::upgrade::guard::{Predecessor, Probation};
@@ -175,6 +176,21 @@ fn what_is_touched_late_wakes_the_loop_once() {
     trial.rest();
     assert_eq!(trial.turns - before, 1);
     assert!(trial.daemon.patience().is_none_or(|time| !time.is_zero()));
+}
+
+/// An heir of a program that hands no lock over keeps other daemons out from when its predecessor has ended.
+#[test]
+fn the_lock_of_the_state_is_taken_once_a_predecessor_has_let_it_go() {
+    let mut trial = Trial::of(MEMORY);
+    let folder = trial.path("state").display().to_string();
+    let rooms = trial.rooms();
+    let heirs = StateFile::of_an_heir(&folder, None, rooms.turn.tick());
+    let predecessors = std::mem::replace(&mut rooms.state, heirs);
+    trial.pass(ms(5_000));
+    assert!(trial.rooms().state.lock_held().is_none(), "another process has it");
+    drop(predecessors);
+    trial.pass(ms(1_100));
+    assert!(trial.rooms().state.lock_held().is_some(), "nobody else has it");
 }
 
 /// Nothing is settled while all stands still, so that nothing is to turn the loop for it.

@@ -58,6 +58,23 @@ fn a_disk_grows_under_its_guest_and_is_as_large_after_a_restart() {
     }
 }
 
+/// What its guest is on has the size that the operator gave it, also for the daemon that comes next: it would hold a
+/// disk that is shorter than remembered for one that lost something.
+#[test]
+fn a_guest_whose_disk_was_cut_goes_on_after_a_crash() {
+    let mut trial = with_disk(true);
+    let mut vmm = Vmm::served(&mut trial, "b", 1);
+    assert_eq!(vmm.does(&mut trial, WRITE, 3, 7), Some(0));
+    resized(&mut trial, MIB / 2, true).expect("he insists");
+    vmm.guest.rings[0].base = 1;
+    let mut again = Trial::start(FILE, trial.die()).unwrap_or_else(|why| panic!("{why}"));
+    let mut vmm = Vmm::connect(&mut again, "b", vmm.hang_up()).expect("it listens");
+    vmm.begin(&mut again);
+    assert_eq!(again.disk("b").problem, None);
+    assert_eq!(vmm.does(&mut again, READ, 3, 0), Some(0));
+    assert_eq!(vmm.guest.data(0), [7; 512]);
+}
+
 #[test]
 fn a_disk_is_cut_only_where_no_guest_is_or_its_operator_insists() {
     let mut trial = with_disk(true);

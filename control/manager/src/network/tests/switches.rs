@@ -145,6 +145,19 @@ fn a_sidecore_that_does_not_answer_is_waited_for_two_seconds() {
     assert_eq!(show(&mut trial, "lan").macs.map(|macs| macs.len()), Some(1));
 }
 
+/// No event comes: it is the time that has control answer.
+#[test]
+fn whoever_asks_for_the_table_of_sidecores_that_stand_still_is_answered_all_the_same() {
+    let mut trial = Trial::of(LAN);
+    trial.stall(true);
+    let began = trial.now();
+    let shown = show(&mut trial, "lan");
+    assert_eq!(shown.macs, Some(vec![]), "with what is known");
+    assert!((2_000_000_000..2_100_000_000).contains(&trial.now().since(began)));
+    trial.stall(false);
+    trial.rest();
+}
+
 #[test]
 fn a_switch_that_goes_while_its_table_is_asked_for_is_said_to_be_gone() {
     let mut trial = Trial::of(LAN);
