@@ -131,7 +131,7 @@ fn ways_text(list: &LinkList, room: Room) -> String {
             way.frames_under_way.to_string(),
             way.window_frames.to_string(),
             way.credit_frames.to_string(),
-            way.sidecore.to_string(),
+            table::known(way.sidecore),
         ]);
     }
     match list.links.iter().all(|link| link.ways.is_empty()) {
@@ -143,7 +143,7 @@ fn ways_text(list: &LinkList, room: Room) -> String {
 /// The one that has it, or those that serve it.
 fn sidecores(link: &LinkView) -> String {
     match link.sidecores.is_empty() {
-        true => link.sidecore.to_string(),
+        true => table::known(link.sidecore),
         false => link.sidecores.iter().map(u16::to_string).collect::<Vec<_>>().join(","),
     }
 }

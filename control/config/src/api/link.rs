@@ -25,8 +25,10 @@ pub struct LinkView {
     pub security: LinkSecurity,
     /// Where this end listens, or the IOhosts that it asks.
     pub addresses: Vec<String>,
-    /// Number of the sidecore that has it, or of the first of several; its disks' queues are there, too.
-    pub sidecore: u16,
+    /// Number of the sidecore that has it, or of the first of several; its disks' queues are there, too. Null while none
+    /// has it.
+    #[serde(default)]
+    pub sidecore: Option<u16>,
     /// `iohost`: the sidecores that serve it, by shard. The first hears hellos.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sidecores: Vec<u16>,
@@ -99,9 +101,9 @@ pub struct LinkNicView {
 pub struct LinkWayView {
     /// The other machine: the IOhost's address, or the client's name.
     pub peer: String,
-    /// Number of the sidecore that has the session.
+    /// Number of the sidecore that has the session; null while none has.
     #[serde(default)]
-    pub sidecore: u16,
+    pub sidecore: Option<u16>,
     /// Nanoseconds of a round trip, smoothed; null before the first.
     #[serde(default)]
     pub round_trip_ns: Option<u64>,

@@ -44,7 +44,7 @@ impl OneLink {
             role: plan.role(),
             security,
             addresses: Vec::new(),
-            sidecore: line.core(0).unwrap_or(0) as u16,
+            sidecore: line.core(0).map(|core| core as u16),
             sidecores: Vec::new(),
             sockets: line.sockets().iter().map(ToString::to_string).collect(),
             problem: line.problem().map(str::to_string),
@@ -143,7 +143,7 @@ fn silence(has_session: bool, silent: Option<Duration>) -> Option<String> {
 }
 
 /// How the way to the IOhost is.
-fn way_to_iohost(peer: String, sidecore: u16, seen: &LinkSnapshot) -> LinkWayView {
+fn way_to_iohost(peer: String, sidecore: Option<u16>, seen: &LinkSnapshot) -> LinkWayView {
     LinkWayView {
         peer,
         sidecore,
@@ -208,7 +208,7 @@ impl Serving {
             let seen = seen.filter(|seen| seen.session == u64::from(*number)).unwrap_or_default();
             LinkWayView {
                 peer: client.clone(),
-                sidecore: sidecores.get(shard).copied().unwrap_or(0),
+                sidecore: sidecores.get(shard).copied(),
                 round_trip_ns: told(seen.round_trip_ns),
                 frames_sent: seen.frames_sent,
                 frames_lost: seen.frames_lost,
