@@ -87,6 +87,18 @@ mod tests {
     }
 
     #[test]
+    fn a_help_shows_no_value_that_is_refused_there() {
+        for line in ["disk add", "disk set", "nic add", "nic set"] {
+            let help = help(&line.split(' ').collect::<Vec<_>>());
+            assert!(help.contains("- 0660: ") && !help.contains("0666"), "{line}: {help}");
+        }
+        for line in ["disk rm", "nic rm"] {
+            let help = help(&line.split(' ').collect::<Vec<_>>());
+            assert!(help.contains("--force") && !help.contains("resize"), "{line}: {help}");
+        }
+    }
+
+    #[test]
     fn each_command_takes_all_of_them_wherever_they_stand() {
         for line in [
             "sidecore --json --wide --api /a man /m",

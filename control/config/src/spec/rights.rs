@@ -20,8 +20,9 @@ pub enum SocketMode {
     #[cfg_attr(feature = "cli", value(name = "0660"))]
     Group,
     /// Every user of this host: only for `api_read_mode`.
+    // The command line has options for devices alone: there it is refused, with what would be right.
     #[serde(rename = "0666")]
-    #[cfg_attr(feature = "cli", value(name = "0666"))]
+    #[cfg_attr(feature = "cli", value(name = "0666", hide = true))]
     Everyone,
 }
 
