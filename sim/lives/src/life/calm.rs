@@ -13,6 +13,8 @@ use crate::vmm::Vmm;
 
 /// Steps in which what must come does.
 const STEPS_AFTER_MAX: u64 = 60_000;
+/// Steps in which half a second passes where little happens.
+const STEPS_OF_WAITING: u64 = 5_000;
 /// How often a file is read that a slow file system keeps from being read.
 const RELOADS_MAX: u32 = 40;
 /// How often an upgrade is tried: a file may be slow to read.
@@ -81,8 +83,21 @@ impl Life {
             {
                 break;
             }
-            self.course.stage.pass_until(Nanos(self.course.now().0 + 500 * MS));
+            self.live_on()?;
         }
+        Ok(())
+    }
+
+    /// Lives on for half a second: nobody's links end for want of a turn.
+    fn live_on(&mut self) -> Result<(), String> {
+        let until = Nanos(self.course.now().0 + 500 * MS);
+        for _ in 0..STEPS_OF_WAITING {
+            if self.course.now() >= until {
+                return Ok(());
+            }
+            self.step()?;
+        }
+        self.course.stage.pass_until(until);
         Ok(())
     }
 
@@ -106,7 +121,7 @@ impl Life {
                     return Err(format!("the file is not read: {}", why.error));
                 }
                 // Whoever was asked may have ended.
-                _ => self.course.stage.pass_until(Nanos(self.course.now().0 + 500 * MS)),
+                _ => self.live_on()?,
             }
         }
         Err(format!("the file is not read: {:?}", self.hosts[host].reloaded))

@@ -5,7 +5,7 @@ use random::Random;
 use super::host::{Daemon, Host};
 use super::{Course, Life, MS};
 use crate::file;
-use crate::vmm::Vmm;
+use crate::vmm::{Stage, Vmm};
 
 impl Life {
     /// The power fails on all hosts: daemons, guests and caches are gone, and disks hold what they may.
@@ -108,7 +108,12 @@ impl Host {
     ) -> Result<(), String> {
         for id in shrunk {
             let mut random = Random::new(course.random.next(), 3);
-            self.vmms.get_mut(&id).map_or(Ok(()), |vmm| vmm.begin_anew(&mut random))?;
+            let Some(vmm) = self.vmms.get_mut(&id) else { continue };
+            // Its process is another one: what the daemon answers on the connection of this one is for nobody.
+            if !matches!(vmm.stage, Stage::Away { .. }) {
+                vmm.hang_up(course.now().0);
+            }
+            vmm.begin_anew(&mut random)?;
         }
         Ok(())
     }

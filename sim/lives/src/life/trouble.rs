@@ -80,12 +80,12 @@ impl Host {
                 course.note("time", [time, 0, 0]);
                 course.stage.pass_until(Nanos(now + time));
             }
+            13 => self.have_killed(course),
             // What hosts that are linked lend one another has rules of its own.
-            13 if !self.is_linked() => self.have_killed(course),
             14 | 15 if !self.is_linked() && !self.is_broken => self.upgrade(course),
             16 if course.random.one_in(4) => self.stop_newcomer(course),
             17 => self.kill_heir(course),
-            18 if !self.is_linked() && course.random.one_in(12) => self.stop_for_a_while(course),
+            18 if course.random.one_in(12) => self.stop_for_a_while(course),
             _ => {}
         }
         Ok(())
