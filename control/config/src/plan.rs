@@ -144,6 +144,14 @@ impl Plan {
     pub fn nic(&self, id: &str) -> Option<&NicPlan> {
         self.nics.iter().find(|nic| nic.id == id)
     }
+
+    /// Whether an uplink, or a NIC's wire, is on that interface.
+    pub fn is_on(&self, interface: &str) -> bool {
+        let uplinks = self.switches.iter().flat_map(|switch| &switch.uplinks);
+        let hosts = uplinks.map(|uplink| &uplink.host);
+        let mut hosts = hosts.chain(self.nics.iter().filter_map(NicPlan::host));
+        hosts.any(|host| host.interface() == Some(interface))
+    }
 }
 
 /// Several mistakes as one refusal of the API.

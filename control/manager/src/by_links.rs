@@ -30,6 +30,8 @@ impl Rooms {
             let (network, mut around) = self.network();
             network.open_uplink(number, is_there, &mut around);
         }
+        let Rooms { network, turn, plan, .. } = self;
+        network.take_left_taps_away(turn.now(), |name| plan.is_on(name));
         for (number, end) in self.network.take_ends() {
             self.have_links(mode, |remote, around| remote.plug_into_link(number, end, around));
         }

@@ -80,7 +80,7 @@ pub fn has_interface(name: &str) -> bool {
 /// What a reload would say.
 pub fn interface(host: &HostPlan) -> Result<(), CheckError> {
     let (HostPlan::Interface { name, .. } | HostPlan::Tap { name }) = host else { return Ok(()) };
-    let index = backend::net::index_of(name)?;
+    let index = index_of(name)?;
     // /sys may show another network namespace.
     let folder = Path::new("/sys/class/net").join(name);
     let shown = |file: &str| names::kernel_text(folder.join(file)).ok();
@@ -99,6 +99,14 @@ pub fn interface(host: &HostPlan) -> Result<(), CheckError> {
 
 fn refused(kind: &'static str, name: &str, why: Why) -> CheckError {
     HostOpenError { kind, interface: name.to_string(), why }.into()
+}
+
+fn index_of(interface: &str) -> Result<Option<u32>, HostOpenError> {
+    #[cfg(any(test, feature = "simulated"))]
+    if let Some(machine) = crate::simulated::machine() {
+        return machine.index_of(interface);
+    }
+    backend::net::index_of(interface)
 }
 
 /// That a link's key can be read, and is one.

@@ -75,6 +75,8 @@ pub(crate) struct Network {
     /// Links' ends of uplinks that were opened, with their numbers.
     ends: Vec<(u32, Box<LinkNic>)>,
     taps: MadeTaps,
+    /// Taps that are to go with no port of theirs open, and when that is tried.
+    left: BTreeMap<String, Instant>,
     /// Operators who wait for tables of addresses.
     queries: MacQueries,
     /// When another process was taken over from, if one was.
@@ -91,6 +93,7 @@ impl Network {
             next_uplink: 0,
             ends: Vec::new(),
             taps: MadeTaps::in_folder(state_dir),
+            left: BTreeMap::new(),
             queries: MacQueries::default(),
             took_over_at: None,
         }

@@ -308,6 +308,8 @@ impl HostPort {
     pub fn tap(&self) -> Option<(BorrowedFd<'_>, bool)> {
         match self {
             HostPort::Tap(tap) => Some((tap.fd(), tap.was_made())),
+            #[cfg(feature = "simulated")]
+            HostPort::Simulated(port) => port.tap(),
             _ => None,
         }
     }
@@ -418,7 +420,7 @@ impl HostPort {
             HostPort::Null(_) => false,
             HostPort::Linked(port) => port.is_gone(),
             #[cfg(feature = "simulated")]
-            HostPort::Simulated(_) => false,
+            HostPort::Simulated(port) => port.is_gone(),
         }
     }
 
@@ -447,14 +449,17 @@ impl HostPort {
 
     /// Whether it is a tap that we made, now or (as [`HostSource::Tap`] told) in an earlier life.
     pub fn was_made(&self) -> bool {
-        matches!(self, HostPort::Tap(tap) if tap.was_made())
+        self.tap().is_some_and(|(_, was_made)| was_made)
     }
 
     /// Closes the port, and takes a tap that we made away: at once, or when its last queue is closed.
     /// One that was found, or an interface, stays as it is.
     pub fn remove(self) {
-        if let HostPort::Tap(tap) = self {
-            tap.remove();
+        match self {
+            HostPort::Tap(tap) => tap.remove(),
+            #[cfg(feature = "simulated")]
+            HostPort::Simulated(port) => port.remove(),
+            HostPort::Packet(_) | HostPort::Xdp(_) | HostPort::Null(_) | HostPort::Linked(_) => {}
         }
     }
 

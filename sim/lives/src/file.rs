@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use config::api::{ApiError, ErrorKind};
 use config::spec::{
     BackendKind, Cache, DaemonSpec, DiskChange, DiskSpec, Mode, NicSpec, Policy, SidecoresSpec,
-    Spoof,
+    Spoof, UplinkSpec, Via,
 };
 use config::{Mac, Plan, Size, Spec, SwitchSpec};
 use cpus::HostCpus;
@@ -18,10 +18,14 @@ use crate::rack;
 pub(crate) const SECTORS: u64 = 160;
 /// Sectors that a guest uses, when its disk has grown.
 pub(crate) const SECTORS_MAX: u64 = 256;
-/// The one switch.
-const SWITCH: &str = "s0";
+/// Switches of the file, and those that operators make.
+const SWITCHES: [&str; 2] = ["s0", "s1"];
+pub(crate) const SWITCHES_MADE: [&str; 2] = ["s2", "s3"];
+/// Interfaces for switches of the file, and for others.
+const UPLINKS: [&str; 4] = ["t0", "t1", "t2", "e0"];
+const UPLINKS_MADE: [&str; 3] = ["t4", "t5", "e1"];
 /// What NICs have at first: the longest frames of guests fit.
-const MTU: u16 = 4000;
+pub(crate) const MTU: u16 = 4000;
 /// Disks of the file at most, and NICs.
 const DISKS_MAX: usize = 4;
 
@@ -30,12 +34,13 @@ const DISKS_MAX: usize = 4;
 pub(crate) struct File {
     pub(crate) spec: Spec,
     folder: PathBuf,
+    host: u32,
     /// Disks that the file has had.
     made: u32,
 }
 
 impl File {
-    pub(crate) fn new(folder: &Path, cpus: u32, disks: u64, random: &mut Random) -> File {
+    pub(crate) fn new(folder: &Path, host: u8, cpus: u32, disks: u64, random: &mut Random) -> File {
         let at = |name: &str| folder.join(name).display().to_string();
         let spec = Spec {
             daemon: DaemonSpec {
@@ -49,10 +54,10 @@ impl File {
                 min: Some(random.between(1, cpus.into()) as u16),
                 ..SidecoresSpec::default()
             },
-            switch: vec![SwitchSpec::new(SWITCH)],
+            switch: SWITCHES.map(|id| switch(id, random)).into(),
             ..Spec::default()
         };
-        let mut file = File { spec, folder: folder.to_path_buf(), made: 0 };
+        let mut file = File { spec, folder: folder.to_path_buf(), host: host.into(), made: 0 };
         for _ in 0..disks {
             file.add(random);
         }
@@ -74,10 +79,14 @@ impl File {
     /// An operator edits it: whose guest may be disturbed when it is read again.
     pub(crate) fn edit(&mut self, random: &mut Random) -> Option<String> {
         let at = random.below(self.spec.disk.len().max(1) as u64) as usize;
-        match random.below(12) {
+        match random.below(15) {
             8 if self.spec.nic.len() < DISKS_MAX => {
                 self.made += 1;
-                self.spec.nic.push(nic(&format!("n{}", self.made), random));
+                self.spec.nic.push(nic(&format!("n{}", 100 * self.host + self.made), random));
+                None
+            }
+            12..15 => {
+                self.edit_switch(random);
                 None
             }
             9..12 => self.edit_nic(random),
@@ -112,15 +121,50 @@ impl File {
     fn edit_nic(&mut self, random: &mut Random) -> Option<String> {
         let at = random.below(self.spec.nic.len().max(1) as u64) as usize;
         let nic = self.spec.nic.get_mut(at)?;
-        match random.below(3) {
+        match random.below(4) {
             0 => return Some(self.spec.nic.remove(at).id),
             1 => nic.mtu = random.between(MTU.into(), u64::from(MTU) + 100) as u16,
+            2 if nic.switch.is_some() => {
+                nic.vlan = vlan(random);
+                nic.macs_max = Some(random.between(1, 9) as u16);
+                return None;
+            }
             _ => {
                 nic.share = random.between(1, 1000) as u32;
                 return None;
             }
         }
         Some(nic.id.clone())
+    }
+
+    /// A switch of the file has an uplink more, or less, or another one; or is made anew.
+    fn edit_switch(&mut self, random: &mut Random) {
+        let at = random.below(self.spec.switch.len().max(1) as u64) as usize;
+        let used: Vec<String> =
+            self.spec.switch.iter().flat_map(|switch| &switch.uplink).filter_map(on).collect();
+        let Some(switch) = self.spec.switch.get_mut(at) else { return };
+        let which = random.below(switch.uplink.len().max(1) as u64) as usize;
+        match random.below(6) {
+            0 => switch.ageing_s = random.between(1, 300) as u32,
+            1 => switch.macs_max = random.between(1, 64) as u16,
+            2 if switch.uplink.get(which).is_some_and(|uplink| on(uplink).is_some()) => {
+                switch.uplink.remove(which);
+            }
+            3 => {
+                if let Some(uplink) = switch.uplink.get_mut(which) {
+                    uplink.share = random.between(1, 1000) as u32;
+                    if on(uplink).is_some() {
+                        uplink.vlan = vlan(random);
+                    }
+                }
+            }
+            _ => {
+                let name = random.of(&UPLINKS);
+                if !used.iter().any(|used| used == name) {
+                    switch.uplink.push(uplink(name, random));
+                }
+            }
+        }
     }
 
     fn add(&mut self, random: &mut Random) {
@@ -130,27 +174,72 @@ impl File {
     }
 }
 
-/// A port of the one switch.
-pub(crate) fn nic(id: &str, random: &mut Random) -> NicSpec {
-    NicSpec {
-        switch: Some(SWITCH.into()),
+/// A switch, which has up to two uplinks at first.
+pub(crate) fn switch(id: &str, random: &mut Random) -> SwitchSpec {
+    let all = if SWITCHES.contains(&id) { &UPLINKS[..] } else { &UPLINKS_MADE[..] };
+    // Those of two switches are not the same, or one of them is refused.
+    let all = all.iter().skip(number(id) as usize % 2).step_by(2);
+    let count = random.below(3) as usize;
+    let uplink = all.take(count).map(|name| uplink(name, random)).collect();
+    SwitchSpec { uplink, ..SwitchSpec::new(id) }
+}
+
+/// An uplink on the interface of that name.
+fn uplink(name: &str, random: &mut Random) -> UplinkSpec {
+    let is_tap = name.starts_with('t');
+    UplinkSpec {
+        tap: is_tap.then(|| name.into()),
+        interface: (!is_tap).then(|| name.into()),
+        via: (!is_tap).then(|| random.of(&[Via::Packet, Via::Xdp])),
+        vlan: vlan(random),
         share: random.between(1, 1000) as u32,
-        mac: Some(Mac(mac(station(id).into()))),
-        vlan: Some(vlan(id)).filter(|vlan| *vlan > 0),
-        mtu: MTU,
-        spoof: Some(Spoof::Deny),
-        ..NicSpec::new(id)
+        ..UplinkSpec::default()
     }
 }
 
-/// The number of a NIC among all of the switch.
-pub(crate) fn station(id: &str) -> u32 {
-    number(id) + if id.starts_with('m') { 1000 } else { 0 }
+/// The interface of an uplink, if it is on one.
+fn on(uplink: &UplinkSpec) -> Option<String> {
+    uplink.tap.clone().or_else(|| uplink.interface.clone())
 }
 
-/// The VLAN that a NIC of that name is in, or 0.
-pub(crate) fn vlan(id: &str) -> u16 {
-    [0, 0, 7][station(id) as usize % 3]
+/// A port of a switch, or the end of a wire.
+pub(crate) fn nic(id: &str, random: &mut Random) -> NicSpec {
+    let all = [&SWITCHES[..], &SWITCHES_MADE[..]].concat();
+    // Those of the file are at its own switches.
+    let most = if id.starts_with('n') { SWITCHES.len() } else { all.len() };
+    let spec = NicSpec {
+        share: random.between(1, 1000) as u32,
+        mac: Some(Mac(mac(station(id).into()))),
+        mtu: MTU,
+        ..NicSpec::new(id)
+    };
+    match is_wired(id) {
+        true => NicSpec { tap: Some(format!("w{}", station(id))), ..spec },
+        false => NicSpec {
+            switch: Some(all[station(id) as usize / 4 % most].into()),
+            vlan: vlan(random),
+            spoof: Some(Spoof::Deny),
+            ..spec
+        },
+    }
+}
+
+/// The number of a NIC among all.
+pub(crate) fn station(id: &str) -> u32 {
+    match id.strip_prefix("nr") {
+        Some(number) => 90 + number.parse().unwrap_or(0),
+        None => number(id) + if id.starts_with('m') { 1000 } else { 0 },
+    }
+}
+
+/// Whether a NIC of that name is wired to a tap.
+pub(crate) fn is_wired(id: &str) -> bool {
+    is_nic(id) && !id.starts_with("nr") && station(id) % 4 == 3
+}
+
+/// A VLAN, or none.
+pub(crate) fn vlan(random: &mut Random) -> Option<u16> {
+    random.of(&[None, None, Some(7)])
 }
 
 /// Whether two hosts have a disk of that name.
@@ -231,7 +320,7 @@ pub(crate) fn queues(id: &str) -> u16 {
     (number(id) / 3 % 3 + 1) as u16
 }
 
-fn number(id: &str) -> u32 {
+pub(crate) fn number(id: &str) -> u32 {
     id.get(1..).and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 

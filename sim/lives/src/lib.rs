@@ -16,6 +16,7 @@
 
 mod core;
 mod file;
+mod interfaces;
 mod life;
 mod operator;
 mod rack;

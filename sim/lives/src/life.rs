@@ -15,7 +15,7 @@ mod steps;
 mod trouble;
 mod upgrade;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use std::time::Duration;
 use manager::simulated::{Stage, be_on, current};
 use random::Random;
 use schedule::Nanos;
-use world::{Machinery, Trace};
+use world::{Lan, Machinery, Trace};
 
 use host::Host;
 use links::Links;
@@ -101,8 +101,12 @@ pub(crate) struct Course {
     trace: Trace,
     /// Nothing goes wrong any more.
     is_calm: Rc<Cell<bool>>,
+    /// But all send frames.
+    is_proving: Rc<Cell<bool>>,
     pub(crate) machinery: Arc<Machinery>,
     ground: Rc<Ground>,
+    /// The stations of all switches, wires and networks.
+    pub(crate) lan: Rc<RefCell<Lan>>,
     stage: Rc<Stage>,
 }
 
@@ -133,7 +137,9 @@ impl Course {
         machinery.tell_apart(current);
         backend::stand_in(Some(Arc::clone(&machinery) as Arc<dyn backend::Kernel>));
         let (random, trace) = (Random::new(seed, 0), trace.clone());
-        Course { random, trace, is_calm, machinery, ground, stage }
+        let lan = Rc::new(RefCell::new(Lan::wide()));
+        let is_proving = Rc::default();
+        Course { random, trace, is_calm, is_proving, machinery, ground, lan, stage }
     }
 
     /// The same, with nothing to draw from.
@@ -142,8 +148,10 @@ impl Course {
             random: Random::new(0, 0),
             trace: self.trace.clone(),
             is_calm: Rc::clone(&self.is_calm),
+            is_proving: Rc::clone(&self.is_proving),
             machinery: Arc::clone(&self.machinery),
             ground: Rc::clone(&self.ground),
+            lan: Rc::clone(&self.lan),
             stage: Rc::clone(&self.stage),
         }
     }

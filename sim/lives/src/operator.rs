@@ -5,7 +5,7 @@ use std::path::Path;
 
 use config::api::{Answer, ApiError, Call};
 use config::spec::{Carrier, DiskMove, DiskResize, DiskSpec, NicChange, NicMove, NicSpec};
-use config::{DiskPlan, Origin, Plan, Size, Target};
+use config::{DiskPlan, Origin, Plan, Size, SwitchSpec, Target};
 use manager::simulated::{Asked, Door, Heard};
 use random::Random;
 
@@ -49,15 +49,23 @@ pub(crate) struct Operator {
     pub(crate) made: BTreeMap<String, DiskSpec>,
     /// And NICs.
     pub(crate) made_nics: BTreeMap<String, NicSpec>,
+    /// And switches.
+    pub(crate) made_switches: BTreeMap<String, SwitchSpec>,
     /// As it was before what was not kept, which anything may have kept since: an upgrade keeps all before it begins.
     kept: BTreeMap<String, Vec<DiskSpec>>,
     kept_nics: BTreeMap<String, Vec<NicSpec>>,
     /// What was asked of a daemon that has died, and was not answered.
     lost: Vec<Call>,
     count: u32,
+    host: u32,
 }
 
 impl Operator {
+    /// That of a host.
+    pub(crate) fn of(host: u8) -> Operator {
+        Operator { host: host.into(), ..Operator::default() }
+    }
+
     /// Nobody will answer any more.
     pub(crate) fn lose_all(&mut self) {
         self.lost.extend(self.pending.drain(..).map(|pending| pending.call));
@@ -101,10 +109,15 @@ impl Operator {
         find(&mut self.made_nics, &kept, found.collect(), &lost, |call, spec| match call {
             Call::AddNic(new) => Some(new.clone()),
             Call::SetCarrier { carrier, .. } => spec.map(|spec| NicSpec { link: *carrier, ..spec }),
-            Call::ChangeNic { change, .. } => {
-                spec.map(|spec| NicSpec { share: change.share.unwrap_or(spec.share), ..spec })
-            }
+            Call::ChangeNic { change, .. } => spec.map(|spec| nic_after(spec, change)),
             Call::RemoveNic { .. } => None,
+            _ => spec,
+        })?;
+        let found = plan.switches.iter().filter(|switch| switch.origin == Origin::Api);
+        let found = found.map(|switch| (switch.id.clone(), switch.spec.clone())).collect();
+        find(&mut self.made_switches, &BTreeMap::new(), found, &lost, |call, spec| match call {
+            Call::AddSwitch(new) => Some(new.clone()),
+            Call::RemoveSwitch { .. } => None,
             _ => spec,
         })?;
         Ok(smaller)
@@ -205,9 +218,15 @@ impl Operator {
         let free: Vec<&String> = self.made_nics.keys().chain(known).filter(is_free).collect();
         let at = random.below(free.len().max(1) as u64) as usize;
         let one = free.get(at).map(|id| (*id).clone());
-        Some(match random.below(12) {
+        let switch = random.of(&file::SWITCHES_MADE);
+        Some(match random.below(16) {
+            12..14 if !busy.contains(switch) => match self.made_switches.contains_key(switch) {
+                true => Call::RemoveSwitch { id: switch.into() },
+                false => Call::AddSwitch(file::switch(switch, random)),
+            },
+            14 => Call::ListNics,
             0..3 if self.made_nics.len() < DISKS_MAX => {
-                let id = format!("m{}", random.below(6));
+                let id = format!("m{}", 100 * self.host + random.below(8) as u32);
                 if busy.contains(id.as_str()) {
                     return None;
                 }
@@ -225,11 +244,18 @@ impl Operator {
                 };
                 Call::MoveNic { id: one?, wish: NicMove { to } }
             }
-            10 => {
-                let share = Some(random.between(1, 1000) as u32);
-                Call::ChangeNic { id: one?, change: NicChange { share, ..NicChange::default() } }
+            10..12 => {
+                let number = random.between(1, 1000);
+                let none = NicChange::default();
+                let change = match random.below(4) {
+                    0 => NicChange { share: Some(number as u32), ..none },
+                    1 => NicChange { macs_max: Some(number as u16), ..none },
+                    2 => NicChange { vlan: Some(random.of(&[0, 7])), ..none },
+                    _ => NicChange { limit_packets: Some(random.of(&[0, 20_000])), ..none },
+                };
+                Call::ChangeNic { id: one?, change }
             }
-            _ => Call::ShowSwitch { id: "s0".into() },
+            _ => Call::ShowSwitch { id: random.of(&["s0", "s1", "s2"]).into() },
         })
     }
 
@@ -301,9 +327,13 @@ impl Operator {
             Call::ChangeNic { id, change } => {
                 let (made, kept) = (self.made_nics.get_mut(id), self.kept_nics.get_mut(id));
                 for spec in made.into_iter().chain(kept.into_iter().flatten()) {
-                    spec.share = change.share.unwrap_or(spec.share);
+                    *spec = nic_after(spec.clone(), change);
                 }
             }
+            Call::AddSwitch(spec) => {
+                self.made_switches.insert(spec.id.clone(), spec.clone());
+            }
+            Call::RemoveSwitch { id } => drop(self.made_switches.remove(id)),
             Call::ChangeDisk { id, change } => {
                 let (made, kept) = (self.made.get_mut(id), self.kept.get_mut(id));
                 let all = made.into_iter().chain(kept.into_iter().flatten());
@@ -348,6 +378,19 @@ fn find<T: Clone + PartialEq + std::fmt::Debug>(
     Ok(())
 }
 
+/// A NIC after what was asked of it.
+fn nic_after(spec: NicSpec, change: &NicChange) -> NicSpec {
+    NicSpec {
+        share: change.share.unwrap_or(spec.share),
+        macs_max: change.macs_max.or(spec.macs_max),
+        vlan: change.vlan.map_or(spec.vlan, |vlan| Some(vlan).filter(|vlan| *vlan > 0)),
+        limit_packets: change
+            .limit_packets
+            .map_or(spec.limit_packets, |limit| Some(limit).filter(|limit| *limit > 0)),
+        ..spec
+    }
+}
+
 /// The device that a call removes.
 pub(crate) fn removed(call: &Call) -> Option<&str> {
     match call {
@@ -364,11 +407,13 @@ pub(crate) fn linked(call: &Call) -> Option<&str> {
     }
 }
 
-/// The device that a call changes.
+/// The device or the switch that a call changes.
 pub(crate) fn changed_disk(call: &Call) -> Option<&str> {
     match call {
         Call::AddDisk(spec) => Some(&spec.id),
         Call::AddNic(spec) => Some(&spec.id),
+        Call::AddSwitch(spec) => Some(&spec.id),
+        Call::RemoveSwitch { id } => Some(id),
         Call::RemoveNic { id, .. }
         | Call::ChangeNic { id, .. }
         | Call::SetCarrier { id, .. }

@@ -8,11 +8,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use config::spec::{
-    BackendKind, DiskSpec, LinkClientSpec, LinkRole, LinkSecurity, LinkSpec, NicSpec, UplinkSpec,
+    BackendKind, DiskSpec, LinkClientSpec, LinkRole, LinkSecurity, LinkSpec, NicSpec, Spoof,
+    UplinkSpec,
 };
-use config::{Size, Spec};
+use config::{Mac, Size, Spec};
 use random::Random;
 use remote::handshake::public_key;
+use world::mac;
 
 use crate::file;
 use crate::wire::address_of;
@@ -96,7 +98,7 @@ impl Rack {
         };
         match host == self.iohost {
             true => self.write_iohost(link, spec, folder, random),
-            false => self.write_client(link, spec, random),
+            false => self.write_client(host, link, spec, random),
         }
         Ok(())
     }
@@ -104,9 +106,8 @@ impl Rack {
     fn write_iohost(&self, link: LinkSpec, spec: &mut Spec, folder: &Path, random: &mut Random) {
         let disks = self.disks.iter().map(|number| file::disk(&lent(*number), folder, random));
         spec.disk.extend(disks);
-        if self.has_nic {
-            let uplink: Option<UplinkSpec> = toml::from_str("remote = \"y1\"").ok();
-            spec.switch.iter_mut().for_each(|switch| switch.uplink.extend(uplink.clone()));
+        if let Some(switch) = spec.switch.first_mut().filter(|_| self.has_nic) {
+            switch.uplink.extend(self.clients().map(port));
         }
         let client = self.clients().map(|host| self.client(host)).collect();
         spec.link.push(LinkSpec {
@@ -125,11 +126,11 @@ impl Rack {
             name: format!("c{host}"),
             key: self.key_of(host),
             disks: self.disks.iter().map(|number| lent(*number)).collect(),
-            nics: if self.has_nic { vec!["y1".into()] } else { Vec::new() },
+            nics: if self.has_nic { vec![format!("y{host}")] } else { Vec::new() },
         }
     }
 
-    fn write_client(&self, link: LinkSpec, spec: &mut Spec, random: &mut Random) {
+    fn write_client(&self, host: u8, link: LinkSpec, spec: &mut Spec, random: &mut Random) {
         spec.link.push(LinkSpec {
             iohosts: vec![format!("{}:{PORT}", address_of(self.iohost))],
             iohost_key: self.key_of(self.iohost),
@@ -138,7 +139,7 @@ impl Rack {
         });
         spec.disk.extend(self.disks.iter().map(|number| borrowed(*number, random)));
         if self.has_nic {
-            spec.nic.extend(toml::from_str::<NicSpec>(include_str!("nic.toml")));
+            spec.nic.push(nic(host));
         }
     }
 
@@ -166,6 +167,25 @@ pub(crate) fn name_of(number: u32) -> String {
 /// Whether a device has a name that comes from another host.
 pub(crate) fn is_borrowed(id: &str) -> bool {
     id.starts_with('r') || id.starts_with("nr")
+}
+
+/// The NIC of a client that is a port of its IOhost's first switch.
+fn nic(host: u8) -> NicSpec {
+    let id = format!("nr{host}");
+    let mac = Some(Mac(mac(file::station(&id).into())));
+    let (by_link, remote) = (Some(LINK.into()), Some(format!("y{host}")));
+    NicSpec { by_link, remote, mac, mtu: file::MTU, ..NicSpec::new(&id) }
+}
+
+/// The name of the NIC whose port has that name at the IOhost.
+pub(crate) fn nic_of(port: &str) -> String {
+    format!("nr{}", port.trim_start_matches('y'))
+}
+
+/// That port.
+fn port(host: u8) -> UplinkSpec {
+    let NicSpec { remote, mac, .. } = nic(host);
+    UplinkSpec { remote, mac, spoof: Some(Spoof::Deny), ..UplinkSpec::default() }
 }
 
 /// A disk of the IOhost's.

@@ -14,7 +14,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
     connect, listen, recvmsg, sendmsg, socket_with,
 };
-use world::{Lan, Look, Machinery, Sent, Tenant, Trace};
+use world::{Look, Machinery, Sent, Tenant, Trace};
 
 /// Bytes of a message's header; the last four are the length of what follows.
 const HEADER: usize = 12;
@@ -101,7 +101,7 @@ impl Vmm {
         trace: &Trace,
     ) -> Result<Vmm, String> {
         let tenant = match file::is_nic(id) {
-            true => Tenant::with_nic(file::station(id), file::vlan(id), random, trace)?,
+            true => Tenant::with_nic(file::station(id), 0, random, trace)?,
             false => Tenant::new(number, (sectors, queues), image.is_some(), random, trace)?,
         };
         let stage = Stage::Away { until_ns: 0 };
@@ -163,12 +163,7 @@ impl Vmm {
     ///
     /// # Errors
     /// What its device did wrong.
-    pub(crate) fn act(
-        &mut self,
-        now_ns: u64,
-        course: &mut Course,
-        lan: Option<&mut Lan>,
-    ) -> Result<bool, String> {
+    pub(crate) fn act(&mut self, now_ns: u64, course: &mut Course) -> Result<bool, String> {
         if let Some(image) = &self.image {
             let Look { failures, failed_unheard, .. } = course.machinery.look(image);
             if failures > 0 {
@@ -180,7 +175,8 @@ impl Vmm {
                 self.tenant.give_up();
             }
         }
-        self.tenant.act(now_ns, lan, &mut course.random)
+        let mut lan = course.lan.borrow_mut();
+        self.tenant.act(now_ns, Some(&mut lan), &mut course.random)
     }
 
     /// Its daemon was killed: it connects to the next one then. Whether a sync has failed, that one may not know.

@@ -13,12 +13,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use backend::link::{
     Address, LinkOpenError, LinkShards, LinkSocket, LinkSource, LinkWhy, LinkWire,
 };
+use backend::net::{HostOpenError, HostPort, HostSource};
 use manager::simulated::Machine;
 use random::Random;
 use remote::iohost::shard_of;
 use remote::wire::{Header, Kind};
 use rustix::io::Errno;
 use world::Trace;
+
+use crate::interfaces::Interfaces;
 
 /// What every frame takes.
 const FLIGHT_NS: u64 = 5_000;
@@ -255,6 +258,7 @@ impl LinkWire for ShardWire {
 /// What daemons find of the host that has its turn.
 pub(crate) struct Ground {
     pub(crate) wire: Arc<Wire>,
+    pub(crate) interfaces: Arc<Interfaces>,
     host: Cell<u8>,
     /// Power cuts of each host so far.
     cuts: RefCell<BTreeMap<u8, u64>>,
@@ -263,12 +267,14 @@ pub(crate) struct Ground {
 
 impl Ground {
     pub(crate) fn new(wire: Arc<Wire>, random: Random) -> Ground {
-        Ground { wire, host: Cell::new(0), cuts: RefCell::default(), random: RefCell::new(random) }
+        let (interfaces, host, cuts) = (Arc::default(), Cell::new(0), RefCell::default());
+        Ground { wire, interfaces, host, cuts, random: RefCell::new(random) }
     }
 
     /// The power of a host has failed.
     pub(crate) fn lose_power(&self, host: u8) {
         *self.cuts.borrow_mut().entry(host).or_default() += 1;
+        self.interfaces.boot(host);
     }
 
     /// That host has its turn.
@@ -285,6 +291,18 @@ impl Machine for Ground {
         is_inherited: bool,
     ) -> Result<LinkShards, LinkOpenError> {
         self.wire.open(self.host.get(), source, shards, is_inherited)
+    }
+
+    fn open_port(&self, source: &HostSource) -> Result<HostPort, HostOpenError> {
+        self.interfaces.open(self.host.get(), source)
+    }
+
+    fn index_of(&self, interface: &str) -> Result<Option<u32>, HostOpenError> {
+        Ok(self.interfaces.index(self.host.get(), interface))
+    }
+
+    fn inherit_tap(&self, name: &str, fd: OwnedFd, made: bool) -> Result<HostPort, HostOpenError> {
+        self.interfaces.inherit(self.host.get(), name, fd, made)
     }
 
     fn fill(&self, bytes: &mut [u8]) {

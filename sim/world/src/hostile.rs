@@ -10,7 +10,9 @@ use vhost_user::{Message, RingAddresses};
 use virtqueue::driver::{Buffer, RawDescriptor};
 
 use crate::guest::Guest;
-use crate::layout::{LINE, MEMORY, Memory, SLOTS};
+use crate::lan::mac;
+use crate::layout::{LINE, MEMORY, Memory, ROOM, SLOTS};
+use crate::station::{HEADER as NET_HEADER, TRANSMIT};
 
 /// Something that a guest can do to its rings. What it does not know any more, it forgets.
 pub(crate) fn act(guest: &mut Guest, random: &mut Random) {
@@ -20,6 +22,7 @@ pub(crate) fn act(guest: &mut Guest, random: &mut Random) {
             0 => write_descriptor(guest, index, random),
             1 => move_index(guest, index, random),
             2 => scribble(guest, index, random),
+            3..6 if guest.spec.vlan.is_some() => send(guest, random),
             _ => ask(guest, index, random),
         }
     }
@@ -130,6 +133,23 @@ fn ask(guest: &mut Guest, index: usize, random: &mut Random) {
     }
     // What does not fit is not said.
     let _ = queue.driver.add(&buffers, 0);
+}
+
+/// A frame in its own name, of which its header may say anything, and which may say to be of another VLAN.
+fn send(guest: &mut Guest, random: &mut Random) {
+    let own = mac(guest.spec.number);
+    let Some(queue) = guest.queues.get_mut(TRANSMIT) else { return };
+    let header = (0..NET_HEADER).map(|_| if random.one_in(3) { random.next() as u8 } else { 0 });
+    let header: Vec<u8> = header.collect();
+    let to = if random.one_in(2) { [0xff; 6] } else { mac(random.below(8)) };
+    let begins = [[0x81, 0, 0, 7], [0x88, 0xb5, 0, 0], [0x08, 0, 0x45, 0], [0x86, 0xdd, 0x60, 0]];
+    let mut bytes = [&header[..], &to, &own, &random.of(&begins)].concat();
+    bytes.resize(bytes.len() + random.of(&[0, 20, 46, 1500, 8000]), 6);
+    let place = random.below(SLOTS as u64) as usize * ROOM;
+    let _ = queue.layout.out.area.write(place, &bytes);
+    let (gpa, len) = (queue.layout.out.gpa + place as u64, bytes.len() as u32);
+    // What does not fit is not said.
+    let _ = queue.driver.add(&[Buffer { gpa, len, device_writes: random.one_in(32) }], 0);
 }
 
 /// Something that no VMM would say.

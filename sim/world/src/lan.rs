@@ -1,11 +1,12 @@
-//! The frames of one simulated switch: who sent what to whom, and what may arrive.
+//! The frames of simulated switches: who sent what to whom, and what may arrive.
 //!
 //! A frame is numbered by its sender, and says who that is and how long it is. A receiver gets those for it
-//! and for all, of its own VLAN, whole, each once and in the order in which they were sent. What was on its
-//! way when its sender's queue was taken back may come again: a NIC has no record of what is in flight. One that was sent
-//! when all knew where its receiver is comes to nobody else.
+//! and for all, of its own domain (a VLAN of one switch, or a wire), whole, each once and in the order in which they were
+//! sent. What was on its way when its sender's queue was taken back may come again: a NIC has no record of what is in
+//! flight. One that was sent when all knew where its receiver is comes to nobody else. A station that goes from one domain
+//! to another may be in both until all know, and has what was sent before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use random::Random;
 
@@ -22,8 +23,11 @@ const ALL: [u8; 6] = [0xff; 6];
 
 #[derive(Debug)]
 struct Station {
-    vlan: u16,
+    /// Domains that it may be in or was in, and until when.
+    domains: BTreeMap<u32, u64>,
     is_hostile: bool,
+    /// Its frames go by a link, which keeps no order.
+    is_linked: bool,
     next: u64,
     /// Since when all cores know of its port.
     known_ns: u64,
@@ -31,12 +35,18 @@ struct Station {
     again: Vec<(u64, u64)>,
 }
 
-/// All stations of one switch.
+/// All stations.
 #[derive(Debug, Default)]
 pub struct Lan {
     stations: BTreeMap<u64, Station>,
     /// By receiver, sender, and whether it is for all: the number that came last.
     last: BTreeMap<(u64, u64, bool), u64>,
+    /// The same, and the numbers that came by a link.
+    linked: BTreeSet<(u64, u64, bool, u64)>,
+    /// By receiver and sender: when the latest that came was sent.
+    sent: BTreeMap<(u64, u64), u64>,
+    /// Stations mostly send to those of their own domain.
+    is_wide: bool,
     pub(crate) came: u64,
 }
 
@@ -52,11 +62,42 @@ fn station(mac: &[u8]) -> u64 {
 }
 
 impl Lan {
-    /// A station more, in that VLAN; one that is there stays.
-    pub fn join(&mut self, number: u64, vlan: u16, is_hostile: bool) {
+    /// One of many domains.
+    pub fn wide() -> Lan {
+        Lan { is_wide: true, ..Lan::default() }
+    }
+
+    /// A station more, which is in that domain, or may be; one that is there may be where it was, too.
+    pub fn join(&mut self, number: u64, domain: u32, is_hostile: bool) {
         let (next, known_ns, again) = (1, u64::MAX, Vec::new());
-        let station = Station { vlan, is_hostile, next, known_ns, again };
-        self.stations.entry(number).or_insert(station);
+        let (domains, is_linked) = (BTreeMap::new(), false);
+        let station = Station { domains, is_hostile, is_linked, next, known_ns, again };
+        let station = self.stations.entry(number).or_insert(station);
+        station.domains.insert(domain, u64::MAX);
+        // What it was once keeps no rule for long.
+        station.is_hostile |= is_hostile;
+    }
+
+    /// Whether there is a station of that number.
+    pub fn has(&self, number: u64) -> bool {
+        self.stations.contains_key(&number)
+    }
+
+    /// What it sends and gets goes by a link.
+    pub fn link(&mut self, number: u64) {
+        self.stations.entry(number).and_modify(|station| station.is_linked = true);
+    }
+
+    /// From now on it is in that domain alone.
+    pub fn settle(&mut self, number: u64, domain: u32, now_ns: u64) {
+        let Some(station) = self.stations.get_mut(&number) else { return };
+        let others = station.domains.iter_mut().filter(|(other, _)| **other != domain);
+        others.for_each(|(_, until_ns)| *until_ns = now_ns.min(*until_ns));
+    }
+
+    /// Whether something came from one to another that was sent since then.
+    pub fn has_come(&self, to: u64, from: u64, since_ns: u64) -> bool {
+        self.sent.get(&(to, from)).is_some_and(|sent_ns| *sent_ns >= since_ns)
     }
 
     /// From now on all know where it is, until [`Self::disturb`].
@@ -82,14 +123,11 @@ impl Lan {
     }
 
     /// A frame to one of the others, or to all: its number and its bytes.
-    pub(crate) fn compose(
-        &mut self,
-        from: u64,
-        now_ns: u64,
-        random: &mut Random,
-    ) -> (u64, Vec<u8>) {
+    pub fn compose(&mut self, from: u64, now_ns: u64, random: &mut Random) -> (u64, Vec<u8>) {
+        let is_near = self.is_wide && !random.one_in(4);
+        let others = self.stations.keys().copied().filter(|other| *other != from);
         let others: Vec<u64> =
-            self.stations.keys().copied().filter(|other| *other != from).collect();
+            others.filter(|other| !is_near || self.meet(*other, from, now_ns)).collect();
         let to = match others.is_empty() || random.one_in(5) {
             true => ALL,
             false => mac(random.of(&others)),
@@ -106,10 +144,25 @@ impl Lan {
         (number, bytes)
     }
 
-    /// Whether all cores have known since `sent_ns` where a receiver is that is in the VLAN of its sender.
+    /// Whether two stations may have been in one domain at some time since `sent_ns`.
+    fn meet(&self, one: u64, other: u64, sent_ns: u64) -> bool {
+        let (one, other) = (self.stations.get(&one), self.stations.get(&other));
+        one.zip(other).is_some_and(|(one, other)| {
+            let mut ones = one.domains_since(sent_ns);
+            ones.any(|domain| other.domains_since(sent_ns).any(|it| it == domain))
+        })
+    }
+
+    /// Whether all cores have known since `sent_ns` where a receiver is that is in the domain of its sender.
     fn is_known(&self, to: u64, from: u64, sent_ns: u64) -> bool {
         let (to, from) = (self.stations.get(&to), self.stations.get(&from));
-        to.zip(from).is_some_and(|(to, from)| to.vlan == from.vlan && to.known_ns < sent_ns)
+        let only = |it: &Station| {
+            let mut domains = it.domains_since(sent_ns);
+            domains.next().filter(|_| domains.next().is_none())
+        };
+        to.zip(from).is_some_and(|(to, from)| {
+            only(to).is_some_and(|domain| only(from) == Some(domain)) && to.known_ns < sent_ns
+        })
     }
 
     /// The queue of a sender was taken back; the oldest of its frames whose end it does not know.
@@ -125,7 +178,7 @@ impl Lan {
     }
 
     /// The last frames of a sender are on their way through a daemon that is no more.
-    pub(crate) fn stranded(&mut self, from: u64, frames: u64) {
+    pub fn stranded(&mut self, from: u64, frames: u64) {
         let oldest = self.stations.get(&from).map(|station| station.next.saturating_sub(frames));
         self.interrupted(from, oldest);
     }
@@ -134,29 +187,35 @@ impl Lan {
     ///
     /// # Errors
     /// It should not have.
-    pub(crate) fn arrived(&mut self, at: u64, bytes: &[u8]) -> Result<(), String> {
+    pub fn arrived(&mut self, at: u64, bytes: &[u8]) -> Result<(), String> {
         self.came += 1;
         if bytes.get(12..HEAD) == Some(&ANNOUNCED) {
             // The switch's own word of where a station is.
             return Ok(());
         }
         let wrong = |what: String| Err(format!("station {at} got a frame {what}"));
-        if bytes.len() < FILLED_AT {
+        if bytes.len() < HEAD {
             return wrong(format!("of {} bytes", bytes.len()));
         }
         let from = station(&bytes[6..12]);
         let Some(sender) = self.stations.get(&from).filter(|_| bytes[6..12] == mac(from)) else {
             return wrong(format!("of nobody: {:?}", &bytes[..HEAD]));
         };
-        if sender.vlan != self.stations.get(&at).map_or(0, |station| station.vlan) {
-            return wrong(format!("of another VLAN, from {from}"));
-        }
-        if sender.is_hostile {
-            return Ok(());
-        }
         let word =
             |bytes: &[u8]| bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+        let is_short = bytes.len() < FILLED_AT;
+        if sender.is_hostile || is_short {
+            // When it was sent only the honest say.
+            return match self.meet(at, from, 0) {
+                _ if is_short && !sender.is_hostile => wrong(format!("of {} bytes", bytes.len())),
+                true => Ok(()),
+                false => wrong(format!("of another VLAN, from {from}")),
+            };
+        }
         let (number, sent_ns) = (word(&bytes[HEAD..NUMBERED]), word(&bytes[NUMBERED..FILLED_AT]));
+        if !self.meet(at, from, sent_ns) {
+            return wrong(format!("of another VLAN, from {from}"));
+        }
         let mut places = FILLED_AT..bytes.len();
         if let Some(place) = places.find(|at| bytes[*at] != byte(*at, number)) {
             let len = bytes.len();
@@ -170,12 +229,23 @@ impl Lan {
         if from == at || !is_mine && !is_for_all && is_known {
             return wrong(format!("that is for another, from {from} to {:?}", &bytes[..6]));
         }
+        let is_linked = sender.is_linked || self.stations.get(&at).is_some_and(|it| it.is_linked);
         let last = self.last.entry((at, from, !is_mine)).or_default();
-        if number <= *last && !may_come_again {
+        let is_twice = is_linked && !self.linked.insert((at, from, !is_mine, number));
+        if !may_come_again && (is_twice || number <= *last && !is_linked) {
             return wrong(format!("{number} of {from} after {last}"));
         }
         *last = number.max(*last);
+        let sent = self.sent.entry((at, from)).or_default();
+        *sent = sent_ns.max(*sent);
         Ok(())
+    }
+}
+
+impl Station {
+    fn domains_since(&self, sent_ns: u64) -> impl Iterator<Item = u32> {
+        let since = self.domains.iter().filter(move |(_, until_ns)| **until_ns >= sent_ns);
+        since.map(|(domain, _)| *domain)
     }
 }
 

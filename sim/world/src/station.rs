@@ -8,7 +8,7 @@ use crate::lan::Lan;
 use crate::layout::{CANARY, ROOM, SLOTS};
 
 /// Bytes of the virtio-net header.
-const HEADER: usize = 12;
+pub(crate) const HEADER: usize = 12;
 /// Where the count of merged buffers is in it.
 const BUFFERS_AT: usize = 10;
 pub(crate) const RECEIVE: usize = 0;

@@ -142,7 +142,7 @@ impl World {
             // Their switch is one daemon's.
             machine.daemon = if is_nic { 0 } else { random.below(daemons as u64) as usize };
             if let Some(vlan) = machine.guest.spec.vlan {
-                lan.join(number.into(), vlan, machine.is_hostile);
+                lan.join(number.into(), vlan.into(), machine.is_hostile);
             }
             machines.push(machine);
         }

@@ -89,7 +89,7 @@ impl SwitchSpec {
 #[serde(deny_unknown_fields)]
 pub struct UplinkSpec {
     /// The tap interface that is this port's other side. It is made if it is not there; what was made
-    /// is removed with the uplink, and stays when the daemon stops.
+    /// is removed with the uplink, and stays when the daemon stops; a start removes what no port leads to any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tap: Option<String>,
     /// The interface of this host whose network the port is connected to.

@@ -23,7 +23,7 @@ told! {
     /// The switch that it is a port of. A NIC has one of `switch`, `tap`, `interface`, `by_link` and `null`.
     switch: Option<String> ("ID") anew;
     /// The tap interface that it is wired to. It is made if it is not there; what was made is removed
-    /// with the NIC, and stays when the daemon stops.
+    /// with the NIC, and stays when the daemon stops; a start removes what no port leads to any more.
     tap: Option<String> ("NAME") anew;
     /// The interface of this host whose network it is wired to.
     interface: Option<String> ("NAME") anew;

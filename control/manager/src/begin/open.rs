@@ -58,6 +58,7 @@ pub(crate) fn open_all(
         Some(_) => refuse_if_served_is_shut(rooms),
         None => {
             refuse_if_all_are_shut(rooms, mode)?;
+            rooms.network.find_left_taps(rooms.turn.now());
             rooms.open_ports(mode);
             Ok(())
         }

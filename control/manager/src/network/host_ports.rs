@@ -62,14 +62,14 @@ impl HostPorts {
             return HostPorts::of_link(name);
         }
         let was_ours = matches!(plan, HostPlan::Tap { name } if taps.has(name));
-        let first = HostPort::open(&source_of(plan, 0, guest, taps))?;
+        let first = open_port(&source_of(plan, 0, guest, taps))?;
         let HostPlan::Tap { name } = plan else { return Ok(HostPorts::of(first)) };
         if let Err(error) = taps.note(name, first.was_made()) {
             warn!(tap = name, %error, "whether it was made here cannot be kept: it stays when its port goes");
         }
         let mut ports = HostPorts::of(first);
         for queue in 1..guest.map_or(1, |guest| guest.pairs) {
-            match HostPort::open(&source_of(plan, queue, guest, taps)) {
+            match open_port(&source_of(plan, queue, guest, taps)) {
                 Ok(port) => ports.put(queue, port),
                 Err(error) if matches!(error.why, Why::OneQueue) => {
                     info!(tap = name, "has one queue; all pairs of its NIC use that");
@@ -116,7 +116,7 @@ impl HostPorts {
     ) -> Result<HostPorts, HostOpenError> {
         let mut ports = HostPorts::default();
         for (queue, (fd, made)) in queues {
-            ports.put(queue, HostPort::inherit_tap(name, fd, made)?);
+            ports.put(queue, inherit_tap(name, fd, made)?);
         }
         Ok(ports)
     }
@@ -140,6 +140,22 @@ impl HostPorts {
             warn!(tap = name, %error, "that it is gone cannot be kept: one that is made of its name is taken for ours");
         }
     }
+}
+
+fn open_port(source: &HostSource) -> Result<HostPort, HostOpenError> {
+    #[cfg(any(test, feature = "simulated"))]
+    if let Some(machine) = crate::simulated::machine() {
+        return machine.open_port(source);
+    }
+    HostPort::open(source)
+}
+
+fn inherit_tap(name: &str, fd: OwnedFd, made: bool) -> Result<HostPort, HostOpenError> {
+    #[cfg(any(test, feature = "simulated"))]
+    if let Some(machine) = crate::simulated::machine() {
+        return machine.inherit_tap(name, fd, made);
+    }
+    HostPort::inherit_tap(name, fd, made)
 }
 
 fn source_of(plan: &HostPlan, queue: u16, guest: Option<Guest>, taps: &MadeTaps) -> HostSource {

@@ -20,8 +20,7 @@ pub(crate) struct MadeTaps {
 
 impl MadeTaps {
     pub(crate) fn in_folder(state_dir: &str) -> MadeTaps {
-        let boot = names::kernel_text("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        MadeTaps::of_boot(state_dir, boot.trim())
+        MadeTaps::of_boot(state_dir, boot().trim())
     }
 
     fn of_boot(state_dir: &str, boot: &str) -> MadeTaps {
@@ -34,6 +33,12 @@ impl MadeTaps {
         matches!(self.marks.read(name), Ok(Some(boot)) if boot.trim() == self.boot)
     }
 
+    /// All that daemons of this state folder made, as far as that can be read.
+    pub(crate) fn all(&self) -> impl Iterator<Item = String> {
+        let names = self.marks.names().unwrap_or_default().into_iter().map(|(name, _)| name);
+        names.filter(|name| self.has(name))
+    }
+
     /// Marks the tap of that name as made, or as not made by us.
     ///
     /// # Errors
@@ -44,6 +49,15 @@ impl MadeTaps {
             false => self.marks.remove(name),
         }
     }
+}
+
+/// The boot of this machine. Where it is not told all have one.
+fn boot() -> String {
+    #[cfg(any(test, feature = "simulated"))]
+    if let Some(machine) = crate::simulated::machine() {
+        return machine.boot().to_string();
+    }
+    names::kernel_text("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -212,7 +212,32 @@ impl Network {
 
     /// When the next is to be opened.
     pub(crate) fn due_at(&self) -> Option<Instant> {
-        self.uplinks.values().filter_map(Uplink::due_at).min()
+        let left = self.left.values().copied();
+        self.uplinks.values().filter_map(Uplink::due_at).chain(left).min()
+    }
+
+    /// Whoever made taps may have had other ports: those that none leads to are to go.
+    pub(crate) fn find_left_taps(&mut self, now: Instant) {
+        self.left = self.taps.all().map(|name| (name, now)).collect();
+    }
+
+    /// Takes taps away whose ports went while they were closed, if none is planned by now.
+    pub(crate) fn take_left_taps_away(&mut self, now: Instant, is_planned: impl Fn(&str) -> bool) {
+        for (name, _) in self.left.extract_if(.., |_, at| *at <= now).collect::<Vec<_>>() {
+            let is_used = self.uplinks.values().any(|uplink| uplink.tap() == Some(&name));
+            if is_used || is_planned(&name) || !self.taps.has(&name) {
+                continue;
+            }
+            let host = HostPlan::Tap { name };
+            match HostPorts::open(&host, None, &self.taps) {
+                Ok(ports) => ports.take_away(&host, &self.taps),
+                Err(error) => {
+                    let HostPlan::Tap { name } = host else { continue };
+                    warn!(tap = name, %error, "was made here, and cannot be removed yet");
+                    self.left.insert(name, now + RETRY_INTERVAL);
+                }
+            }
+        }
     }
 
     /// Those that are not open are tried again at once.
@@ -223,6 +248,7 @@ impl Network {
     /// Another process was taken over from.
     pub(crate) fn take_over(&mut self, now: Instant) {
         self.took_over_at = Some(now);
+        self.find_left_taps(now);
     }
 
     /// Opens one that is due, if what it leads to `is_there`.
@@ -375,6 +401,10 @@ impl Network {
         // Its link's end may not be there yet.
         self.ends.retain(|(of, _)| *of != number);
         place.tell(home, None, around.cores);
+        // One that was open has taken its tap along.
+        if let Some(name) = uplink.tap().filter(|name| self.taps.has(name)) {
+            self.left.insert(name.to_string(), around.turn.now());
+        }
         // Whoever waited for its interface may have it.
         self.hasten(around.turn.now());
         match uplink.device() {

@@ -11,6 +11,7 @@ use super::processes::{Alone, Around, Done, begin_process, drop_dead, end, enter
 use super::take_cores;
 use crate::api::{self, Entrance};
 use crate::begin::{self, Gone, StartError};
+use crate::devices::device::Device;
 use crate::manager::{End, Manager};
 use crate::options::Options;
 use crate::poll::Token;
@@ -227,6 +228,22 @@ impl Simulated {
         let devices = &self.manager.rooms.devices;
         let device = devices.get(devices.number_of(id)?)?;
         Some(device.queues().iter().map(|queue| queue.counters().snapshot().requests).sum())
+    }
+
+    /// Where the port of a NIC is, or of an uplink on an interface: its bridge, and its number there. Nothing while it is
+    /// about to be elsewhere.
+    pub fn port_of(&self, name: &str) -> Option<(u16, u16)> {
+        let rooms = &self.manager.rooms;
+        let nic = rooms.devices.number_of(name).and_then(|number| rooms.devices.get(number));
+        let place = match nic.and_then(Device::nic) {
+            Some(nic) => nic.at().filter(|_| !nic.goes_to_new_switch())?.way.place,
+            None => {
+                let mut uplinks = rooms.network.uplinks();
+                let uplink = uplinks.find(|it| it.name() == name && it.is_attached())?;
+                Some(uplink.place()).filter(|place| place.bridge == uplink.bridge())?
+            }
+        };
+        Some((place.bridge.0, place.port.0))
     }
 
     /// How many queues each sidecore is thought to have.

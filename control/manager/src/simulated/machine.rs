@@ -1,9 +1,12 @@
-//! The machine that has its turn, as far as daemons on it can tell: the sockets of its links, its random bits, its boot.
+//! The machine that has its turn, as far as daemons on it can tell: the sockets of its links, its interfaces, its random
+//! bits, its boot.
 
 use std::cell::RefCell;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use backend::link::{LinkOpenError, LinkShards, LinkSource};
+use backend::net::{HostOpenError, HostPort, HostSource};
 
 /// One of them. With none, a daemon finds the machine that the simulation runs on.
 pub trait Machine {
@@ -18,6 +21,27 @@ pub trait Machine {
         shards: usize,
         is_inherited: bool,
     ) -> Result<LinkShards, LinkOpenError>;
+    /// Opens a port on one of its interfaces.
+    ///
+    /// # Errors
+    /// As the kernel's.
+    fn open_port(&self, source: &HostSource) -> Result<HostPort, HostOpenError> {
+        HostPort::open(source)
+    }
+    /// The number of one of its interfaces, if there is one of that name.
+    ///
+    /// # Errors
+    /// As the kernel's.
+    fn index_of(&self, interface: &str) -> Result<Option<u32>, HostOpenError> {
+        backend::net::index_of(interface)
+    }
+    /// Takes over a queue of a tap from another process.
+    ///
+    /// # Errors
+    /// The descriptor is of something else.
+    fn inherit_tap(&self, name: &str, fd: OwnedFd, made: bool) -> Result<HostPort, HostOpenError> {
+        HostPort::inherit_tap(name, fd, made)
+    }
     /// Random bits.
     fn fill(&self, bytes: &mut [u8]);
     /// Another number for each boot of each machine.

@@ -13,8 +13,18 @@ pub trait Wire: Debug + Send {
     fn receive(&mut self) -> Option<Vec<u8>>;
     /// A frame from the port. False when there is no room for it now.
     fn send(&mut self, frame: &[u8]) -> bool;
-    /// Readable while there are frames for the port.
+    /// Readable while there are frames for the port, or when it has gone.
     fn poll_fd(&self) -> BorrowedFd<'_>;
+    /// Whether its interface was deleted.
+    fn is_gone(&self) -> bool {
+        false
+    }
+    /// Of a tap: whether a daemon made it.
+    fn made(&self) -> Option<bool> {
+        None
+    }
+    /// A tap that a daemon made is to go.
+    fn remove(&mut self) {}
 }
 
 /// A port on such a wire.
@@ -40,6 +50,7 @@ impl Simulated {
     pub(crate) fn send(&mut self, head: &[u8], rest: Rest<'_>) -> Sent {
         match rest.stage(&[], head, &mut self.sent) {
             Ok(len) if self.wire.send(&self.sent[..len]) => Sent::Done,
+            Ok(_) if self.wire.is_gone() => Sent::Gone,
             Ok(_) => Sent::Full,
             Err(sent) => sent,
         }
@@ -47,5 +58,17 @@ impl Simulated {
 
     pub(crate) fn poll_fd(&self) -> BorrowedFd<'_> {
         self.wire.poll_fd()
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.wire.is_gone()
+    }
+
+    pub(crate) fn tap(&self) -> Option<(BorrowedFd<'_>, bool)> {
+        self.wire.made().map(|made| (self.wire.poll_fd(), made))
+    }
+
+    pub(crate) fn remove(mut self) {
+        self.wire.remove();
     }
 }

@@ -35,6 +35,7 @@ impl Life {
         for host in &mut self.hosts {
             host.break_state(false, &self.course)?;
             host.dies_unheard = false;
+            self.course.ground.interfaces.restore(host.number);
             for vmm in host.vmms.values_mut() {
                 vmm.tenant.set_quiet(true);
                 if vmm.tenant.is_hostile() {
@@ -61,6 +62,10 @@ impl Life {
                 host.ask(Call::AcceptDisk { id }, self.course.now().0);
             }
         }
+        if self.links.is_some() {
+            // Before what proves links: whoever asks for nothing for a lease has nothing.
+            self.prove_frames()?;
+        }
         self.prove_links()?;
         let now = self.course.now().0;
         self.hosts.iter_mut().for_each(|host| host.clear_shared(now));
@@ -68,8 +73,10 @@ impl Life {
         // Linked hosts have other things to do.
         if self.links.is_none() {
             (0..self.hosts.len()).try_for_each(|host| self.upgrade_for_good(host))?;
+            self.until("guests are served after an upgrade", Host::is_content)?;
+            self.prove_frames()?;
         }
-        self.until("guests are served after an upgrade", Host::is_content)?;
+        self.until("guests are served when all is proved", Host::is_content)?;
         for _ in 0..LOOKS_MAX {
             for host in &mut self.hosts {
                 host.ask(Call::ListDisks, self.course.now().0);

@@ -72,7 +72,7 @@ impl Host {
         self.lost.clear();
         self.dooms.clear();
         self.operator.lose_all();
-        self.lose_ports();
+        self.lose_ports(course);
         let until_ns = course.now().0;
         self.restart_ns = until_ns + course.random.of(&[0, 1, 10, 100]) * course.random.below(MS);
         let (gone, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.vmms)
@@ -81,7 +81,9 @@ impl Host {
         self.ended += gone.iter().map(|(_, vmm)| vmm.tenant.ended()).sum::<u64>();
         self.vmms = left.into_iter().collect();
         for vmm in self.vmms.values_mut() {
-            vmm.lose_daemon(&course.machinery, until_ns + course.random.below(2 * MS));
+            let until_ns = until_ns + course.random.below(2 * MS);
+            let is_over = vmm.tenant.is_hostile() && course.is_calm.get();
+            vmm.lose_daemon(&course.machinery, if is_over { u64::MAX } else { until_ns });
         }
     }
 
@@ -93,6 +95,7 @@ impl Host {
         self.daemons.push(daemon);
         self.dirty.clear();
         course.note("started", [0; 3]);
+        self.follow_ports(course);
         let Some(plan) = self.daemons.first().and_then(|it| it.control.as_ref()) else {
             return Ok(());
         };

@@ -21,7 +21,6 @@ use crate::file::{self, File};
 use crate::operator::Operator;
 use crate::rack::{self, Rack};
 use crate::vmm::Vmm;
-use world::Lan;
 
 /// A process: its control, and its sidecores.
 pub(super) struct Daemon {
@@ -77,8 +76,6 @@ pub(super) struct Host {
     pub(super) shown: Vec<DiskView>,
     /// And links.
     pub(super) links: Vec<LinkView>,
-    /// The stations of its switch, which are a linked host's with others together, and not judged.
-    pub(super) lan: Option<Lan>,
     pub(super) ports: Ports,
     pub(super) limits: Limits,
     /// Requests of guests that are gone.
@@ -129,10 +126,11 @@ impl Host {
         // What hosts lend one another is slower than what they have.
         let disks =
             if rack.is_some() { course.random.below(2) } else { course.random.between(1, 3) };
-        let mut file = File::new(folder.path(), cpus, disks, &mut course.random);
+        let mut file = File::new(folder.path(), number, cpus, disks, &mut course.random);
         if let Some(rack) = rack {
             rack.write(number, &mut file.spec, folder.path(), &mut course.random)?;
         }
+        course.ground.interfaces.boot(number);
         write(&mut file.spec, folder.path(), &mut course.random)?;
         let file = Rc::new(RefCell::new(file));
         let daemons = vec![Daemon::start(&file)?];
@@ -144,7 +142,7 @@ impl Host {
             dooms: BTreeMap::new(),
             lost: Vec::new(),
             vmms: BTreeMap::new(),
-            operator: Operator::default(),
+            operator: Operator::of(number),
             file,
             dirty: BTreeMap::new(),
             away: BTreeSet::new(),
@@ -158,7 +156,6 @@ impl Host {
             reloaded: None,
             shown: Vec::new(),
             links: Vec::new(),
-            lan: rack.is_none().then(Lan::default),
             ports: Ports::new(),
             limits: Limits::new(),
             ended: 0,
@@ -274,14 +271,14 @@ impl Host {
             let mut vmm = Vmm::new(number, &id, (path, image), shape, random, trace)?;
             course.note("guest", [number.into(), vmm.tenant.queues().into(), 0]);
             vmm.tenant.set_quiet(course.is_calm.get());
-            if let (Some(lan), true) = (&mut self.lan, file::is_nic(&id)) {
-                lan.join(file::station(&id).into(), file::vlan(&id), false);
-                lan.interrupted(file::station(&id).into(), Some(0));
-            }
-            let may_be_hostile = self.lan.is_some() && !file::is_nic(&id) && !course.is_calm.get();
+            // Whom nobody keeps from taking others' names is believed.
+            let may_be_hostile = !self.is_linked() && !file::is_wired(&id) && !course.is_calm.get();
             if may_be_hostile && !self.vmms.is_empty() && course.random.one_in(8) {
                 course.note("hostile", [number.into(), 0, 0]);
                 vmm.tenant.be_hostile();
+            }
+            if file::is_nic(&id) {
+                self.begin_station(&id, vmm.tenant.is_hostile(), course);
             }
             self.vmms.insert(id, vmm);
         }

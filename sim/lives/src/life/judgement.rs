@@ -1,12 +1,13 @@
 //! The last judgement of a life: what is planned and kept is what was asked for, and when nothing is, nothing is left.
 
 use config::api::{Call, DiskView};
-use config::spec::{DiskSpec, NicSpec};
+use config::spec::DiskSpec;
 use config::{Origin, Plan, saved};
 use manager::simulated::Simulated;
 
 use super::host::Host;
 use super::{Course, Life};
+use crate::operator::Operator;
 use crate::rack;
 use crate::vmm;
 
@@ -17,6 +18,10 @@ impl Life {
         let now = self.course.now().0;
         for host in &mut self.hosts {
             host.unmake(now);
+        }
+        self.until_answered()?;
+        for host in &mut self.hosts {
+            host.unmake_switches(now);
         }
         self.until_answered()?;
         for host in 0..self.hosts.len() {
@@ -63,25 +68,38 @@ impl Host {
             let (api, made) = (told(&api), told(&made));
             return Err(format!("operators were told of {made}, and there is {api}"));
         }
-        let of = |plan: &Plan, is_api: bool| -> Vec<_> {
-            let of = |nic: &&config::NicPlan| (nic.origin == Origin::Api) == is_api;
-            let spec = |nic: &config::NicPlan| (nic.id.clone(), nic.spec.share, nic.spec.mtu);
-            plan.nics.iter().filter(of).map(spec).collect()
+        // All that a plan says of a NIC and a switch; of what operators made that is what they have said.
+        let of = |plan: &Plan| {
+            let nics = plan.nics.iter().filter(|nic| nic.origin != Origin::Api).cloned();
+            let switches = plan.switches.iter().filter(|it| it.origin != Origin::Api).cloned();
+            (nics.collect::<Vec<_>>(), switches.collect::<Vec<_>>())
         };
-        let told = |nic: &NicSpec| (nic.id.clone(), nic.share, nic.mtu);
-        let made_nics: Vec<_> = self.operator.made_nics.values().map(told).collect();
-        let mut api = of(plan, true);
-        api.sort();
-        if of(plan, false) != of(&wanted, false) || api != made_nics {
-            let (has, should) = (of(plan, false), of(&wanted, false));
+        if of(plan) != of(&wanted) {
+            let (has, should) = (of(plan), of(&wanted));
+            return Err(format!("after a reload there is {has:?}, and the file says {should:?}"));
+        }
+        let nics = plan.nics.iter().filter(|nic| nic.origin == Origin::Api);
+        let nics = nics.map(|nic| (nic.id.clone(), nic.spec.clone())).collect();
+        let switches = plan.switches.iter().filter(|switch| switch.origin == Origin::Api);
+        let switches = switches.map(|it| (it.id.clone(), it.spec.clone())).collect();
+        let Operator { made_nics, made_switches, .. } = &self.operator;
+        if (made_nics, made_switches) != (&nics, &switches) {
+            let made = (made_nics, made_switches);
             return Err(format!(
-                "there are NICs {has:?} and {api:?}, and should be {should:?} and {made_nics:?}"
+                "operators were told of {made:?}, and there is {nics:?}, {switches:?}"
             ));
         }
-        let count = made.len() + made_nics.len();
+        if let Some(nic) = plan.nics.iter().find(|nic| nic.carrier != nic.spec.link) {
+            return Err(format!(
+                "{} has its cable {:?}, and is to have it {:?}",
+                nic.id, nic.carrier, nic.spec.link
+            ));
+        }
+        let count = made.len() + nics.len() + switches.len();
         let kept = std::fs::read_to_string(self.folder().join("state/disks.json"));
-        let kept =
-            kept.map(|text| saved::read(&text).map(|kept| kept.disks.len() + kept.nics.len()));
+        let kept = kept.map(|text| {
+            saved::read(&text).map(|it| it.disks.len() + it.nics.len() + it.switches.len())
+        });
         match kept {
             Ok(Ok(kept)) if kept == count => Ok(()),
             Err(_) if count == 0 => Ok(()),
@@ -128,6 +146,14 @@ impl Host {
         }
     }
 
+    /// And switches, which have no NIC any more.
+    fn unmake_switches(&mut self, now_ns: u64) {
+        let ids: Vec<String> = self.operator.made_switches.keys().cloned().collect();
+        for id in ids {
+            self.ask(Call::RemoveSwitch { id }, now_ns);
+        }
+    }
+
     /// Leaves nothing in the file.
     fn empty_file(&mut self, now_ns: u64) {
         let mut file = self.file.borrow_mut();
@@ -155,6 +181,12 @@ impl Host {
             [&bounds.descriptors, &bounds.mappings, &bounds.memory_bytes].map(|it| it.promised);
         if self.left() != 0 || bounds.devices > 0 || promised != [0; 3] {
             return Err(format!("nothing is open, and there is left: {loads:?}, {bounds:?}"));
+        }
+        if let Some(name) = course.ground.interfaces.made(self.number) {
+            return Err(format!("nothing is open, and there is the tap {name}, which was made"));
+        }
+        if let Some(name) = course.ground.interfaces.robbed(self.number) {
+            return Err(format!("the tap {name} was somebody else's, and was taken away"));
         }
         if let Some(vmm) = self.vmms.values().find(|vmm| vmm.stage == vmm::Stage::There) {
             course.note("left", [vmm.number.into(), 0, 0]);

@@ -1,85 +1,263 @@
-//! The one switch of a host, as its guests may see it: since when all its sidecores know where a NIC is.
+//! The switches and wires of a host, as its guests and whoever is behind its interfaces may see them: in which domain each
+//! station may be, and since when all sidecores know where a NIC is.
 
 use std::collections::BTreeMap;
 
+use config::Plan;
 use config::api::Call;
-use config::spec::NicSpec;
+use config::plan::{HostPlan, NicPeer, VlanPlan};
+use config::spec::LinkRole;
+use manager::simulated::Simulated;
 
 use super::host::{Daemon, Host};
+use super::{Course, Life};
 use crate::core::Core;
 use crate::file;
+use crate::rack;
 
 /// So many passes after something was said to it a sidecore has heard that.
 pub(super) const HEARD_AFTER: u64 = 64;
+/// Frames of one station that are on their way through a sidecore at most.
+const UNDER_WAY: u64 = 32;
 
-/// A port that was planned so, and was not touched since each sidecore had so many passes.
+/// What is planned of a port, and where that is.
+#[derive(Clone, Debug, PartialEq)]
+struct Seen {
+    station: u64,
+    domain: u32,
+    is_nic: bool,
+    spec: String,
+    place: Option<(u16, u16)>,
+}
+
+/// A port that was as it is since each sidecore had so many passes.
 #[derive(Debug)]
 pub(super) struct Port {
-    spec: NicSpec,
+    seen: Seen,
     passes: Vec<u64>,
     is_known: bool,
 }
 
-/// By NIC.
+/// By NIC or interface.
 pub(super) type Ports = BTreeMap<String, Port>;
 
 impl Host {
+    /// A guest begins, whose station may send again whatever one before it has sent.
+    pub(super) fn begin_station(&self, id: &str, is_hostile: bool, course: &Course) {
+        let nic = self.plan().and_then(|plan| plan.nic(id));
+        let Some(domain) = nic.map(|nic| self.domain_of(&nic.id, &nic.peer, &nic.vlan)) else {
+            return;
+        };
+        let (station, mut lan) = (file::station(id).into(), course.lan.borrow_mut());
+        lan.join(station, domain, is_hostile);
+        lan.interrupted(station, Some(0));
+        if id.starts_with("nr") {
+            lan.link(station);
+        }
+    }
+
+    /// Where frames of a NIC come to: a VLAN of a switch, or the other end of a wire.
+    fn domain_of(&self, id: &str, peer: &NicPeer, vlan: &VlanPlan) -> u32 {
+        match peer {
+            NicPeer::Switch(switch) => self.domain(switch, vlan),
+            // It is a port of its IOhost's first switch.
+            NicPeer::Host(HostPlan::Remote { .. }) => 0,
+            NicPeer::Host(_) => 1 << 30 | file::station(id),
+        }
+    }
+
+    fn domain(&self, switch: &str, vlan: &VlanPlan) -> u32 {
+        let lends = self.file.borrow().spec.link.iter().any(|link| link.role == LinkRole::Iohost);
+        let host = if lends { 0 } else { u32::from(self.number) };
+        let vlan = if let VlanPlan::Access(vlan) = vlan { *vlan } else { 0 };
+        host << 20 | file::number(switch) << 12 | u32::from(vlan)
+    }
+
+    /// All ports that are planned here.
+    fn planned(&self, plan: &Plan, control: &Simulated, course: &Course) -> BTreeMap<String, Seen> {
+        let station = |name: &str| course.ground.interfaces.station(self.number, name);
+        let mut all = BTreeMap::new();
+        for nic in plan.nics.iter().filter(|nic| !rack::is_borrowed(&nic.id)) {
+            let domain = self.domain_of(&nic.id, &nic.peer, &nic.vlan);
+            let (spec, place) = (format!("{:?}", nic.spec), control.port_of(&nic.id));
+            let (number, is_nic) = (file::station(&nic.id).into(), true);
+            let seen = Seen { station: number, domain, is_nic, spec, place };
+            if let Some(name) = nic.host().and_then(HostPlan::interface) {
+                let there = Seen { station: station(name), is_nic: false, ..seen.clone() };
+                all.insert(name.to_string(), there);
+            }
+            all.insert(nic.id.clone(), seen);
+        }
+        for switch in &plan.switches {
+            for uplink in &switch.uplinks {
+                // A NIC of a client's guest is where its port is.
+                let (name, is_nic) = (uplink.name(), uplink.host.lent().is_some());
+                let station =
+                    if is_nic { file::station(&rack::nic_of(name)).into() } else { station(name) };
+                let domain = self.domain(&switch.id, &uplink.vlan);
+                let (spec, place) = (format!("{uplink:?}"), control.port_of(name));
+                all.insert(name.to_string(), Seen { station, domain, is_nic, spec, place });
+            }
+        }
+        all
+    }
+
     /// Ports are as they were, or have been touched since.
-    pub(super) fn follow_ports(&mut self) {
+    pub(super) fn follow_ports(&mut self, course: &Course) {
+        // Frames pass whatever else is under way.
+        for control in self.daemons.iter().filter_map(|daemon| daemon.control.as_ref()) {
+            for seen in self.planned(control.plan(), control, course).into_values() {
+                course.lan.borrow_mut().join(seen.station, seen.domain, false);
+            }
+        }
         if !self.newcomers.is_empty() || self.daemons.len() > 1 {
             // All queues may be taken back and given to others.
-            return self.lose_ports();
+            return self.lose_ports(course);
         }
-        let Some(lan) = &mut self.lan else { return };
         let Some(Daemon { control: Some(control), cores, .. }) = self.daemons.first() else {
             return;
         };
         let passes: Vec<u64> = cores.iter().map(|core| core.passes() + HEARD_AFTER).collect();
-        let plan = control.plan();
-        self.ports.retain(|id, _| plan.nic(id).is_some() || lan.disturb(file::station(id).into()));
-        for nic in &plan.nics {
-            let touches = |call: &Call| is_touched(call, &nic.id);
-            let known = self.ports.get(&nic.id).is_some_and(|port| port.spec == nic.spec);
-            if !known || self.operator.is_asked(touches) {
-                lan.disturb(file::station(&nic.id).into());
-                let (spec, passes) = (nic.spec.clone(), passes.clone());
-                self.ports.insert(nic.id.clone(), Port { spec, passes, is_known: false });
+        let planned = self.planned(control.plan(), control, course);
+        let mut lan = course.lan.borrow_mut();
+        self.ports.retain(|id, port| planned.contains_key(id) || lan.disturb(port.seen.station));
+        for (id, seen) in planned {
+            let touches = |call: &Call| is_touched(call, &id);
+            let is_as_before = self.ports.get(&id).is_some_and(|port| port.seen == seen);
+            if !is_as_before || self.operator.is_asked(touches) {
+                lan.disturb(seen.station);
+                if !is_as_before && !seen.is_nic {
+                    lan.stranded(seen.station, UNDER_WAY);
+                }
+                let passes = passes.clone();
+                self.ports.insert(id, Port { seen, passes, is_known: false });
             }
         }
     }
 
     /// Whatever each sidecore has heard of is known from now on.
-    pub(super) fn know_ports(&mut self, now_ns: u64) {
-        let Some(lan) = &mut self.lan else { return };
+    pub(super) fn know_ports(&mut self, course: &Course) {
+        let (now_ns, mut lan) = (course.now().0, course.lan.borrow_mut());
         let Some(Daemon { control: Some(_), cores, .. }) = self.daemons.first() else { return };
-        for (id, port) in self.ports.iter_mut().filter(|(_, port)| !port.is_known) {
+        let ports = self.ports.values_mut();
+        for port in ports.filter(|port| !port.is_known && port.seen.place.is_some()) {
             let has_heard = |(core, passes): (&Core, &u64)| core.passes() >= *passes;
             if cores.iter().zip(&port.passes).all(has_heard) {
                 port.is_known = true;
-                lan.know(file::station(id).into(), now_ns);
+                lan.settle(port.seen.station, port.seen.domain, now_ns);
+                if port.seen.is_nic {
+                    lan.know(port.seen.station, now_ns);
+                }
             }
         }
     }
 
     /// Nobody knows any port, and what was on its way may come again.
-    pub(super) fn lose_ports(&mut self) {
-        let Some(lan) = &mut self.lan else { return };
-        self.ports.clear();
+    pub(super) fn lose_ports(&mut self, course: &Course) {
+        let mut lan = course.lan.borrow_mut();
+        for port in std::mem::take(&mut self.ports).into_values() {
+            lan.disturb(port.seen.station);
+            lan.stranded(port.seen.station, UNDER_WAY);
+        }
         for (id, vmm) in self.vmms.iter().filter(|(id, _)| file::is_nic(id)) {
             let station = file::station(id).into();
             lan.disturb(station);
             lan.interrupted(station, vmm.tenant.oldest_frame());
         }
     }
+
+    /// Whoever is behind an interface takes a frame, or sends one.
+    pub(super) fn go_elsewhere(&mut self, course: &mut Course) -> Result<bool, String> {
+        let interfaces = std::sync::Arc::clone(&course.ground.interfaces);
+        let names = interfaces.names(self.number);
+        let at = course.any(names.len());
+        let Some(name) = names.get(at) else { return Ok(false) };
+        let (now_ns, station) = (course.now().0, interfaces.station(self.number, name));
+        let lan = std::rc::Rc::clone(&course.lan);
+        let mut lan = lan.borrow_mut();
+        let mut did = false;
+        while let Some(frame) = interfaces.take(self.number, name) {
+            course.note("went", [station, frame.len() as u64, 0]);
+            lan.arrived(station, &frame)?;
+            did = true;
+        }
+        if !lan.has(station) {
+            return Ok(did);
+        }
+        let is_quiet = course.is_calm.get() && !course.is_proving.get();
+        if is_quiet || !course.random.one_in(2) || !interfaces.has_room(self.number, name) {
+            return Ok(did);
+        }
+        let (number, frame) = lan.compose(station, now_ns, &mut course.random);
+        course.note("comes", [station, number, frame.len() as u64]);
+        // What the wire loses was sent all the same.
+        if !course.random.one_in(10) {
+            interfaces.bring(self.number, name, frame);
+        }
+        Ok(true)
+    }
+
+    /// An interface goes, comes back, or cannot be opened for a while.
+    pub(super) fn trouble_interfaces(&mut self, course: &mut Course) {
+        let interfaces = std::sync::Arc::clone(&course.ground.interfaces);
+        let names = interfaces.names(self.number);
+        let (at, what) = (course.any(names.len()), course.random.below(4));
+        let Some(name) = names.get(at) else { return };
+        course.note("interface", [interfaces.station(self.number, name), what, 0]);
+        match what {
+            0 => interfaces.delete(self.number, name),
+            1 => interfaces.refuse(self.number, name, true),
+            _ => interfaces.restore(self.number),
+        }
+    }
+
+    /// Stations that are there, each with its domain.
+    fn stations(&self) -> Vec<(u64, u32)> {
+        let is_there = |id: &String, port: &&Port| match port.seen.is_nic {
+            true => self.vmms.get(id).is_some_and(|vmm| !vmm.tenant.is_hostile()),
+            false => true,
+        };
+        let there = self.ports.iter().filter(|(id, port)| is_there(id, port));
+        let there = there.map(|(_, port)| (port.seen.station, port.seen.domain));
+        let borrowed = self.vmms.keys().filter(|id| file::is_nic(id) && rack::is_borrowed(id));
+        there.chain(borrowed.map(|id| (file::station(id).into(), 0))).collect()
+    }
 }
 
-/// Whether a call that is not answered may have the port of that NIC changed.
-fn is_touched(call: &Call, nic: &str) -> bool {
+impl Life {
+    /// When nothing goes wrong any more each station hears from each other one of its domain.
+    pub(super) fn prove_frames(&mut self) -> Result<(), String> {
+        self.have_stations_send(true);
+        let (since_ns, lan) = (self.course.now().0, std::rc::Rc::clone(&self.course.lan));
+        let all: Vec<_> = self.hosts.iter().flat_map(Host::stations).collect();
+        let pairs = all.iter().flat_map(|to| all.iter().map(move |from| (to, from)));
+        let pairs = pairs.filter(|(to, from)| to.0 != from.0 && to.1 == from.1);
+        let pairs: Vec<(u64, u64)> = pairs.map(|(to, from)| (to.0, from.0)).collect();
+        self.course.note("pairs", [pairs.len() as u64, 0, 0]);
+        let has_come = |(to, from): &(u64, u64)| lan.borrow().has_come(*to, *from, since_ns);
+        let proved = self.until("frames come to all", |_| pairs.iter().all(has_come));
+        let missing = pairs.iter().find(|pair| !has_come(pair));
+        proved.map_err(|why| format!("{why}; to and from {missing:?}"))?;
+        self.have_stations_send(false);
+        Ok(())
+    }
+
+    fn have_stations_send(&mut self, sends: bool) {
+        self.course.is_proving.set(sends);
+        let vmms = self.hosts.iter_mut().flat_map(|host| &mut host.vmms);
+        let nics = vmms.filter(|(id, _)| file::is_nic(id));
+        nics.for_each(|(_, vmm)| vmm.tenant.set_quiet(!sends));
+    }
+}
+
+/// Whether a call that is not answered may have the port of that NIC changed, or of an uplink.
+fn is_touched(call: &Call, name: &str) -> bool {
     match call {
         Call::Reload { .. } => true,
-        Call::AddNic(spec) => spec.id == nic,
+        Call::AddSwitch(_) | Call::RemoveSwitch { .. } => !file::is_nic(name),
+        Call::AddNic(spec) => spec.id == name || !file::is_nic(name),
         Call::RemoveNic { id, .. } | Call::ChangeNic { id, .. } | Call::SetCarrier { id, .. } => {
-            id == nic
+            id == name
         }
         _ => false,
     }

@@ -110,7 +110,7 @@ impl Host {
 
     /// Hears what operators are answered.
     pub(super) fn hear_answers(&mut self, course: &Course) -> Result<(), String> {
-        self.follow_ports();
+        self.follow_ports(course);
         let (daemons, is_stopping) = (&self.daemons, self.is_restarting);
         let is_closed = |door: &Door| match daemons.iter().position(|it| it.door.is_same(door)) {
             // It gives its devices away, if another one serves already.
@@ -203,13 +203,13 @@ impl Host {
             return Ok(false);
         }
         let core = course.any(cores.len());
-        let (vmms, lan, now) = (&mut self.vmms, &mut self.lan, course.now());
+        let (vmms, now) = (&mut self.vmms, course.now());
         let mut met = Ok(false);
         let mut meanwhile = |now_ns: u64| {
             let index = course.any(vmms.len());
             let vmm = vmms.values_mut().nth(index).filter(|vmm| vmm.runs());
             if let (Some(vmm), true) = (vmm, met.is_ok() && course.random.one_in(2)) {
-                met = vmm.act(now_ns, course, lan.as_mut());
+                met = vmm.act(now_ns, course);
             }
         };
         let core_of_it = &mut cores[core];
@@ -240,16 +240,19 @@ impl Host {
 
     fn guest_acts(&mut self, course: &mut Course) -> Result<bool, String> {
         let now_ns = course.now().0;
+        if course.random.one_in(3) {
+            return self.go_elsewhere(course);
+        }
         let at = course.any(self.vmms.len());
         match self.vmms.values_mut().nth(at) {
-            Some(vmm) if vmm.runs() => vmm.act(now_ns, course, self.lan.as_mut()),
+            Some(vmm) if vmm.runs() => vmm.act(now_ns, course),
             _ => Ok(false),
         }
     }
 
     fn vmm_speaks(&mut self, course: &mut Course) -> Result<bool, String> {
         self.seat_guests(course)?;
-        self.know_ports(course.now().0);
+        self.know_ports(course);
         let at = course.any(self.vmms.len());
         let Some(vmm) = self.vmms.values_mut().nth(at) else { return Ok(false) };
         let id = vmm.id.clone();
@@ -258,8 +261,9 @@ impl Host {
         }
         let step = vmm.step(course.now().0).map_err(|why| format!("{id}: {why}"))?;
         let number = u64::from(vmm.number);
-        if let (Some(lan), true) = (&mut self.lan, step != Step::Nothing && file::is_nic(&id)) {
-            lan.interrupted(file::station(&id).into(), vmm.tenant.oldest_frame());
+        if step != Step::Nothing && file::is_nic(&id) {
+            let station = file::station(&id).into();
+            course.lan.borrow_mut().interrupted(station, vmm.tenant.oldest_frame());
         }
         if step == Step::CutOff {
             let is_excused = vmm.is_excused

@@ -64,6 +64,7 @@ impl Host {
                     course.note("stops", [resets.into(), 0, 0]);
                 }
             }
+            19 => self.trouble_interfaces(course),
             20 => {
                 let (times, moves) = (course.random.below(4) as u32, !course.random.one_in(4));
                 let now_ns = course.now().0;
