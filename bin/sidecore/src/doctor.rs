@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use config::api::{
-    BoundView, BoundsView, ConfinementView, DaemonView, DefectView, StateView, VersionView,
+    BoundView, BoundsView, ConfinementView, DaemonView, DefectView, DiskList, NicList, StateView,
+    VersionView,
 };
 use config::routes::Method;
 use host::doctor::{Check, State, examine_this_host};
@@ -59,6 +60,7 @@ fn of_the_daemon(client: &Client) -> Vec<Check> {
             bounds(&view.bounds),
             state(&view.state),
             defects(&view.defects),
+            devices(&hindered(client)),
         ],
         Err(Failure::Unreachable { .. }) => {
             let means =
@@ -74,6 +76,47 @@ fn of_the_daemon(client: &Client) -> Vec<Check> {
 
 fn check(name: &'static str, state: State, found: String, means: &str, todo: &str) -> Check {
     Check { name, state, found, means: means.to_string(), todo: todo.to_string() }
+}
+
+/// Disks and NICs with a problem: name, state and problem of each, as `ls` has them. How many there are in all.
+struct Hindered {
+    all: usize,
+    some: Vec<(String, &'static str, String)>,
+}
+
+fn hindered(client: &Client) -> Result<Hindered, Failure> {
+    let DiskList { disks } = client.ask(Method::Get, "/v1/disks")?;
+    let NicList { nics } = client.ask(Method::Get, "/v1/nics")?;
+    let all = disks.len() + nics.len();
+    let disks = disks.into_iter().map(|disk| (disk.id, disk.state.word(), disk.problem));
+    let nics = nics.into_iter().map(|nic| (nic.id, nic.state.word(), nic.problem));
+    let some = disks.chain(nics).filter_map(|(id, state, problem)| Some((id, state, problem?)));
+    Ok(Hindered { all, some: some.collect() })
+}
+
+/// So many of them are told of.
+const HINDERED_MAX: usize = 4;
+
+/// Which devices do not do what they are there for.
+fn devices(hindered: &Result<Hindered, Failure>) -> Check {
+    let Hindered { all, some } = match hindered {
+        Ok(hindered) => hindered,
+        Err(why) => {
+            let means = "what is wrong with its devices is not known";
+            return check("devices", State::Warn, why.text(), means, "`sidecore ls`");
+        }
+    };
+    if some.is_empty() {
+        let means = "no disk and no nic has a problem";
+        return check("devices", State::Ok, format!("{all} of {all} without a problem"), means, "");
+    }
+    let one = |(id, state, problem): &(String, &str, String)| format!("{id} is {state}: {problem}");
+    let mut told: Vec<String> = some.iter().take(HINDERED_MAX).map(one).collect();
+    if some.len() > HINDERED_MAX {
+        told.push(format!("and {} more", some.len() - HINDERED_MAX));
+    }
+    let found = format!("{} of {all} with a problem", some.len());
+    check("devices", State::Warn, found, &told.join("; "), "`sidecore ls`, `sidecore show ID`")
 }
 
 /// What devices are promised of what the daemon may have.
@@ -257,6 +300,19 @@ mod tests {
             (told.state, told.found.as_str()),
             (State::Warn, "2 times no queue (moves.rs:9)")
         );
+    }
+
+    #[test]
+    fn devices_with_a_problem_are_told_of_as_they_are_listed() {
+        let none = devices(&Ok(Hindered { all: 3, some: Vec::new() }));
+        assert_eq!((none.state, none.found.as_str()), (State::Ok, "3 of 3 without a problem"));
+        let one =
+            |id: usize| (format!("d{id}"), "failed", "its IOhost has given it up".to_string());
+        let told = devices(&Ok(Hindered { all: 9, some: vec![one(1)] }));
+        assert_eq!((told.state, told.found.as_str()), (State::Warn, "1 of 9 with a problem"));
+        assert_eq!(told.means, "d1 is failed: its IOhost has given it up");
+        let told = devices(&Ok(Hindered { all: 9, some: (0..6).map(one).collect() }));
+        assert!(told.means.ends_with("up; and 2 more"), "{}", told.means);
     }
 
     #[test]

@@ -69,6 +69,9 @@ fn text(list: &LinkList, room: Room) -> String {
             let mut row = vec![disk.id.clone(), link.id.clone(), user];
             row.extend([disk.requests, disk.errors, disk.in_flight].map(|count| count.to_string()));
             disks.row(row);
+            if let Some(problem) = &disk.problem {
+                problems += &format!("\ndisk {}: {problem}\n", disk.id);
+            }
         }
         for nic in &link.nics {
             let mut row = vec![nic.id.clone(), link.id.clone(), yes(nic.in_use)];

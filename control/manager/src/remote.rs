@@ -23,6 +23,7 @@ use crate::poll::Token;
 use crate::sidecores::Cores;
 
 pub(crate) mod around;
+pub(crate) mod availability;
 mod by_device;
 mod client;
 mod clients;

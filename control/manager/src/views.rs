@@ -17,7 +17,7 @@ use crate::devices::queue::Queue;
 use crate::disk::DiskParts;
 use crate::disk::stalls::Stall;
 use crate::opening::shut::Shut;
-use crate::remote::parts::RemoteParts;
+use crate::remote::availability::Requests;
 use crate::sidecores::Cores;
 
 /// How long the requests in flight may take to end before that is shown as a problem.
@@ -32,7 +32,7 @@ pub(crate) fn disk(device: &Device, parts: &DiskParts, (queues, now): (bool, Ins
     DiskView {
         state,
         problem: problem_of(device, now),
-        removed: parts.remote.as_ref().and_then(RemoteParts::removed),
+        removed: parts.remote.as_ref().and_then(|remote| remote.availability().removed()),
         access: AccessView {
             // One that a link serves has none.
             socket: of_plan.access.socket.filter(|_| !device.is_exported()),
@@ -157,10 +157,14 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
 }
 
 fn state_of(device: &Device, now: Instant) -> DiskState {
+    let hindered = device.disk().and_then(|disk| disk.hindered(now));
     if device.queues().iter().any(Queue::is_bad) {
         DiskState::Failed
-    } else if waits_for(device, now).is_some() {
-        DiskState::Waiting
+    } else if let Some((requests, _)) = hindered {
+        match requests {
+            Requests::Fail => DiskState::Failed,
+            Requests::Wait => DiskState::Waiting,
+        }
     } else if let Some(stall) = Stall::of(device.queues()) {
         match stall {
             Stall::Full(_) => DiskState::NoSpace,
@@ -178,7 +182,7 @@ fn state_of(device: &Device, now: Instant) -> DiskState {
     }
 }
 
-/// What is wrong with a device, if something is.
+/// What is wrong with a device, if something is: what its state says comes first.
 pub(crate) fn problem_of(device: &Device, now: Instant) -> Option<String> {
     let broken = device.queues().iter().enumerate().find_map(|(index, queue)| {
         let violation = queue.violation()?;
@@ -214,7 +218,12 @@ pub(crate) fn problem_of(device: &Device, now: Instant) -> Option<String> {
             .or_else(in_part)
             .or_else(|| device.unanswered().map(str::to_string))
     };
-    let waits = waits_for(device, now);
+    let hindered = device.disk().and_then(|disk| disk.hindered(now));
+    let (fails, waits) = match hindered {
+        Some((Requests::Fail, why)) => (Some(why), None),
+        Some((Requests::Wait, why)) => (None, Some(why)),
+        None => (None, None),
+    };
     let astray = device.disk().and_then(DiskParts::astray_text);
     let stalled = || Some(Stall::of(device.queues())?.problem(&device.disk()?.plan));
     let unkept = || {
@@ -223,13 +232,8 @@ pub(crate) fn problem_of(device: &Device, now: Instant) -> Option<String> {
     };
     let more =
         || stalled().or(astray).or_else(unkept).or_else(of_device).or_else(|| device.beginning());
-    leaving(device, now).or(waits).or(broken).or(unsynced).or(unserved).or_else(more)
-}
-
-/// Why its guest waits for the locks of the image, or for another machine.
-fn waits_for(device: &Device, now: Instant) -> Option<String> {
-    let disk = device.disk()?;
-    disk.bond.refused().map(str::to_string).or_else(|| disk.waits_for(now))
+    let first = broken.or(fails).or_else(|| leaving(device, now)).or(waits);
+    first.or(unsynced).or(unserved).or_else(more)
 }
 
 /// Since when it waits for a disk that does not answer, if that is longer than usual.

@@ -4,6 +4,7 @@
 //! `REMOTE_UPGRADES` says how often each is replaced (2 unless told).
 #![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -374,6 +375,96 @@ fn a_reload_gives_clients_disks_and_takes_them_away() -> Result<()> {
     drop(tenant);
     await_that("its guest to be gone", || Ok(client.shown("root", "problem")?.is_null()))?;
     let mut guest = client.frontend("root", &FrontendSpec::default())?;
+    let single = Single::new(&mut guest)?;
+    ensure!(single.send(guest.queue(0), Kind::Read, 5)?.status == STATUS_OK);
+    guest.disconnect()
+}
+
+/// State and reason of a client's disk, which are the same wherever one looks.
+fn told_of(client: &Daemon, id: &str) -> Result<(String, String)> {
+    let [state, problem] = ["state", "problem"].map(|field| client.shown(id, field));
+    let (state, problem) = (state?, problem?);
+    let list = client.ask("ls")?;
+    let listed = list["disks"].as_array().into_iter().flatten().find(|disk| disk["id"] == id);
+    let listed = listed.context("it is listed")?;
+    ensure!(listed["state"] == state && listed["problem"] == problem, "{list}");
+    let link = client.ask("remote status")?["links"][0]["disks"].clone();
+    let of_link = link.as_array().into_iter().flatten().find(|disk| disk["id"] == id);
+    ensure!(of_link.is_some_and(|disk| disk["problem"] == problem), "{link}");
+    let (state, problem) = (state.as_str().unwrap_or(""), problem.as_str().unwrap_or(""));
+    ensure!(problem.is_empty() || client.says("doctor")?.contains(problem), "doctor: {problem}");
+    Ok((state.to_string(), problem.to_string()))
+}
+
+/// What an IOhost has given up is shown as that for as long as requests fail, whoever of the two is started anew or replaced
+/// meanwhile; and then as what another guest waits for.
+#[test]
+fn what_was_given_up_fails_until_another_guest_comes_and_is_shown_so() -> Result<()> {
+    let port = free_port()?;
+    let site = site("remote-given-up")?;
+    let other = "[[disk]]\nid = \"more\"\nbackend = \"memory\"\nsize = \"1M\"\n";
+    let with = format!("{other}{}", site.iohost(port).replace("[\"db\"]", "[\"db\", \"more\"]"));
+    let mut iohost = Daemon::with("given-up-iohost", &with).cpus("0-1").start()?;
+    let second = "[[disk]]\nid = \"second\"\nlink = \"rack\"\nremote = \"more\"\n";
+    let file = format!("{second}{}", site.client(&[port]));
+    let mut client = Daemon::with("given-up-client", &file).cpus("1").start()?;
+    let guest = client.frontend("second", &FrontendSpec::default());
+    let mut guest = guest.with_context(|| said([&iohost, &client]))?;
+    let single = Single::new(&mut guest)?;
+    let mut ask = |kind| Ok::<u8, anyhow::Error>(single.send(guest.queue(0), kind, 5)?.status);
+    ensure!(ask(Kind::Write)? == STATUS_OK);
+    ensure!(told_of(&client, "second")? == ("running".to_string(), String::new()));
+    iohost.configure(&site.iohost(port))?;
+    iohost.ask("reload --force").with_context(|| iohost.last_words())?;
+    let fails = |client: &Daemon, why: &str| {
+        let (state, problem) = told_of(client, "second")?;
+        Ok(state == "failed" && problem.contains(why))
+    };
+    await_that("the client to be told", || fails(&client, "has given it up"))?;
+    ensure!(client.last_words().contains("has given it up"), "{}", client.last_words());
+    ensure!(ask(Kind::Read)? != STATUS_OK);
+    // While the IOhost is away, and when it is there again.
+    iohost.kill()?;
+    await_that("its silence", || Ok(client.last_words().contains("its IOhost is silent")))?;
+    ensure!(fails(&client, "has given it up")?, "{:?}", told_of(&client, "second")?);
+    ensure!(ask(Kind::Read)? != STATUS_OK);
+    iohost.start_again()?;
+    let is_up =
+        |client: &Daemon| Ok(client.ask("remote status")?["links"][0]["ways"][0].is_object());
+    await_that("a session", || is_up(&client))?;
+    testing::daemon::pause(Duration::from_secs(2));
+    ensure!(fails(&client, "has given it up")?, "{:?}", told_of(&client, "second")?);
+    ensure!(ask(Kind::Read)? != STATUS_OK);
+    // A client that is replaced has the same guest.
+    client.upgrade().with_context(|| client.last_words())?;
+    await_that("a session", || is_up(&client))?;
+    testing::daemon::pause(Duration::from_secs(2));
+    ensure!(fails(&client, "restart its guest")?, "{:?}", told_of(&client, "second")?);
+    ensure!(ask(Kind::Read)? != STATUS_OK);
+    // It goes, and nobody but the next one can tell: the next one waits.
+    guest.disconnect()?;
+    let waits = |client: &Daemon| {
+        let (state, problem) = told_of(client, "second")?;
+        Ok(state == "waiting" && problem.contains("no such disk for this machine"))
+    };
+    let guest = client.frontend("second", &FrontendSpec::default())?;
+    await_that("the next one to wait", || waits(&client))?;
+    drop(guest);
+    testing::daemon::pause(Duration::from_secs(1));
+    ensure!(waits(&client)?, "without a guest: {:?}", told_of(&client, "second")?);
+    // Started anew the client has asked nobody.
+    client.kill()?;
+    client.start_again()?;
+    await_that("the answer", || {
+        let problem = client.shown("second", "problem")?;
+        Ok(problem.as_str().is_some_and(|why| why.contains("no such disk for this machine")))
+    })?;
+    ensure!(client.shown("second", "state")? == "waiting");
+    // The name of a process that was killed is left.
+    ensure!(UnixStream::connect(client.socket("second")).is_err(), "a guest could come");
+    iohost.configure(&with)?;
+    iohost.ask("reload --force").with_context(|| iohost.last_words())?;
+    let mut guest = client.frontend("second", &FrontendSpec::default())?;
     let single = Single::new(&mut guest)?;
     ensure!(single.send(guest.queue(0), Kind::Read, 5)?.status == STATUS_OK);
     guest.disconnect()

@@ -141,8 +141,7 @@ pub enum DiskState {
     /// No front-end is connected; or, with a `problem`, requests of an earlier process are still with
     /// the disk, and it has no socket before they end, or a guest waits for the image of a
     /// `migratable` disk that another process has locked, or for the image that it was on when another one is
-    /// there, or for an IOhost that is silent or has given the disk to
-    /// another machine.
+    /// there, or for an IOhost that is silent or does not give the disk: requests wait.
     Waiting,
     /// A front-end is connected; no queue runs.
     Connected,
@@ -153,7 +152,8 @@ pub enum DiskState {
     NoSpace,
     /// Queues run, and requests wait for a medium that fails; see `problem`.
     Failing,
-    /// A queue or the session broke the rules, or the back-end is gone; see `problem`.
+    /// A queue or the session broke the rules, or the back-end is gone, as an IOhost's disk that was taken away: requests
+    /// fail; see `problem`.
     Failed,
 }
 

@@ -138,4 +138,7 @@ pub struct LinkDiskView {
     pub errors: u64,
     /// Requests under way.
     pub in_flight: u64,
+    /// What is wrong with it, if something is, as it is shown of the disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }

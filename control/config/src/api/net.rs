@@ -148,7 +148,8 @@ pub enum NicState {
     Connected,
     /// At least one queue runs.
     Running,
-    /// A queue or the session broke the rules, or what it is wired to is gone; see `problem`.
+    /// A queue or the session broke the rules, or what it is wired to is gone or, by a link, not given: its frames are
+    /// lost; see `problem`.
     Failed,
 }
 

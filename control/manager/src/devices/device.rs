@@ -193,17 +193,6 @@ impl Device {
         self.problem = Some(problem.into());
     }
 
-    pub(crate) fn forget_problem(&mut self) {
-        self.problem = None;
-    }
-
-    /// What is wrong with it now, or that nothing is. Whether that is news.
-    pub(crate) fn note_problem(&mut self, problem: Option<&str>) -> bool {
-        let is_news = self.problem.as_deref() != problem;
-        self.problem = problem.map(str::to_string);
-        is_news
-    }
-
     /// Why its socket is opened by others than its plan names.
     pub(crate) fn ungiven(&self) -> Option<&str> {
         self.ungiven.as_deref()

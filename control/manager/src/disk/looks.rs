@@ -1,5 +1,5 @@
-//! A look once a second at all disks, while one is served: whose guests are given errors, and what of them could not be
-//! kept.
+//! A look once a second at all disks, while one is served: whose guests are given errors, or wait for an IOhost, and what
+//! of them could not be kept.
 //!
 //! Not here: what is said of errors (`failures`).
 
@@ -30,6 +30,7 @@ pub(crate) fn look(devices: &mut Devices, now: Instant, (bonds, plan): (&mut Bon
         devices.keep_begun(number, bonds, plan);
     }
     for device in devices.values_mut() {
+        device.say_remote(now);
         let Some(disk) = device.disk_mut() else { continue };
         let Some(news) = disk.failures.look(disk.disk.faults(), now) else { continue };
         if !device.may_log(now) {

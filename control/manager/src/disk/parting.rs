@@ -13,6 +13,7 @@ use crate::disk::DiskParts;
 use crate::disk::bonds::Bonds;
 use crate::disk::sync::DiskSync;
 use crate::poll::{Poll, Token};
+use crate::remote::availability::Requests;
 
 /// What is to be done about a lock, if it is not another guest's.
 const STOP_IT: &str = "; stop that process or give another image";
@@ -60,11 +61,23 @@ impl DiskParts {
         }
     }
 
-    /// Why a ring waits for its locks.
-    pub(crate) fn waits_for(&self, now: Instant) -> Option<String> {
-        if let Some(remote) = &self.remote {
-            return remote.waits_for(now);
+    /// What is in the way of its guest's requests: what they do, and why. That they fail comes first.
+    pub(crate) fn hindered(&self, now: Instant) -> Option<(Requests, String)> {
+        let at_iohost = self.remote.as_ref().and_then(|it| it.availability().verdict(now));
+        let wait = |why: String| (Requests::Wait, why);
+        match at_iohost {
+            Some((Requests::Fail, _)) => at_iohost,
+            _ => self
+                .bond
+                .refused()
+                .map(|why| wait(why.to_string()))
+                .or(at_iohost)
+                .or_else(|| self.waits_for().map(wait)),
         }
+    }
+
+    /// Why a ring waits for its locks.
+    pub(crate) fn waits_for(&self) -> Option<String> {
         let why = self.locks.why()?.to_string();
         // Whoever stopped that process would stop the guest there.
         let why = match why.strip_suffix(STOP_IT) {

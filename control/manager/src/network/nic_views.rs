@@ -64,13 +64,15 @@ impl NicViews<'_> {
     pub(crate) fn view(&self, device: &Device, parts: &NicParts, queues: bool) -> NicView {
         let port = parts.uplink();
         let uplink = port.and_then(|port| self.network.uplink(port));
-        let problem = views::problem_of(device, self.now)
-            .or_else(|| self.remote.nic_waits_for(port?, self.now))
+        let hindered = port.and_then(|port| self.remote.nic_hindered(port, self.now));
+        let is_lost = hindered.is_some() && !device.attached().is_empty();
+        let problem = hindered
+            .or_else(|| views::problem_of(device, self.now))
             .or_else(|| uplink.and_then(|uplink| Some(uplink.problem()?.to_string())));
         let is_cut = uplink.is_some_and(|uplink| !uplink.is_attached());
         let runs = !device.attached().is_empty();
         let state = match device.has_no_front_end() {
-            _ if device.queues().iter().any(Queue::is_bad) || is_cut => NicState::Failed,
+            _ if device.queues().iter().any(Queue::is_bad) || is_cut || is_lost => NicState::Failed,
             _ if runs => NicState::Running,
             _ if device.problem().is_some() => NicState::Failed,
             false => NicState::Connected,

@@ -304,8 +304,8 @@ impl Remote {
         }
     }
 
-    /// What the NIC at that port waits for, if that is another machine.
-    pub(crate) fn nic_waits_for(&self, port: u32, now: std::time::Instant) -> Option<String> {
-        self.links.iter().find_map(|link| link.nic_waits_for(port, now))
+    /// Why frames of the NIC at that port are lost, as far as another machine goes.
+    pub(crate) fn nic_hindered(&self, port: u32, now: std::time::Instant) -> Option<String> {
+        self.links.iter().find_map(|link| link.nic_hindered(port, now))
     }
 }

@@ -2,21 +2,19 @@
 //!
 //! Not here: disks (`disks`) and NICs (`nics`) of other machines. Called by `remote`.
 
-use remote::client::{Event, Over, Refusal};
+use remote::client::Event;
 use remote::handshake::Established;
 use sidecore::{FromClient, ToClient};
 use tracing::{info, warn};
 
-use backend::link::Address;
-use config::api::Removed;
-
 use super::around::Around;
+use super::availability::Availability;
 use super::greeter::{Greeter, Task};
 use super::ledger::Ledger;
 use super::link::Line;
-use super::parts::RemoteParts;
 use super::ports::Ports;
-use super::using::{Asked, NO_DISK, Using};
+use super::using::{Asked, Using};
+use backend::link::Address;
 
 /// A client's link, with what it reaches.
 pub(super) struct Client<'a, 'b> {
@@ -82,50 +80,18 @@ impl Client<'_, '_> {
         match event {
             Event::Stands { attachment, standing } => self.stands(attachment, standing),
             Event::Looked { attachment, news } => self.looked(attachment, news),
-            Event::Refused { attachment, why: Refusal::Changed } => self.is_other(attachment),
             Event::Bound { attachment, news, .. } => {
-                self.is_known(attachment, news);
-                self.note_disk(attachment, |parts| {
-                    parts.end_asking();
-                    parts.shrunk()
-                });
+                self.is_known(attachment, news, true);
                 if let Some(parts) = self.asked_for(attachment) {
                     parts.bond.forget_refusal();
                 }
             }
-            Event::News { attachment, news } => {
-                self.is_known(attachment, news);
-                self.note_disk(attachment, |parts| parts.shrunk());
-            }
+            Event::News { attachment, news } => self.is_known(attachment, news, false),
             Event::Refused { attachment, why } => self.is_refused(attachment, why),
-            Event::Over { attachment, why } => {
-                if why == Over::Revoked {
-                    self.is_removed_there(attachment, Removed::Fails);
-                }
-                self.is_over(attachment, why);
-            }
+            Event::Over { attachment, why } => self.is_over(attachment, why),
             Event::SessionBegan => self.note_session(true),
             Event::SessionEnded => self.note_session(false),
         }
-    }
-
-    fn is_refused(&mut self, number: u16, why: Refusal) {
-        if why == Refusal::NoDevice {
-            self.is_removed_there(number, Removed::Waits);
-        }
-        let why = match why {
-            Refusal::NoDevice => NO_DISK,
-            Refusal::Busy => {
-                "another machine has it, or its IOhost has no room; it is asked for again and again"
-            }
-            Refusal::Failed => "its IOhost cannot open it: see its log",
-            // Said by `is_other`.
-            Refusal::Changed => return,
-        };
-        self.note_disk(number, |parts| {
-            parts.end_asking();
-            Some(why)
-        });
     }
 
     /// A number is nobody's any more.
@@ -142,7 +108,7 @@ impl Client<'_, '_> {
     /// There is a session, or none any more.
     fn note_session(&mut self, is_there: bool) {
         let now = self.around.turn.now();
-        self.each_disk(|parts| parts.note_session(is_there, now));
+        self.each_disk(|its| its.note_session(is_there, now));
         self.ports.note_session(is_there, now);
         self.using.note_session(is_there, now);
         let (link, peer) = (self.line.id(), self.using.peer());
@@ -157,7 +123,7 @@ impl Client<'_, '_> {
         // Of the one before.
         self.note_heard();
         let now = self.around.turn.now();
-        self.each_disk(|parts| parts.note_silence(now));
+        self.each_disk(|its| its.note_silence(now));
         self.ports.note_silence(now);
         self.using.note_silence(now);
     }
@@ -173,7 +139,10 @@ impl Client<'_, '_> {
         if self.using.is_to_tell(now) {
             self.using.has_told();
             let (link, peer) = (self.line.id(), self.using.peer());
-            warn!(link, peer, "its IOhost is silent: requests wait");
+            warn!(
+                link,
+                peer, "its IOhost is silent; `sidecore ls` says what its disks' requests do"
+            );
         }
     }
 
@@ -181,16 +150,17 @@ impl Client<'_, '_> {
     /// before anybody is told who is silent.
     pub(super) fn note_heard(&mut self) {
         if self.using.note_heard() {
-            self.each_disk(RemoteParts::note_heard);
+            self.each_disk(Availability::note_heard);
             self.ports.note_heard();
         }
     }
 
     /// Each disk of it.
-    fn each_disk(&mut self, act: impl Fn(&mut RemoteParts)) {
+    fn each_disk(&mut self, act: impl Fn(&mut Availability)) {
         for device in self.around.devices.values_mut() {
             let parts = device.disk_mut().and_then(|disk| disk.remote.as_mut());
-            parts.filter(|parts| parts.link() == self.line.key()).into_iter().for_each(&act);
+            let its = parts.filter(|parts| parts.link() == self.line.key());
+            its.into_iter().for_each(|parts| act(parts.availability_mut()));
         }
     }
 

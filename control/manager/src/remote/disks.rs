@@ -5,17 +5,18 @@
 //! stands, and which image its guest is on, is kept before that guest can write. Not here: where that is kept (`ledger`,
 //! `bonds`), nor the comparison, which the protocol's client makes before anything is asked (`remote::client`).
 
-use config::api::Removed;
 use config::plan::{DiskPlan, Source};
-use remote::client::{AttachSpec, Over, Standing};
+use remote::client::{AttachSpec, Over, Refusal, Standing};
 use remote::device_of;
 use remote::wire::{News, REQUEST_BYTES_MAX};
 use sidecore::ToClient;
 use tracing::{info, warn};
 
+use super::availability::{Availability, BUSY, FAILED, NO_DISK, words_of};
 use super::client::Client;
+use super::error::{LINK_FULL, LinkFull};
 use super::parts::RemoteParts;
-use super::using::{Asked, NO_DISK};
+use super::using::Asked;
 use crate::defects::{found, late};
 use crate::disk::DiskParts;
 use crate::opening::not_open::NotOpen;
@@ -57,6 +58,23 @@ impl Client<'_, '_> {
         }
     }
 
+    /// Asks what disks are at which no guest is: what another process was told of them may not be so any more.
+    pub(super) fn look_at_free(&mut self) {
+        let mut names = Vec::new();
+        for device in self.around.devices.values() {
+            let remote = device.disk().and_then(|disk| disk.remote.as_ref());
+            let is_free = |it: &&RemoteParts| it.link() == self.line.key() && !it.is_asked_for();
+            names.extend(remote.filter(is_free).map(|remote| remote.name().to_string()));
+        }
+        for name in names {
+            let device = device_of(&name);
+            // Each has one, unless the link is full: then its guest asks.
+            if let Ok(disk) = self.using.number(Asked::Look(name)) {
+                self.tell(ToClient::Look { disk, device });
+            }
+        }
+    }
+
     /// Asks for a disk when a ring of it is to start, and gives it back when none is there any more.
     pub(super) fn follow(&mut self, device: u32) {
         let devices = &self.around.devices;
@@ -89,13 +107,16 @@ impl Client<'_, '_> {
             None => Some(none).filter(|_| is_lost || image != 0),
             Some(standing) => Some(Standing { is_lost, image, ..standing }),
         };
-        // One that its IOhost has no more is open still, and is asked about until that has it again.
+        // One that its IOhost has no more is open still, says so, and is asked about until that has it again.
         let Some(news) = self.using.news_of(remote.name()) else { return };
         let number = match self.using.number(Asked::Disk(device, id.clone(), whose)) {
             Ok(number) => number,
-            Err(why) => return its.say_problem(why.to_string()),
+            Err(LinkFull) => {
+                remote.availability_mut().cannot_ask(LINK_FULL);
+                return self.say(device);
+            }
         };
-        remote.ask(number, turn.now());
+        remote.availability_mut().ask(number, turn.now());
         parts.disk = remote.disk(&News { size, ..news }, readonly);
         let spec = AttachSpec {
             device: device_of(remote.name()),
@@ -114,14 +135,11 @@ impl Client<'_, '_> {
     /// A disk is given back, if it was asked for.
     pub(super) fn release(&mut self, device: u32) {
         let Some(parts) = self.parts_mut(device) else { return late("disk of a link") };
-        let Some(number) = parts.release() else { return };
-        let its = self.around.devices.get_mut(device);
-        let its = found!(self.around.turn.defects, its, "disk of a link");
-        // What its IOhost said of it is over.
-        its.forget_problem();
-        if let Some(parts) = its.disk_mut() {
+        let Some(number) = parts.availability_mut().release() else { return };
+        if let Some(parts) = self.around.devices.disk_mut(device) {
             parts.bond.forget_refusal();
         }
+        self.say(device);
         // Its link says when nothing of it is executed any more, and when its number is free.
         self.tell(ToClient::Release(number));
     }
@@ -157,51 +175,60 @@ impl Client<'_, '_> {
         };
         match news.filter(|news| !news.is_removed) {
             Some(news) => {
-                self.using.know(&name, news);
-                self.is_there_again(&name);
+                self.is_there(&name, news);
                 self.around.retry_shut();
             }
-            None => self.using.miss(&name, NO_DISK, self.around.turn.now()),
+            None => self.is_missing(&name),
         }
     }
 
-    /// Its IOhost has a disk no more.
-    pub(super) fn is_removed_there(&mut self, number: u16, removed: Removed) {
-        // What is only looked at is told of otherwise.
-        let Some(device) = self.disk_of(number) else { return };
-        let Some(parts) = self.parts_mut(device) else { return late("disk of a link") };
-        parts.set_removed(Some(removed));
-        let name = parts.name().to_string();
-        self.using.miss(&name, "its IOhost has removed it", self.around.turn.now());
+    /// Its IOhost has no such disk for this machine: it is asked again and again.
+    fn is_missing(&mut self, name: &str) {
+        self.using.miss(name, self.around.turn.now());
+        self.each_named(name, true);
     }
 
-    /// Its IOhost has a disk that it had removed.
-    fn is_there_again(&mut self, name: &str) {
+    /// Its IOhost has a disk, which is so.
+    fn is_there(&mut self, name: &str, news: News) {
+        self.using.know(name, news);
+        self.each_named(name, false);
+    }
+
+    /// All disks of that name there are missing, or not.
+    fn each_named(&mut self, name: &str, is_missing: bool) {
+        let mut its = Vec::new();
         for (number, device) in self.around.devices.iter_mut() {
             let parts = device.disk_mut().and_then(|disk| disk.remote.as_mut());
             let is_it =
                 |parts: &&mut RemoteParts| parts.link() == self.line.key() && parts.name() == name;
             let Some(parts) = parts.filter(is_it) else { continue };
-            parts.set_removed(None);
-            self.around.turn.touch(*number);
+            parts.availability_mut().set_missing(is_missing);
+            its.push(*number);
+        }
+        for device in its {
+            self.around.turn.touch(device);
+            self.say(device);
         }
     }
 
-    /// A disk that is asked for is so, or is so now.
-    pub(super) fn is_known(&mut self, number: u16, news: News) {
+    /// A disk that is asked for is so, or is so now; with `is_bound` its IOhost serves it from here on.
+    pub(super) fn is_known(&mut self, number: u16, news: News, is_bound: bool) {
         let Some(device) = self.disk_of(number) else { return };
+        if news.is_removed {
+            // Its requests fail from here on, whatever is said of it next.
+            return self.is_over(number, Over::Revoked);
+        }
         let Some(parts) = self.parts_mut(device) else { return late("disk of a link") };
         let name = parts.name().to_string();
-        if news.is_removed {
-            return;
-        }
-        self.using.know(&name, news);
-        self.is_there_again(&name);
+        self.is_there(&name, news);
+        self.change(number, |availability| {
+            if is_bound {
+                availability.is_served();
+            }
+            availability.has_size(news.size);
+        });
         let turn = &mut *self.around.turn;
         let parts = found!(turn.defects, self.around.devices.disk_mut(device), "disk of a link");
-        if let Some(remote) = &mut parts.remote {
-            remote.note_size(number, news.size);
-        }
         if news.size != parts.disk.size_bytes() {
             info!(disk = parts.plan.id, size = news.size, "its IOhost has given it another size");
             parts.resizing = Some(news.size);
@@ -209,63 +236,69 @@ impl Client<'_, '_> {
         }
     }
 
-    /// Something has become of a disk that is asked for: `act` says what is wrong with it now, if anything is.
-    pub(super) fn note_disk(
-        &mut self,
-        number: u16,
-        act: impl FnOnce(&mut RemoteParts) -> Option<&'static str>,
-    ) {
-        let Some(device) = self.disk_of(number) else { return };
-        let Some(device) = self.around.devices.get_mut(device) else {
-            return late("disk of a link");
+    /// Its IOhost has said no to a disk that is asked for.
+    pub(super) fn is_refused(&mut self, number: u16, why: Refusal) {
+        let why = match why {
+            Refusal::NoDevice => {
+                let name = self.asked_for(number).and_then(|parts| parts.remote.as_ref());
+                if let Some(name) = name.map(|remote| remote.name().to_string()) {
+                    self.is_missing(&name);
+                }
+                Some(NO_DISK)
+            }
+            Refusal::Busy => Some(BUSY),
+            Refusal::Failed => Some(FAILED),
+            Refusal::Changed => {
+                self.is_other(number);
+                None
+            }
+        };
+        self.change(number, |availability| availability.is_refused(why));
+    }
+
+    /// Something has become of a disk that is asked for by that number; the log says what its guest's requests do then.
+    /// False: it has another number since, or none.
+    fn change(&mut self, number: u16, act: impl FnOnce(&mut Availability)) -> bool {
+        let Some(device) = self.disk_of(number) else { return false };
+        let Some(disk) = self.around.devices.disk_mut(device) else {
+            late("disk of a link");
+            return false;
         };
         let turn = &mut *self.around.turn;
-        let parts = device.disk_mut().and_then(|disk| disk.remote.as_mut());
-        let parts = found!(turn.defects, parts, "link of a disk that it has a number for");
-        // It has another number since, or none.
+        let Some(parts) = &mut disk.remote else {
+            turn.defects.note("link of a disk that it has a number for");
+            return false;
+        };
         if parts.number() != Some(number) {
-            return;
+            return false;
         }
-        let problem = act(parts);
-        if device.note_problem(problem) {
-            match problem {
-                Some(problem) if device.may_log(turn.now()) => {
-                    warn!(disk = device.facts().id, "{problem}")
-                }
-                None => info!(disk = device.facts().id, "its IOhost serves it"),
-                Some(_) => {}
-            }
-        }
+        act(parts.availability_mut());
+        self.say(device);
+        true
+    }
+
+    /// Says in the log what requests of a disk do, if that is news.
+    fn say(&mut self, device: u32) {
+        let now = self.around.turn.now();
+        let its = self.around.devices.get_mut(device);
+        found!(self.around.turn.defects, its, "disk of a link").say_remote(now);
     }
 
     /// Nothing of a disk is executed any more.
     pub(super) fn is_over(&mut self, number: u16, why: Over) {
-        let text = match why {
-            Over::Released => None,
-            Over::Unsynced => {
-                Some("its IOhost could not make stable what was written last; check its data")
-            }
-            Over::Revoked => {
-                Some("its IOhost has given it up; restart its guest when it is there again")
-            }
-            Over::Taken => Some("another machine has taken it; restart its guest to have it back"),
-            Over::Changed => {
-                Some("it was given back: its IOhost has another image than its guest was on")
-            }
-            Over::Silent => {
-                Some("its IOhost fell silent, and requests failed; it is asked for anew")
-            }
-        };
-        // Nothing is wrong.
-        let Some(text) = text else { return };
-        let mut has_guest = false;
-        self.note_disk(number, |parts| {
-            has_guest = true;
-            parts.is_over();
-            Some(text)
-        });
-        if !has_guest && let Some(Asked::Disk(_, disk, _)) = self.using.asked(number) {
-            warn!(link = self.line.id(), disk, "{text}");
+        let name = self.asked_for(number).and_then(|parts| parts.remote.as_ref());
+        if why == Over::Revoked
+            && let Some(name) = name.map(|remote| remote.name().to_string())
+        {
+            self.is_missing(&name);
+        }
+        let had_guest = self.change(number, |availability| availability.is_over(why));
+        // What was given back in order has nothing more to say.
+        if !had_guest
+            && why != Over::Released
+            && let Some(Asked::Disk(_, disk, _)) = self.using.asked(number)
+        {
+            warn!(link = self.line.id(), disk, "it was given back: {}", words_of(why));
         }
     }
 
@@ -294,11 +327,8 @@ impl Client<'_, '_> {
     }
 
     /// Its IOhost has another image than the one that the guest of a disk is on: nothing is asked of it.
-    pub(super) fn is_other(&mut self, number: u16) {
+    fn is_other(&mut self, number: u16) {
         let Some(parts) = self.asked_for(number) else { return late("disk of a link") };
-        if let Some(remote) = &mut parts.remote {
-            remote.end_asking();
-        }
         let (id, name) = (parts.plan.id.clone(), parts.bond.name());
         parts.bond.refuse_there(format!(
             "its guest was on another image of {name}, or other contents, than its IOhost has now: its requests \

@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use backend::link::{Address, ClientLink, LinkShards};
+use remote::client::Over;
 use remote::device_of;
 use remote::wire::News;
 use sidecore::{HostLink, Link, ToHost};
@@ -124,7 +125,7 @@ impl OneLink {
 fn words_of_disks(using: &Using, devices: &Devices) -> Vec<NumberWords> {
     let words = |(number, device, id, whose): (u16, u32, &str, &str)| {
         let parts = devices.disk(device)?.remote.as_ref()?;
-        let (told_bytes, is_shrunk) = parts.told(number)?;
+        let (told_bytes, is_shrunk) = parts.availability().told(number)?;
         let (device, whose) = (id.to_string(), whose.to_string());
         Some(NumberWords { number, device, whose, told_bytes, is_shrunk })
     };
@@ -158,33 +159,36 @@ impl Client<'_, '_> {
             let is_it = made.device(words.number) == Some(device_of(parts.name()));
             (parts.link() == self.line.key() && is_it).then_some(its)
         };
-        let known: Vec<(NumberWords, Option<u32>)> =
-            disks.into_iter().map(|words| (words.clone(), number_of(&words))).collect();
-        for (words, its) in &known {
+        let known: Vec<(NumberWords, Option<u32>, Option<Over>)> = disks
+            .into_iter()
+            .map(|words| (words.clone(), number_of(&words), made.over(words.number)))
+            .collect();
+        for (words, its, _) in &known {
             let parts = its.and_then(|its| devices.disk(its));
             made.remember_image(words.number, parts.map_or(0, |parts| parts.bond.told_number()));
         }
         // What this process has not is given back.
-        let has = |disk: u16| known.iter().any(|(one, its)| one.number == disk && its.is_some());
+        let has = |disk: u16| known.iter().any(|(one, its, _)| one.number == disk && its.is_some());
         let gone: Vec<u16> = made.disks().filter(|disk| !has(*disk)).collect();
         gone.into_iter().for_each(|disk| made.release(disk));
-        for (words, its) in &known {
+        for (words, its, _) in &known {
             let (device, whose) = (words.device.clone(), words.whose.clone());
             let asked = Asked::Disk(its.unwrap_or(u32::MAX), device, whose);
             self.using.go_on_as(words.number, asked);
         }
         let (defects, cores) = (&mut self.around.turn.defects, &mut *self.around.cores);
         self.line.go_on(Link::Client(made), defects, cores);
-        for (words, its) in known {
+        for (words, its, over) in known {
             if let Some(its) = its {
-                self.goes_on_as(its, &words);
+                self.goes_on_as(its, &words, over);
             }
         }
+        self.look_at_free();
         self.ask_again();
     }
 
     /// A device has that number of its link, since a process before this one asked for it.
-    fn goes_on_as(&mut self, device: u32, words: &NumberWords) {
+    fn goes_on_as(&mut self, device: u32, words: &NumberWords, over: Option<Over>) {
         let defects = &mut self.around.turn.defects;
         let parts = self.around.devices.disk_mut(device);
         let parts = found!(defects, parts, "disk that goes on by its link");
@@ -193,7 +197,8 @@ impl Client<'_, '_> {
         let Some(news) = self.using.news_of(remote.name()) else {
             return defects.note("word of what a disk is that is open");
         };
-        remote.go_on_as(words.number, (words.told_bytes, words.is_shrunk));
+        let told = (words.told_bytes, words.is_shrunk);
+        remote.availability_mut().go_on_as(words.number, told, over);
         parts.disk = remote.disk(&News { size, ..news }, readonly);
     }
 }

@@ -145,8 +145,7 @@ impl Host<'_, '_> {
     pub(super) fn open(&mut self, opening: Opening, is_here: bool) {
         let device = opening.device;
         if !is_here {
-            let now = self.around.turn.now();
-            let why = self.around.devices.disk(device).and_then(|disk| disk.waits_for(now));
+            let why = self.around.devices.disk(device).and_then(DiskParts::waits_for);
             let why = why.map_or(ExportError::Away, ExportError::Waits);
             return self.answer(opening, Err((0, why)));
         }

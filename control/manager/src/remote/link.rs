@@ -115,10 +115,10 @@ impl OneLink {
         matches!(&self.end, End::Client(_, ports) if ports.has(port))
     }
 
-    /// What the NIC at a client's port waits for, if that is another machine.
-    pub(super) fn nic_waits_for(&self, port: u32, now: Instant) -> Option<String> {
+    /// Why frames of the NIC at a client's port are lost, as far as its IOhost goes.
+    pub(super) fn nic_hindered(&self, port: u32, now: Instant) -> Option<String> {
         match &self.end {
-            End::Client(_, ports) => ports.waits_for(port, now),
+            End::Client(_, ports) => ports.hindered(port, now),
             End::Iohost(_) => None,
         }
     }

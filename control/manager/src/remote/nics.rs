@@ -55,13 +55,7 @@ impl Client<'_, '_> {
                 let spec = AttachSpec { device, slots, slot_bytes, keep_bytes };
                 self.tell(ToClient::Attach { disk, spec, standing: None });
             }
-            Some(Wish::Release(disk)) => {
-                if let Some(device) = self.around.nic_of(port) {
-                    // What its IOhost said of it is over.
-                    device.forget_problem();
-                }
-                self.tell(ToClient::Release(disk));
-            }
+            Some(Wish::Release(disk)) => self.tell(ToClient::Release(disk)),
             None => {}
         }
     }
@@ -119,16 +113,15 @@ impl Client<'_, '_> {
     }
 
     /// What its IOhost said of it: that is the answer.
-    fn note_nic(&mut self, port: u32, problem: Option<&str>) {
-        self.ports.end_asking(port);
-        let now = self.around.turn.now();
-        let Some(device) = self.around.nic_of(port) else { return late("NIC of a port") };
-        if !device.note_problem(problem) {
+    fn note_nic(&mut self, port: u32, wrong: Option<&'static str>) {
+        if !self.ports.hear(port, wrong) {
             return;
         }
-        match problem {
-            Some(problem) if device.may_log(now) => {
-                warn!(nic = device.facts().id, "{problem}")
+        let now = self.around.turn.now();
+        let Some(device) = self.around.nic_of(port) else { return late("NIC of a port") };
+        match wrong {
+            Some(wrong) if device.may_log(now) => {
+                warn!(nic = device.facts().id, "{wrong}; its guest's frames are lost")
             }
             Some(_) => {}
             None => info!(nic = device.facts().id, "its IOhost serves it"),

@@ -24,6 +24,8 @@ struct Port {
     device: u64,
     hold: Hold,
     waits: Waits,
+    /// What its IOhost said is wrong, in which words the log has it.
+    wrong: Option<&'static str>,
 }
 
 /// What operators are shown of a port.
@@ -76,7 +78,7 @@ impl Ports {
         silent_since: Option<Instant>,
     ) {
         let (hold, waits) = (Hold::Free, Waits::since(silent_since));
-        self.0.insert(port, Port { counted, number, device, hold, waits });
+        self.0.insert(port, Port { counted, number, device, hold, waits, wrong: None });
     }
 
     /// Ports that have gone.
@@ -101,7 +103,7 @@ impl Ports {
 
     /// Follows the guest at the rings of a port's NIC, which is idle or not.
     pub(super) fn follow(&mut self, port: u32, is_idle: bool, now: Instant) -> Option<Wish> {
-        let Port { number, device, hold, waits, .. } = self.0.get_mut(&port)?;
+        let Port { number, device, hold, waits, wrong, .. } = self.0.get_mut(&port)?;
         match *hold {
             Hold::Free if !is_idle => {
                 *hold = Hold::Wanted;
@@ -109,7 +111,7 @@ impl Ports {
                 Some(Wish::Attach(*number, *device))
             }
             Hold::Wanted if is_idle => {
-                *hold = Hold::Leaving;
+                (*hold, *wrong) = (Hold::Leaving, None);
                 waits.end_asking();
                 Some(Wish::Release(*number))
             }
@@ -129,11 +131,11 @@ impl Ports {
         its.is_some_and(|port| port.number == number && port.hold == Hold::Wanted)
     }
 
-    /// Its IOhost has said something of it: that is the answer.
-    pub(super) fn end_asking(&mut self, port: u32) {
-        if let Some(port) = self.0.get_mut(&port) {
-            port.waits.end_asking();
-        }
+    /// Its IOhost has said what is wrong with it, or that nothing is: that is the answer. Whether it is news.
+    pub(super) fn hear(&mut self, port: u32, wrong: Option<&'static str>) -> bool {
+        let Some(port) = self.0.get_mut(&port) else { return false };
+        port.waits.end_asking();
+        std::mem::replace(&mut port.wrong, wrong) != wrong
     }
 
     /// There is a session of its link, or none any more.
@@ -151,9 +153,11 @@ impl Ports {
         self.0.values_mut().for_each(|port| port.waits.note_heard());
     }
 
-    /// What the NIC at that port waits for, if that is another machine.
-    pub(super) fn waits_for(&self, port: u32, now: Instant) -> Option<String> {
-        self.0.get(&port)?.waits.text(now, "its guest's frames are lost")
+    /// Why frames of the NIC at that port are lost, as far as another machine goes.
+    pub(super) fn hindered(&self, port: u32, now: Instant) -> Option<String> {
+        let Port { waits, wrong, .. } = self.0.get(&port)?;
+        let wrong = || wrong.map(|wrong| format!("{wrong}; its guest's frames are lost"));
+        waits.text(now, "its guest's frames are lost").or_else(wrong)
     }
 
     /// For operators: those that are there.
@@ -192,6 +196,26 @@ mod tests {
         assert!(!ports.is_given_back(PORT, 6) && !ports.is_given_back(PORT + 1, 7));
         assert!(ports.is_given_back(PORT, 7));
         assert_eq!(ports.follow(PORT, false, at), Some(Wish::Attach(7, 9)));
+    }
+
+    /// Whatever its guest's front-end does: what its IOhost said stays until it says something else, or nobody wants it.
+    #[test]
+    fn what_its_iohost_said_of_a_nic_is_news_once_and_stays() {
+        let (mut ports, at) = (ports(7), now());
+        ports.follow(PORT, false, at);
+        assert!(!ports.hear(PORT, None));
+        assert!(ports.hear(PORT, Some("it has none")) && !ports.hear(PORT, Some("it has none")));
+        let lost = "it has none; its guest's frames are lost";
+        assert_eq!(ports.hindered(PORT, at).as_deref(), Some(lost));
+        ports.note_session(false, at);
+        let later = at + std::time::Duration::from_secs(2);
+        assert!(ports.hindered(PORT, later).is_some_and(|why| why.contains("silent for 2 s")));
+        ports.note_session(true, later);
+        assert!(ports.hear(PORT, None));
+        assert_eq!(ports.hindered(PORT, later), None);
+        assert!(ports.hear(PORT, Some("it has none")));
+        ports.follow(PORT, true, later);
+        assert_eq!(ports.hindered(PORT, later), None);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::using::Using;
 use super::waits::PATIENCE;
 use crate::devices::Devices;
 use crate::devices::device::Device;
-use crate::views::told;
+use crate::views::{self, told};
 
 /// A stranger is not answered, whatever is wrong.
 const NO_ANSWER: &str = "no IOhost answers; they are asked in turn. Check their addresses and ports, that the way is \
@@ -62,7 +62,7 @@ impl OneLink {
             writes_again: 0,
             leases_over: 0,
             ways: Vec::new(),
-            disks: self.disk_views(devices),
+            disks: self.disk_views(devices, now),
             nics,
         };
         match (&self.end, &plan.end) {
@@ -81,7 +81,7 @@ impl OneLink {
         view
     }
 
-    fn disk_views(&self, devices: &Devices) -> Vec<LinkDiskView> {
+    fn disk_views(&self, devices: &Devices, now: Instant) -> Vec<LinkDiskView> {
         let plan = self.line.plan();
         let is_of = |device: &&Device| match plan.role() {
             LinkRole::Client => {
@@ -104,6 +104,7 @@ impl OneLink {
                     requests: 0,
                     errors: 0,
                     in_flight: 0,
+                    problem: views::problem_of(device, now),
                 };
                 for queue in device.queues() {
                     let seen = queue.counters().snapshot();
@@ -138,7 +139,7 @@ fn silence(has_session: bool, silent: Option<Duration>) -> Option<String> {
     }
     let time_s = silent?.as_secs();
     Some(format!(
-        "its IOhost has been silent for {time_s} s: requests wait; what is shown of the way there is from before"
+        "its IOhost has been silent for {time_s} s; what is shown of the way there is from before"
     ))
 }
 
@@ -232,7 +233,7 @@ mod tests {
         assert_eq!(silence(true, None), None);
         assert_eq!(silence(true, after(900)), None);
         let said = silence(true, after(2_500)).unwrap();
-        assert!(said.starts_with("its IOhost has been silent for 2 s: requests wait"), "{said}");
+        assert!(said.starts_with("its IOhost has been silent for 2 s; what"), "{said}");
         // While one is replaced nobody has to look for a mistake.
         assert_eq!(silence(false, after(100)), None);
         assert_eq!(silence(false, after(2_500)).as_deref(), Some(NO_ANSWER));

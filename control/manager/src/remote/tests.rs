@@ -1,12 +1,13 @@
 //! What operators and guests are promised of links and of disks that go by them: a daemon that is linked with itself.
 
+mod shown;
 mod wire;
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use config::api::{Answer, Call, DiskState, DiskView, LinkView};
+use config::api::{Answer, Call, DiskState, DiskView, LinkView, NicState};
 use config::spec::DiskSpec;
 use remote::handshake::public_key;
 
@@ -192,14 +193,6 @@ fn a_disk_that_a_client_may_not_have_waits_and_says_why_and_comes_when_it_may() 
     assert!(dial(&trial.socket("r")).is_none());
     trial.reload(&text("\"d\", \"e\""), false).expect("it is done");
     open(&mut trial, "r");
-    // What is taken away from who has it fails, and is not served on.
-    let mut vmm = Vmm::served(&mut trial, "r", 1);
-    assert_eq!(does(&mut trial, &mut vmm, WRITE, 1, 1), Some(0));
-    trial.reload(&text("\"e\""), true).expect("it is done");
-    trial.pass(ms(1_000));
-    assert_eq!(trial.disk("d").queues_attached, 0);
-    let refused = does(&mut trial, &mut vmm, READ, 1, 0);
-    assert!(refused != Some(0), "{refused:?}");
     drop(ground);
 }
 
@@ -387,12 +380,25 @@ fn with_nic(nics: &str) -> String {
 fn a_nic_by_a_link_is_at_the_switch_of_its_iohost_as_soon_as_it_may_be() {
     let _ground = OnGround::new();
     let mut trial = Trial::of(&with_nic("[\"n2\"]"));
-    let (mut b, mut c) = (Vmm::of_nic(&mut trial, "b"), Vmm::of_nic(&mut trial, "c"));
+    let (mut b, c) = (Vmm::of_nic(&mut trial, "b"), Vmm::of_nic(&mut trial, "c"));
     trial.pass(ms(3_000));
-    assert!(trial.nic("c").problem.is_some_and(|why| !why.is_empty()), "it is not lent");
+    let is_lost = |trial: &mut Trial| {
+        let shown = trial.nic("c");
+        let why = shown.problem.expect("a reason");
+        assert!(why.contains("no such nic") && why.contains("frames are lost"), "{why}");
+        shown.state
+    };
+    assert_eq!(is_lost(&mut trial), NicState::Failed);
+    // Whatever its front-end does.
+    drop(c);
+    trial.pass(ms(100));
+    let mut c = Vmm::of_nic(&mut trial, "c");
+    trial.pass(ms(500));
+    assert_eq!(is_lost(&mut trial), NicState::Failed);
     trial.reload(&with_nic("[\"n1\", \"n2\"]"), false).expect("it is done");
     trial.pass(ms(5_000));
-    assert_eq!(trial.nic("c").problem, None);
+    let shown = trial.nic("c");
+    assert_eq!((shown.state, shown.problem), (NicState::Running, None));
     assert!(!c.is_cut_off(&mut trial));
     let from = trial.nic("c").mac.0;
     let frame = [&[0xff; 6][..], &from, &[0x88, 0xb5], &[9; 50]].concat();

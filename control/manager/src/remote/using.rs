@@ -16,6 +16,7 @@ use remote::saved::BadSaved;
 use remote::wire::News;
 use sidecore::Link;
 
+use super::availability::NO_DISK;
 use super::error::{LINK_FULL, LinkFull};
 use super::greeter::random;
 use super::sockets::RING_FRAMES;
@@ -24,9 +25,6 @@ use super::words::KnownWords;
 
 /// Between two times that an IOhost is asked for a disk that it does not have.
 const ASK_INTERVAL: Duration = Duration::from_secs(2);
-/// What is said of a disk that an IOhost does not have.
-pub(super) const NO_DISK: &str =
-    "its IOhost has no such disk for this machine: see its [[link.client]]";
 
 /// It.
 pub(super) struct Using {
@@ -57,8 +55,8 @@ struct Silence {
 /// What is known of a disk.
 #[derive(Clone, Debug)]
 enum Known {
-    /// Its IOhost was asked, or is to be asked then again.
-    Asked { why: &'static str, again_at: Option<Instant> },
+    /// Its IOhost was asked, or is to be asked then again. What it said of it before, if it had it.
+    Asked { why: &'static str, again_at: Option<Instant>, was: Option<News> },
     /// As its IOhost says.
     Is(News),
 }
@@ -158,7 +156,7 @@ impl Using {
     /// What a disk is; otherwise why that is not known. It is asked for then.
     pub(super) fn look_up(&mut self, name: &str, now: Instant) -> Result<News, &'static str> {
         let why = "its IOhost has not answered yet";
-        let ask = || Known::Asked { why, again_at: Some(now) };
+        let ask = || Known::Asked { why, again_at: Some(now), was: None };
         match self.known.entry(name.to_string()).or_insert_with(ask) {
             Known::Is(news) => Ok(*news),
             Known::Asked { why, .. } => Err(why),
@@ -185,15 +183,23 @@ impl Using {
     }
 
     /// Its IOhost has no such disk: it is asked again in a while.
-    pub(super) fn miss(&mut self, name: &str, why: &'static str, now: Instant) {
-        let again_at = Some(now + ASK_INTERVAL);
-        self.known.insert(name.to_string(), Known::Asked { why, again_at });
+    pub(super) fn miss(&mut self, name: &str, now: Instant) {
+        let was = match self.known.get(name) {
+            Some(Known::Is(news)) => Some(*news),
+            Some(Known::Asked { was, .. }) => *was,
+            None => None,
+        };
+        let (why, again_at) = (NO_DISK, Some(now + ASK_INTERVAL));
+        self.known.insert(name.to_string(), Known::Asked { why, again_at, was });
     }
 
-    /// What IOhosts have told of disks, for another process.
+    /// What IOhosts have told of disks, for another process: of one that is gone what it was, since a guest may be there
+    /// whose requests fail.
     pub(super) fn known_words(&self) -> Vec<KnownWords> {
         let words = |(name, known): (&String, &Known)| {
-            let Known::Is(news) = known else { return None };
+            let (Known::Is(news) | Known::Asked { was: Some(news), .. }) = known else {
+                return None;
+            };
             let (revision, size, features) = (news.revision, news.size, news.features);
             Some(KnownWords { name: name.clone(), revision, size, features })
         };
@@ -210,7 +216,7 @@ impl Using {
         for name in due {
             let number = self.number(Asked::Look(name.clone()));
             looks.extend(number.as_ref().map(|number| (*number, device_of(&name))));
-            if let Some(Known::Asked { why, again_at }) = self.known.get_mut(&name) {
+            if let Some(Known::Asked { why, again_at, .. }) = self.known.get_mut(&name) {
                 *again_at = number.is_err().then_some(now + ASK_INTERVAL);
                 *why = number.map_or(LINK_FULL, |_| *why);
             }
@@ -390,7 +396,7 @@ mod tests {
         // The question is on its way.
         assert_eq!((using.looks(at(9000)), using.due_at()), (Vec::new(), None));
         assert!(matches!(using.free(0), Some(Asked::Look(name)) if name == "db"));
-        using.miss("db", NO_DISK, at(100));
+        using.miss("db", at(100));
         assert_eq!(using.look_up("db", at(100)), Err(NO_DISK));
         assert_eq!((using.looks(at(2099)), using.due_at()), (Vec::new(), Some(at(2100))));
         assert_eq!(using.looks(at(2100)), [(1, device_of("db"))]);

@@ -1,6 +1,6 @@
 //! What a disk or NIC of another machine waits for, as operators are told it.
 //!
-//! Not here: what its IOhost said is wrong with it, which is the device's problem (`disks`, `nics`).
+//! Not here: what its IOhost said is wrong with it (`availability`, `ports`).
 
 use std::time::{Duration, Instant};
 
@@ -49,11 +49,21 @@ impl Waits {
         self.silent_since = None;
     }
 
+    /// Whether nothing is heard for longer than an IOhost takes to answer.
+    pub(super) fn is_silent(&self, now: Instant) -> bool {
+        is_long(self.silent_since, now)
+    }
+
+    /// Whether it is heard, and has said neither yes nor no for as long.
+    pub(super) fn is_unanswered(&self, now: Instant) -> bool {
+        self.silent_since.is_none() && is_long(self.asked_at, now)
+    }
+
     /// In words, with what that means for its guest; nothing while all is as it should be.
     pub(super) fn text(&self, now: Instant, means: &str) -> Option<String> {
-        let time = now.saturating_duration_since(self.silent_since.or(self.asked_at)?);
-        let time_s = time.as_secs();
-        (time >= PATIENCE).then(|| match self.silent_since {
+        let since = self.silent_since.or(self.asked_at)?;
+        let time_s = now.saturating_duration_since(since).as_secs();
+        is_long(Some(since), now).then(|| match self.silent_since {
             Some(_) => format!(
                 "its IOhost has been silent for {time_s} s: {means}; `sidecore remote status` has the link"
             ),
@@ -63,6 +73,10 @@ impl Waits {
             ),
         })
     }
+}
+
+fn is_long(since: Option<Instant>, now: Instant) -> bool {
+    since.is_some_and(|since| now.saturating_duration_since(since) >= PATIENCE)
 }
 
 #[cfg(test)]

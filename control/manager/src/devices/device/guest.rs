@@ -19,6 +19,7 @@ use crate::disk::bonds::Bonds;
 use crate::disk::image::Found;
 use crate::disk::stalls;
 use crate::poll::Poll;
+use crate::remote::availability::LogLine;
 
 impl Device {
     /// Whether a guest's driver is at a ring of it, enabled or not, other than ring `but`.
@@ -115,7 +116,7 @@ impl Device {
         let counted = self.counted();
         // Another one runs it, and these only ask; or why a ring does not run is known.
         let has_problem = self.queues.iter().any(|it| it.problem().is_some())
-            || self.kind.disk().is_some_and(|disk| disk.bond.refused().is_some());
+            || self.kind.disk().is_some_and(|disk| disk.hindered(now).is_some());
         let runner = self.runner;
         let is_held = self.is_held_back() || has_problem;
         let is_nic = self.kind.nic().is_some();
@@ -148,6 +149,18 @@ impl Device {
     /// Whether one of its front-ends has not come to a request.
     pub(crate) fn is_beginning(&self) -> bool {
         self.connections.values().any(|connection| connection.is_beginning())
+    }
+
+    /// Says what requests of another machine's disk do, if the log has not.
+    pub(crate) fn say_remote(&mut self, now: Instant) {
+        let remote = self.kind.disk_mut().and_then(|disk| disk.remote.as_mut());
+        let news = remote.and_then(|remote| remote.take_news(now));
+        let Some(news) = news.filter(|_| self.may_log(now)) else { return };
+        let id = &self.facts.id;
+        match news {
+            LogLine::Warn(why) => warn!(disk = id, "{why}"),
+            LogLine::Info(good) => info!(disk = id, "{good}"),
+        }
     }
 
     /// A queue of it has begun to wait, or has ceased to, or is back.

@@ -3,7 +3,7 @@
 //! NICs do not go: the other process asks for them anew, and what is under way of them is lost, as on any wire. Not what
 //! an attachment is made of (`remote::client`). Called by control, which has the link while no sidecore does.
 
-use remote::client::{AttachSpec, Client, ClientSpec, Standing};
+use remote::client::{AttachSpec, Client, ClientSpec, Over, Standing};
 use remote::saved::{BadSaved, Reader, Writer};
 use remote::wire::Verifier;
 
@@ -111,6 +111,16 @@ impl ClientLink {
     /// The device that a disk of that number is at its IOhost.
     pub fn device(&self, disk: u16) -> Option<u64> {
         Some(self.disks.get(usize::from(disk))?.as_ref()?.spec.device)
+    }
+
+    /// Why requests of a disk of that number fail, if they do: until an IOhost is heard ([`Over::Silent`]), or for good,
+    /// which of a disk that was taken over is all that is known ([`Over::Released`]).
+    pub fn over(&self, disk: u16) -> Option<Over> {
+        match self.disks.get(usize::from(disk))?.as_ref()?.state {
+            State::Silent => Some(Over::Silent),
+            State::Over => Some(Over::Released),
+            State::Wanted | State::Looked | State::Leaving => None,
+        }
     }
 
     /// Tells its IOhost that its session is over, if it has one, so that nobody there waits for the end of its lease.
