@@ -130,7 +130,13 @@ impl Document {
             },
             DeValue::Float(number) => {
                 let read = number.as_str().parse::<f64>().ok().and_then(Number::from_f64);
-                Value::Number(read.or(Number::from_f64(f64::MAX))?)
+                let Some(number) = read else {
+                    // Infinite, or written as if it were; or none at all (TOML 1.0, Float).
+                    let wrong = format!("{} is no number that can be had", number.as_str());
+                    mistakes.push(Mistake::new(at.clone(), wrong, "write a number in digits"));
+                    return None;
+                };
+                Value::Number(number)
             }
             DeValue::Datetime(_) => {
                 let wrong = "a date is not possible here";

@@ -62,14 +62,15 @@ impl<A, V: Clone, R> Calls<A, V, R> {
         self.0.iter().any(|call| matches!(&call.wait, Wait::Opening(added) if is_it(added)))
     }
 
-    /// Nothing is added any more, and nobody is answered.
-    pub fn forget_added(&mut self) {
-        self.0.retain(|call| !matches!(call.wait, Wait::Opening(_)));
+    /// Nothing is added any more: where the answers of those go that waited for it.
+    pub fn give_up_added(&mut self) -> Vec<R> {
+        let is_it = |call: &Call<A, V, R>| matches!(call.wait, Wait::Opening(_));
+        std::iter::from_fn(|| self.take(is_it)).map(|(_, reply)| reply).collect()
     }
 
-    /// Nobody is answered any more.
-    pub fn clear(&mut self) {
-        self.0.clear();
+    /// Nothing is waited for any more: where the answers of all go.
+    pub fn give_up(&mut self) -> Vec<R> {
+        std::mem::take(&mut self.0).into_iter().map(|call| call.reply).collect()
     }
 
     fn take(&mut self, is_it: impl Fn(&Call<A, V, R>) -> bool) -> Option<Over<A, V, R>> {
@@ -197,12 +198,14 @@ mod tests {
         calls.wait(Wait::Opening("a"), Nanos(5), 3);
         assert_eq!(calls.due_at(), Some(Nanos(5)));
         assert!(calls.adds(|it| *it == "a") && !calls.adds(|it| *it == "b"));
-        calls.forget_added();
+        assert_eq!(calls.give_up_added(), [3]);
         assert!(!calls.adds(|_| true));
         assert_eq!(calls.gone(3, None), [(Wait::Sizing(3), 0), (Wait::Removing(3), 1)]);
         assert!(calls.gone(3, None).is_empty());
         assert_eq!(calls.due_at(), Some(Nanos(30)));
-        calls.clear();
+        calls.wait(Wait::Closing(5, "v"), Nanos(40), 4);
+        assert_eq!(calls.give_up(), [2, 4]);
+        assert_eq!(calls.give_up(), []);
         assert_eq!(calls.due_at(), None);
     }
 }

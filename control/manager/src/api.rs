@@ -43,7 +43,7 @@ pub const BODY_BYTES_MAX: usize = 64 * 1024;
 pub const CONNECTION_S_MAX: u64 = 75;
 /// How long the control loop may take over one call, in seconds; shorter than a connection's life,
 /// so that its caller is told.
-const ANSWER_S_MAX: u64 = 20;
+pub(crate) const ANSWER_S_MAX: u64 = 20;
 /// The same for an upgrade, whose own bounds add up to nearly a minute: who is told too early does not know what
 /// came of it.
 const UPGRADE_S_MAX: u64 = 60;
@@ -115,6 +115,11 @@ impl Reply {
     #[must_use]
     pub(crate) fn refusing(self, why: ApiError) -> Reply {
         Reply { refused: Some(why), ..self }
+    }
+
+    /// Whether it is known that it is refused, and only what was begun is to be undone.
+    pub(crate) fn is_refusing(&self) -> bool {
+        self.refused.is_some()
     }
 
     /// Answers the call. That a change was refused is in the log, as that it was asked for.

@@ -32,6 +32,9 @@ pub(crate) const UNDONE: &str =
 pub(crate) const UNTIL_RESTART: &str = "it holds until the daemon is started again; make room in the state \
                              directory, and make it writable, then make any change of a disk, which keeps all of them";
 
+/// What whoever asks for a change is told by a daemon that has been told to end.
+pub(crate) const STOPPING: &str = "the daemon is being stopped";
+
 pub(crate) fn not_kept(error: &std::io::Error, hint: &str) -> ApiError {
     ApiError::new(ErrorKind::Internal, format!("the change cannot be kept: {error}"), hint)
 }

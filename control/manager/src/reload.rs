@@ -23,6 +23,7 @@ use sidecore::{instant_of, nanos_of};
 use tracing::{info, warn};
 
 use crate::api::{Listening, Reply};
+use crate::calls::STOPPING;
 use crate::calls::resizing::{self, Undone};
 use crate::rooms::Rooms;
 use apply::Applied;
@@ -37,8 +38,6 @@ mod prepare;
 mod wanted;
 
 pub(crate) use wanted::check_file;
-
-const STOPPING: &str = "the daemon is being stopped";
 
 /// The reload that is under way after its changes, if one is.
 #[derive(Default)]

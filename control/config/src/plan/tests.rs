@@ -137,6 +137,22 @@ fn every_mistake_is_reported_at_once() {
     );
 }
 
+/// TOML has words for what is no number, and for what has no end.
+#[test]
+fn what_is_no_number_is_refused_in_the_words_of_the_file() {
+    let text = "disk = [{ id = \"a\", share = nan, queues = inf, limit_iops = -inf, target_us = 1e999 }]\n";
+    let said = lines(text);
+    for word in ["share: nan", "queues: inf", "limit_iops: -inf"] {
+        let expected = format!("disk[1].{word} is no number that can be had");
+        assert!(said.iter().any(|line| line.ends_with(&expected)), "{expected}: {said:?}");
+    }
+    assert!(
+        said.iter().any(|line| line.ends_with("1e999 is no number that can be had")),
+        "{said:?}"
+    );
+    assert!(said.iter().all(|line| !line.contains("e308")), "{said:?}");
+}
+
 #[test]
 fn disks_may_not_clash() {
     let text = "[[disk]]\nid = \"a\"\npath = \"/i\"\nsocket = \"/s\"\n\

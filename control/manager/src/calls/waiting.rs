@@ -5,16 +5,25 @@
 use std::time::{Duration, Instant};
 
 use config::DiskSpec;
-use config::api::{Answer, ApiError};
+use config::api::{Answer, ApiError, ErrorKind};
 use control::call::{Calls, Wait};
 use sidecore::{instant_of, nanos_of};
 
-use super::Answered;
-use crate::api::Reply;
+use super::{Answered, STOPPING};
+use crate::api::{ANSWER_S_MAX, Reply};
+use crate::opening::openers::FIRST_WAIT;
 use crate::turn::Turn;
 
 /// How long a call waits for queues that do not come back; less than the API's own patience.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
+/// How long one waits for what it began to be undone, whose answer is known: it may have waited for an image before.
+const UNDOING_TIME_MAX: Duration = Duration::from_secs(3);
+/// Of the time after which its caller gives up, which is left to whatever else a daemon has to do.
+const SPARE: Duration = Duration::from_secs(5);
+const _: () = {
+    let longest = FIRST_WAIT.as_secs() + UNDOING_TIME_MAX.as_secs() + SPARE.as_secs();
+    assert!(longest <= ANSWER_S_MAX, "an answer comes well within its caller's time");
+};
 
 /// Calls that wait. A reload waits for resizes as operators do, and gets no answer.
 #[derive(Default)]
@@ -46,8 +55,12 @@ impl WaitingCalls {
     }
 
     fn wait(&mut self, wait: Wait<DiskSpec, Answer>, reply: Option<Reply>, turn: &mut Turn) {
+        let time = match reply.as_ref().is_some_and(Reply::is_refusing) {
+            true => UNDOING_TIME_MAX,
+            false => ANSWER_TIME_MAX,
+        };
         // A call may have waited for an image in this turn.
-        let until = nanos_of(turn.tick() + ANSWER_TIME_MAX);
+        let until = nanos_of(turn.tick() + time);
         self.0.wait(wait, until, reply);
     }
 
@@ -107,13 +120,24 @@ impl WaitingCalls {
     }
 
     /// No disk is added any more: the daemon stops.
-    pub(crate) fn forget_added(&mut self) {
-        self.0.forget_added();
+    pub(crate) fn stop_adding(&mut self) {
+        answer_stopped(self.0.give_up_added(), "ask the next one");
+    }
+
+    /// Nothing is waited for any more: the daemon ends.
+    pub(crate) fn stop(&mut self) {
+        answer_stopped(self.0.give_up(), "`sidecore ls` of the next one says what came of it");
     }
 
     /// Nobody is answered any more.
     pub(crate) fn clear(&mut self) {
-        self.0.clear();
+        self.0.give_up();
+    }
+}
+
+fn answer_stopped(replies: Vec<Option<Reply>>, hint: &str) {
+    for reply in replies.into_iter().flatten() {
+        reply.answer(Err(ApiError::new(ErrorKind::Busy, STOPPING, hint)));
     }
 }
 

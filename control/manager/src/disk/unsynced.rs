@@ -25,7 +25,9 @@ pub(crate) struct Unsynced {
 
 impl Unsynced {
     pub(crate) fn in_folder(state_dir: &str) -> Unsynced {
-        Unsynced { marks: Kept::in_folder(Path::new(state_dir).join(state::UNSYNCED), MARK_BYTES_MAX) }
+        Unsynced {
+            marks: Kept::in_folder(Path::new(state_dir).join(state::UNSYNCED), MARK_BYTES_MAX),
+        }
     }
 
     /// Whether disk `id` has a mark that was made for `image`. One that cannot be read, or was not

@@ -9,7 +9,7 @@ use tracing::info;
 
 use super::Manager;
 use crate::api::Request;
-use crate::calls::{answer, disks, overdue, shown};
+use crate::calls::{STOPPING, answer, disks, overdue, shown};
 use crate::defects::found;
 use crate::poll::Token;
 use crate::remote::Remote;
@@ -28,8 +28,7 @@ impl Manager {
         let mode = self.mode();
         if mode.is_stopping() && call.change().is_some() {
             // Devices go already that stay in the plan, and whoever plans and keeps without them would lose them.
-            let error = "the daemon is being stopped";
-            return reply.answer(Err(ApiError::new(ErrorKind::Busy, error, "ask the next one")));
+            return reply.answer(Err(ApiError::new(ErrorKind::Busy, STOPPING, "ask the next one")));
         }
         match call {
             Call::Reload { force } => {
@@ -80,7 +79,7 @@ impl Manager {
         (self.rooms.options.stopping)();
         self.give_up_upgrade(&UpgradeError::Stopping);
         self.rooms.shut.clear();
-        self.rooms.waiting.forget_added();
+        self.rooms.waiting.stop_adding();
         self.reloading.stop();
         self.rooms.network.give_up_uplinks(&mut self.rooms.cores);
         self.stop_by = Some(self.rooms.turn.now() + STOP_TIME_MAX);
@@ -97,7 +96,9 @@ impl Manager {
         }
     }
 
+    /// Closes what has a name, and answers whoever still waits.
     pub(crate) fn close_all(&mut self) {
+        self.rooms.waiting.stop();
         let poll = &self.rooms.poll;
         self.rooms.devices.values_mut().for_each(|device| device.close_socket(poll));
     }

@@ -15,7 +15,7 @@ use tracing::{info, warn};
 
 use super::Manager;
 use crate::api::{self, Entrance, Reply};
-use crate::calls::resizing;
+use crate::calls::{STOPPING, resizing};
 use crate::clock::machine_ns;
 use crate::defects::{found, late};
 use crate::devices::device::Device;
@@ -74,7 +74,7 @@ impl Manager {
             return Err(busy("an upgrade is under way already"));
         }
         if self.mode().is_stopping() {
-            return Err(busy("the daemon is being stopped"));
+            return Err(busy(STOPPING));
         }
         reload::check_file(&mut self.rooms)?;
         let kept = self.rooms.state.keep(&self.rooms.plan);

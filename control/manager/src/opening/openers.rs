@@ -45,7 +45,7 @@ const IN_MEMORY: &str = "/dev/null";
 /// How long control waits in one turn for images that are asked for the first time, all together: longer than
 /// any file system takes that answers at all, on a machine that has too much to do; shorter than clients of the
 /// API wait. A start is one turn.
-const FIRST_WAIT: Duration = Duration::from_secs(10);
+pub(crate) const FIRST_WAIT: Duration = Duration::from_secs(10);
 /// A thread that has not answered for so long is late, and what it asks may be dead.
 const LATE_AFTER: Duration = Duration::from_secs(1);
 /// How long control waits for one image of what is late already, and for one that a guest waits for.

@@ -161,6 +161,45 @@ fn an_image_that_is_too_late_is_opened_by_itself_afterwards() {
     assert!(dial(&trial.socket("b")).is_some());
 }
 
+/// Its image is late, then it cannot be kept, and then its image is not closed in time: still there is an answer, well
+/// before its caller gives up.
+#[test]
+fn an_addition_that_is_undone_is_answered_within_its_caller_s_time() {
+    let mut trial = Trial::of(FILE);
+    trial.slow(Duration::from_secs(9));
+    trial.break_state(true);
+    let spec = image(&trial, "b");
+    let began = trial.now();
+    let (kind, why) = add(&mut trial, spec).expect_err("it cannot be kept");
+    assert_eq!(kind, ErrorKind::Internal, "{why}");
+    assert!(why.starts_with("the change cannot be kept: "), "{why}");
+    let took_ns = trial.now().since(began);
+    assert!((11_000_000_000..15_000_000_000).contains(&took_ns), "{took_ns}");
+    trial.break_state(false);
+    trial.pass(Duration::from_secs(20));
+    assert_eq!(names(&mut trial), ["a"]);
+}
+
+/// Whoever waits is told why there will be nothing; what is being closed may take longer than the daemon does.
+#[test]
+fn who_waits_while_the_daemon_stops_is_answered() {
+    let mut trial = Trial::of(FILE);
+    let spec = image(&trial, "c");
+    add(&mut trial, spec).expect("it is added");
+    trial.slow(Duration::from_secs(9));
+    let spec = image(&trial, "b");
+    let adds = trial.asks(Call::AddDisk(spec));
+    let removes = trial.asks(Call::RemoveDisk { id: ids("c"), force: false });
+    trial.pass(Duration::from_secs(1));
+    trial.signal(crate::poll::Token::Stop);
+    assert!(trial.has_ended());
+    for asked in [adds, removes] {
+        let (kind, why) = refused(trial.answer(asked));
+        assert_eq!(kind, ErrorKind::Busy);
+        assert!(why.starts_with("the daemon is being stopped; "), "{why}");
+    }
+}
+
 #[test]
 fn of_two_who_add_one_name_at_once_one_has_it() {
     let mut trial = Trial::of(FILE);

@@ -82,15 +82,24 @@ fn who_waits_for_the_size_of_a_disk_that_goes_is_told_that_it_is_gone() {
 }
 
 #[test]
-fn a_stop_forgets_who_is_not_there_yet_and_keeps_who_goes() {
+fn a_stop_answers_who_is_not_there_yet_and_at_its_end_who_still_goes() {
     let (mut waiting, mut turn) = (WaitingCalls::default(), Turn::begin(now()));
     let (addition, mut added) = reply();
     let (removal, mut removed) = reply();
     waiting.add(DiskSpec::new("a"), addition, Duration::from_secs(1), &mut turn);
     waiting.remove(1, Some(removal), &mut turn);
-    waiting.forget_added();
-    assert!(added.try_recv().is_err() && !waiting.adds("a"));
+    let (late, mut never_gone) = reply();
+    waiting.remove(2, Some(late), &mut turn);
+    let is_stopped = |answer: Answered| {
+        let why = answer.expect_err("it is refused");
+        (why.kind, why.error.as_str()) == (ErrorKind::Busy, STOPPING)
+    };
+    waiting.stop_adding();
+    assert!(is_stopped(added.try_recv().expect("an answer")) && !waiting.adds("a"));
     waiting.gone(1, "b", view(1), true);
     waiting.closed(1);
     assert_eq!(removed.try_recv().expect("an answer"), Ok(view(1)));
+    waiting.stop();
+    assert!(is_stopped(never_gone.try_recv().expect("an answer")));
+    assert_eq!(waiting.due_at(), None);
 }
