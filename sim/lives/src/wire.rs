@@ -277,6 +277,11 @@ impl Ground {
         self.interfaces.boot(host);
     }
 
+    /// The host that has its turn.
+    pub(crate) fn host(&self) -> u8 {
+        self.host.get()
+    }
+
     /// That host has its turn.
     pub(crate) fn be_at(&self, host: u8) {
         self.host.set(host);

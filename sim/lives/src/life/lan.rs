@@ -219,7 +219,8 @@ impl Host {
         };
         let there = self.ports.iter().filter(|(id, port)| is_there(id, port));
         let there = there.map(|(_, port)| (port.seen.station, port.seen.domain));
-        let borrowed = self.vmms.keys().filter(|id| file::is_nic(id) && rack::is_borrowed(id));
+        let is_planned = |id: &&String| self.plan().is_some_and(|plan| plan.nic(id).is_some());
+        let borrowed = self.vmms.keys().filter(is_planned).filter(|id| rack::is_borrowed(id));
         there.chain(borrowed.map(|id| (file::station(id).into(), 0))).collect()
     }
 }

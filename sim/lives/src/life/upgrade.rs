@@ -41,7 +41,8 @@ impl Around for Life {
             // It is over, and whoever waits has waited.
             return self.course.stage.pass_until(until);
         }
-        let before = self.until;
+        // Whoever waits goes on where it is.
+        let (before, host) = (self.until, self.course.ground.host());
         self.until = Some(before.map_or(until, |before| before.min(until)));
         // Waits are short, and time that passes ends them.
         let is_calm = self.course.is_calm.get() || !self.course.random.one_in(3);
@@ -50,6 +51,7 @@ impl Around for Life {
             false => self.step().and_then(|()| self.troubles()),
         };
         self.until = before;
+        self.course.be_at(host);
         self.finding = gone_on.err();
     }
 }
