@@ -88,6 +88,8 @@ pub(crate) struct Vmm {
     behind: Option<OwnedFd>,
     /// When it said something last.
     spoke_ns: u64,
+    /// And when it connected.
+    pub(crate) since_ns: u64,
     trace: Trace,
 }
 
@@ -126,6 +128,7 @@ impl Vmm {
             moves: false,
             behind: None,
             spoke_ns,
+            since_ns: 0,
             trace,
         })
     }
@@ -362,7 +365,7 @@ impl Vmm {
         self.is_unheard = file::is_called(&self.id);
         self.stage = Stage::There;
         self.tenant.connect();
-        self.spoke_ns = now_ns;
+        (self.spoke_ns, self.since_ns) = (now_ns, now_ns);
         let Some(Sent { bytes, fds }) = self.tenant.say() else { return Ok(Step::Something) };
         Ok(if self.send(&bytes, &fds) { Step::Something } else { Step::CutOff })
     }

@@ -62,6 +62,8 @@ pub(super) struct Host {
     pub(super) borrowed: BTreeMap<String, PathBuf>,
     /// Daemons that were killed.
     pub(super) deaths: u32,
+    /// When the latest that has taken over did.
+    pub(super) taken_over_ns: u64,
     /// Its daemons are to end, for good.
     pub(super) is_stopping: bool,
     /// Who serves is to end, and another one starts.
@@ -149,6 +151,7 @@ impl Host {
             cleared: Vec::new(),
             borrowed: BTreeMap::new(),
             deaths: 0,
+            taken_over_ns: 0,
             is_stopping: false,
             is_restarting: false,
             upgraded: None,

@@ -260,6 +260,7 @@ impl Host {
 
     /// Another process serves what there was.
     fn has_heir(&mut self, course: &mut Course) -> Result<(), String> {
+        self.taken_over_ns = course.now().0;
         if let Some(id) = self.lost.first() {
             return Err(format!(
                 "disk {id}: its front-end was cut off, though another process serves"
