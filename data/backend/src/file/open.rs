@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use rustix::fs::{
-    Advice, FallocateFlags, FileType, OFlags, SeekFrom, Stat, fadvise, fallocate, fcntl_getfl,
-    fcntl_setfl, fstat, fstatfs, seek,
+    Advice, FileType, OFlags, SeekFrom, Stat, fadvise, fcntl_getfl, fcntl_setfl, fstat, fstatfs,
+    seek,
 };
 use rustix::io::Errno;
 
@@ -28,6 +28,7 @@ use crate::wake::Sleepers;
 use crate::{Cache, Grain, Limits, OpenError, Vet};
 
 mod direct;
+mod holes;
 mod identity;
 mod inherit;
 mod size;
@@ -38,7 +39,7 @@ use identity::end_of;
 use size::grown;
 
 /// File systems whose files live in memory (linux/magic.h).
-const TMPFS_MAGIC: u64 = 0x0102_1994;
+pub(super) const TMPFS_MAGIC: u64 = 0x0102_1994;
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
 /// Bytes of one discard or write-zeroes done by the kernel's workers: long enough for any driver,
 /// short enough that the file's lock is not held for seconds.
@@ -276,8 +277,10 @@ impl Opened {
         self.was_empty
     }
 
-    /// What discards and physical blocks it has.
-    fn learn(&mut self, stat: &Stat, size_bytes: u64) {
+    /// What discards and physical blocks it has. One that is not `fenced` may be another process's, so nothing is tried
+    /// on it: where its file system does not tell, it has discards until one is refused ([`Lack`]), as a guest is told
+    /// that moves here from where they were tried.
+    fn learn(&mut self, stat: &Stat, size_bytes: u64, fenced: bool) {
         let align = self.direct.as_ref().map_or(0, |direct| direct.offset_mask as u32 + 1);
         self.physical_block_size = align.max(4096);
         self.grain = match self.is_block {
@@ -296,19 +299,14 @@ impl Opened {
         }
         let range = if self.in_memory { RANGE_NOW_MAX_BYTES } else { RANGE_MAX_BYTES };
         self.limits = at_most(range);
-        let discards =
-            if self.is_block { device::discards(stat) } else { self.punches(size_bytes) };
+        let discards = match self.is_block {
+            true => device::discards(stat),
+            false => holes::are_known(&self.cached) || !fenced || self.punches(size_bytes),
+        };
         if !discards {
             self.limits.discard_sectors_max = 0;
             self.note_lack(Lack::PunchHole);
         }
-    }
-
-    /// Whether holes can be punched, tried where there is nothing to lose: beyond the end.
-    fn punches(&self, size_bytes: u64) -> bool {
-        let end = self.end().unwrap_or(size_bytes).max(size_bytes).next_multiple_of(1 << 20);
-        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        fallocate(&self.cached, mode, end, 4096).is_ok()
     }
 }
 
@@ -410,7 +408,7 @@ impl<'a> How<'a> {
                 Some(asked) if !self.fenced => asked,
                 asked => opened.served_bytes(asked)?,
             };
-            opened.learn(&stat, size_bytes);
+            opened.learn(&stat, size_bytes, self.fenced);
             #[cfg(feature = "simulated")]
             if let Some(kernel) = self.kernel.as_ref().filter(|_| self.fenced) {
                 kernel.opened(self.path, opened.cached(), opened.direct());

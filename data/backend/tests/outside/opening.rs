@@ -216,3 +216,40 @@ fn files_in_memory_answer_at_once_and_others_do_not() {
     let (direct, at_once) = open(disk.path(), Cache::Auto);
     assert!(["file, direct", "file, page cache"].contains(&direct) && !at_once);
 }
+
+/// Whoever keeps copies by their times, and another process that makes the image longer meanwhile, must not notice it.
+#[test]
+fn who_looks_at_an_image_or_opens_it_changes_nothing() {
+    for dir in [on_disk(), in_memory()] {
+        let path = dir.path().join("image");
+        std::fs::write(&path, vec![7; 3 << 20]).expect("an image");
+        let facts = || {
+            let facts = std::fs::metadata(&path).expect("facts");
+            (facts.modified().expect("a time"), facts.len())
+        };
+        let source = file(&path, None, Cache::Auto);
+        let (names, vet) = (backend::KernelNames, backend::Vet::Raw);
+        let before = facts();
+        // Times of files go on with the kernel's ticks.
+        let pass_a_tick = || {
+            let other = dir.path().join("clock");
+            let now = || {
+                std::fs::write(&other, "x").expect("a file");
+                std::fs::metadata(&other).and_then(|it| it.modified()).expect("a time")
+            };
+            let begun = now();
+            while now() == begun {}
+        };
+        pass_a_tick();
+        Disk::check(&source, &names, vet).expect("it could be opened");
+        Disk::look(&source, &names, vet).expect("it can be looked at");
+        assert_eq!(facts(), before, "looked at");
+        let limits = Disk::open(&source).expect("it opens").limits();
+        assert_eq!(facts(), before, "opened");
+        let looked = Disk::look(&source, &names, vet).expect("it can be looked at").limits();
+        assert_eq!(
+            looked.discard_sectors_max, limits.discard_sectors_max,
+            "a guest may move there"
+        );
+    }
+}
