@@ -59,7 +59,7 @@ fn at_a_reload(path: &Path, plan: &Plan) -> Option<(u32, Result<ReloadView, Fail
 
 /// That every image is there and opens, or can be made. Another process may hold it now.
 fn images_are_there(plan: &Plan) -> Result<(), Failure> {
-    let images = Images::known_in(&plan.daemon.state_dir);
+    let images = Images::known_to(plan);
     for disk in &plan.disks {
         let Source::File { path, .. } = &disk.source else { continue };
         let path = Path::new(path);
@@ -67,6 +67,13 @@ fn images_are_there(plan: &Plan) -> Result<(), Failure> {
         if is_there || manager::check::image_name(disk).is_err() {
             image_opens(disk, &images)?;
             continue;
+        }
+        if let Some(why) = images.is_gone(disk, plan) {
+            let (why, hint) = why.split_once("; ").unwrap_or((&why, ""));
+            return Err(Failure::usage(
+                format!("{}: disk {:?}: {why}", disk.origin, disk.id),
+                hint,
+            ));
         }
         let can_be_made = disk.spec.size.is_some() && !disk.readonly;
         if can_be_made && path.parent().is_some_and(Path::is_dir) {

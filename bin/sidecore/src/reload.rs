@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use config::api::{ActionView, ApiError, EffectView, ErrorKind, ReloadView};
+use config::api::{ActionView, ApiError, EffectView, ErrorKind, NotOpenView, ReloadView};
 use config::routes::Method;
 
 use crate::cli::ReloadArgs;
@@ -21,7 +21,22 @@ pub(crate) fn run(args: ReloadArgs, client: &Client, output: &Output) -> Result<
         (_, true) => client.ask(Method::Post, "/v1/reload?force=true")?,
         _ => client.ask(Method::Post, "/v1/reload")?,
     };
-    output.show(&done, |done| text(done, output.room))
+    output.show(&done, |done| text(done, output.room))?;
+    not_open(&done).map_or(Ok(()), Err)
+}
+
+/// That some device is not open after a reload, whatever else was done: whoever goes on has to know.
+fn not_open(done: &ReloadView) -> Option<Failure> {
+    let count = done.not_open.len();
+    if done.dry_run || count == 0 {
+        return None;
+    }
+    let error = match count {
+        1 => "1 device is not open".to_string(),
+        _ => format!("{count} devices are not open"),
+    };
+    let hint = "the file was read, and all else is done";
+    Some(Failure::Refused(ApiError::new(ErrorKind::Refused, error, hint)))
 }
 
 /// What a reload would do, of the daemon that runs. One that does not know the question reloads nothing.
@@ -45,6 +60,9 @@ pub(crate) fn text(done: &ReloadView, room: Room) -> String {
     let made = done.effects.iter().filter(|effect| !done.dry_run && effect.what.ends_with(MADE));
     for EffectView { id, .. } in made {
         let _ = writeln!(text, "disk {id}: its image was missing, and an empty one was made");
+    }
+    for NotOpenView { kind, id, problem, .. } in &done.not_open {
+        let _ = writeln!(text, "{} {id} is not open: {problem}", kind.word());
     }
     for name in &done.restart_needed {
         let what = match config::api::upgrade_refuses(name) {

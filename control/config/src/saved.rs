@@ -29,6 +29,8 @@ const VERSION_OF_NICS: u64 = 2;
 const VERSION_OF_DISKS: u64 = 1;
 
 const FORMAT: &str = "sidecore-state";
+/// Longest path that the kernel takes, bytes.
+const PATH_BYTES_MAX: usize = 4095;
 
 /// What is kept: whatever was made through the API, in the order it was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,6 +43,9 @@ pub struct Devices {
     pub nics: Vec<NicSpec>,
     /// The groups. Disks and NICs need them, so they are planned before all else.
     pub groups: Vec<GroupSpec>,
+    /// The images that were there once, of the file's disks as well, by their paths: none of them is made anew. Nothing,
+    /// where a program has written that did not keep it.
+    pub images: Option<Vec<String>>,
 }
 
 /// The file.
@@ -55,6 +60,9 @@ struct Saved<'a> {
     nics: &'a [NicSpec],
     #[serde(skip_serializing_if = "<[GroupSpec]>::is_empty")]
     groups: &'a [GroupSpec],
+    /// Programs that do not know it leave it out, and need no other version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    images: Option<&'a [String]>,
 }
 
 /// Why a text is no saved state. Each says what to do; the daemon leaves the file as it is.
@@ -83,7 +91,7 @@ pub enum SavedError {
 
 /// The text to keep.
 pub fn write(devices: &Devices) -> String {
-    let Devices { disks, switches, nics, groups } = devices;
+    let Devices { disks, switches, nics, groups, images } = devices;
     let kinds = match (groups.is_empty(), switches.is_empty() && nics.is_empty()) {
         _ if has_waiting_burst(devices) => VERSION_OF_BURSTS,
         (true, true) => VERSION_OF_DISKS,
@@ -92,7 +100,8 @@ pub fn write(devices: &Devices) -> String {
     };
     let fields = disks.iter().map(Told::since).chain(nics.iter().map(Told::since));
     let version = fields.fold(kinds, u64::max);
-    let saved = Saved { format: FORMAT, version, disks, switches, nics, groups };
+    let images = images.as_deref();
+    let saved = Saved { format: FORMAT, version, disks, switches, nics, groups, images };
     let mut text = serde_json::to_string_pretty(&saved).unwrap_or_default();
     text.push('\n');
     text
@@ -138,7 +147,20 @@ pub fn read(text: &str) -> Result<Devices, SavedError> {
         switches: list(&mut value, "switches", "switch", SWITCHES_MAX)?,
         nics: list(&mut value, "nics", "nic", NICS_MAX)?,
         groups: list(&mut value, "groups", "group", GROUPS_MAX)?,
+        images: images(&mut value)?,
     })
+}
+
+/// The images that were there, if that was written.
+fn images(value: &mut Value) -> Result<Option<Vec<String>>, SavedError> {
+    let Some(images) = value.get_mut("images").map(Value::take) else { return Ok(None) };
+    let damaged = || SavedError::Damaged("`images` is not a list of paths".to_string());
+    let images: Vec<String> = serde_json::from_value(images).map_err(|_| damaged())?;
+    let is_path = |path: &String| path.starts_with('/') && path.len() <= PATH_BYTES_MAX;
+    match images.len() <= DISKS_MAX && images.iter().all(is_path) {
+        true => Ok(Some(images)),
+        false => Err(damaged()),
+    }
 }
 
 /// One list of the file; `kind` is what its items are called in messages. One that is not there is
@@ -203,8 +225,11 @@ mod tests {
         let told = DiskSpec { format: Some(Format::Raw), ..disk() };
         let told = Devices { disks: vec![told], ..Devices::default() };
         let none = Devices::default();
+        let images = Some(vec!["/a.img".to_string()]);
+        let there = Devices { images, ..disks.clone() };
         for (devices, version) in [
             (disks, 1),
+            (there, 1),
             (all, 2),
             (grouped, 3),
             (burst, 4),
@@ -284,6 +309,11 @@ mod tests {
                 r#"{"format":"sidecore-state","version":2,"disks":[],"nics":[{"id":"n","mac":"x"}]}"#,
                 "the saved state is damaged (nic[1].mac: \"x\" is not an Ethernet address); put a \
                  copy of it back, or move the file away and add the disks, switches, nics and groups again",
+            ),
+            (
+                r#"{"format":"sidecore-state","version":1,"disks":[],"images":["a"]}"#,
+                "the saved state is damaged (`images` is not a list of paths); put a copy of it back, or move \
+                 the file away and add the disks, switches, nics and groups again",
             ),
             (
                 r#"{"format":"sidecore-state","version":2,"disks":[],"nics":{}}"#,

@@ -28,9 +28,10 @@ pub(crate) type Answered = Result<Answer, ApiError>;
 /// What to do when a change was taken back.
 pub(crate) const UNDONE: &str =
     "nothing was changed; make room in the state directory, and make it writable";
-/// What to do when a change could not be taken back.
-pub(crate) const UNTIL_RESTART: &str = "it holds until the daemon is started again; make room in the state \
-                             directory, and make it writable, then make any change of a disk, which keeps all of them";
+/// That a change which was kept, and could not be done, is done by the next start, since that it is taken back cannot be
+/// kept.
+pub(crate) const UNKEPT: &str = "the next start would do it all the same unless the state directory has room and may be \
+                                 written to, and any change is made, which keeps all of them";
 
 /// What whoever asks for a change is told by a daemon that has been told to end.
 pub(crate) const STOPPING: &str = "the daemon is being stopped";

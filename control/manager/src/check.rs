@@ -19,7 +19,7 @@ use crate::opening::openers::check_image;
 use crate::remote::error::LinkKeyError;
 use crate::remote::party;
 use crate::rights::{Rights, RightsError};
-use crate::state::{self, StateError, StateFile};
+use crate::state::{self, SeenImages, StateError, StateFile};
 
 /// Reason for which a start or a reload would be refused.
 #[derive(Debug, thiserror::Error)]
@@ -164,12 +164,25 @@ pub fn kept(plan: &Plan) -> Result<(), CheckError> {
 }
 
 /// What is known of images before they are opened.
-pub struct Images(Bonds);
+pub struct Images {
+    bonds: Bonds,
+    seen: SeenImages,
+}
 
 impl Images {
-    /// What a daemon has kept in its `state_dir`.
-    pub fn known_in(state_dir: &str) -> Images {
-        Images(Bonds::in_folder(state_dir))
+    /// What a daemon has kept in the `state_dir` of that plan.
+    pub fn known_to(plan: &Plan) -> Images {
+        let folder = &plan.daemon.state_dir;
+        let bonds = Bonds::in_folder(folder);
+        // That it cannot be read is found by `kept`.
+        let kept = StateFile::of_a_look(folder).read().unwrap_or_default();
+        let seen = SeenImages::of(kept.images, plan, |disk| bonds.remember(disk));
+        Images { bonds, seen }
+    }
+
+    /// Why a missing image of that disk of the plan is not made anew, if so.
+    pub fn is_gone(&self, disk: &DiskPlan, plan: &Plan) -> Option<String> {
+        self.seen.has(disk, plan).then(|| images::is_gone(disk))
     }
 
     /// That the name of a disk's image leads through no folder that others could change, and that this process can open
@@ -179,7 +192,7 @@ impl Images {
     /// What a start would say.
     pub fn check(&self, disk: &DiskPlan) -> Result<(), CheckError> {
         image_name(disk)?;
-        let vetting = Vetting::of(disk, &self.0, self.0.may_have_missed(false));
+        let vetting = Vetting::of(disk, &self.bonds, self.bonds.may_have_missed(false));
         match disk.source {
             Source::File { .. } => {
                 check_image(disk, &vetting).map_err(|why| CheckError::NotOpen(why.into()))

@@ -77,6 +77,17 @@ impl Devices {
         self.all.get_mut(&number)
     }
 
+    /// The images of the disks that are open, by their paths.
+    pub(crate) fn images(&self) -> Vec<&str> {
+        self.values().filter_map(|device| device.disk()?.plan.source.path()).collect()
+    }
+
+    /// Whoever asked for these disks is told that they are there: no image is taken back that was made for one.
+    pub(crate) fn are_told(&mut self) {
+        let there = self.values_mut().filter(|device| !device.is_going());
+        there.filter_map(Device::disk_mut).for_each(|disk| disk.made = None);
+    }
+
     /// What only a disk has, of one.
     pub(crate) fn disk(&self, number: u32) -> Option<&DiskParts> {
         self.get(number)?.disk()

@@ -68,6 +68,8 @@ pub(crate) struct DiskParts {
     pub(crate) locks: DiskLocks<DiskSync, NotOpen>,
     /// It held nothing when it was opened first ([`Disk::was_empty`]), and nobody has used it since.
     pub(crate) was_empty: bool,
+    /// Its image was missing and was made, and nobody was told of that yet: it goes again if nothing comes of the disk.
+    pub(crate) made: Option<FileId>,
     /// Which image its guest is on.
     pub(crate) bond: Box<Bond>,
     /// What others have done to its image, as far as that was seen.
@@ -136,21 +138,17 @@ impl DiskParts {
         let (purpose, vetting) = DiskParts::order(&plan, is_kept, bonds, is_again);
         let (disk, file) = match openers.open(&plan, (purpose, is_kept), vetting, patience) {
             Outcome::Over(disk, file) => (disk, file),
-            Outcome::Missing => {
-                let why =
-                    format!("its image {path} is missing: put it back, then `sidecore reload`");
-                return Err((NotOpen::Wrong(why), None));
-            }
+            Outcome::Missing => return Err((NotOpen::Wrong(images::is_gone(&plan)), None)),
             Outcome::GivenUp(why) => return Err((NotOpen::Wrong(why), None)),
             Outcome::NotYet(why) => return Err((NotOpen::not_yet(why, path), None)),
         };
         let opened = disk.map_err(|error| (NotOpen::new(&error, &plan), file))?;
-        let Opened { disk, was_empty } = opened;
+        let Opened { disk, was_empty, made } = opened;
         if let Err(why) = check_blocks(&plan, &disk) {
-            openers.let_go(&plan, disk, None);
+            openers.undo(&plan, disk, made, None);
             return Err((NotOpen::wrong(why), file));
         }
-        Ok(DiskParts { file, ..DiskParts::of(plan, disk, was_empty) }.bound(bonds))
+        Ok(DiskParts { file, made, ..DiskParts::of(plan, disk, was_empty) }.bound(bonds))
     }
 
     /// Has its image opened, and waits for nothing: [`Self::open`] is to be asked for it, with nothing changed. Gives
@@ -214,7 +212,8 @@ impl DiskParts {
         // Those of one that does not follow its guest may be away, too: another process was waiting for them.
         let locks = DiskLocks::new(follows(&plan), disk.is_away());
         let (bond, astray) = (Box::default(), None);
-        let (stall_said, resizing, unresized, remote, file) = (None, None, None, None, None);
+        let (stall_said, resizing, unresized, remote) = (None, None, None, None);
+        let (file, made) = (None, None);
         let failures = Failures::from(disk.faults());
         DiskParts {
             plan,
@@ -223,6 +222,7 @@ impl DiskParts {
             live,
             locks,
             was_empty,
+            made,
             bond,
             astray,
             stall_said,

@@ -369,6 +369,8 @@ impl Manager {
         let Rooms { devices, cores, .. } = &mut self.rooms;
         let told = told.into_iter().filter_map(|nic| devices.get(nic)?.nic());
         told.for_each(|nic| nic.say_port(cores));
+        let mode = self.mode();
+        self.rooms.keep_images(mode);
     }
 
     /// Asks for locks, connects, accepts again, ends front-ends that fell silent in the middle of a message.

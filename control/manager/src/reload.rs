@@ -16,7 +16,7 @@
 
 use std::time::Instant;
 
-use config::api::{Answer, ApiError, ErrorKind, ReloadView};
+use config::api::{Answer, ApiError, ErrorKind, NotOpenView, ReloadView};
 use control::mode::Mode;
 use control::reload::{Next, Outcome, Reload};
 use sidecore::{instant_of, nanos_of};
@@ -25,6 +25,7 @@ use tracing::{info, warn};
 use crate::api::{Listening, Reply};
 use crate::calls::STOPPING;
 use crate::calls::resizing::{self, Undone};
+use crate::opening::shut::{Shut, ShutDevices};
 use crate::rooms::Rooms;
 use apply::Applied;
 use late::{Late, Restored, restore};
@@ -118,12 +119,13 @@ impl Reloading {
     pub(crate) fn dry(&self, mode: Mode, rooms: &mut Rooms) -> Result<ReloadView, ApiError> {
         self.may_begin(mode)?;
         let wanted = Wanted::read(rooms)?;
-        let judged = wanted.judge(rooms, false)?;
+        let effects = wanted.judge(rooms, false)?;
         Ok(ReloadView {
             file: rooms.options.file.clone(),
             changes: wanted.changes.iter().map(|change| change.to_do().to_string()).collect(),
-            effects: judged.effects,
+            effects,
             restart_needed: wanted.restart_needed,
+            not_open: not_open(&rooms.shut),
             dry_run: true,
         })
     }
@@ -156,7 +158,9 @@ impl Reloading {
     pub(crate) fn go_on(&mut self, rooms: &mut Rooms, mode: Mode) {
         if let Some(Ended { failed, answer }) = self.look(rooms) {
             let restored = restore(&failed, rooms, mode);
-            answer.into_iter().for_each(|(answer, done)| done.answer(answer, &restored));
+            answer
+                .into_iter()
+                .for_each(|(answer, done)| done.answer(answer, &restored, &rooms.shut));
         }
     }
 
@@ -221,13 +225,26 @@ impl Reloading {
 
 impl Done {
     /// Answers whoever asked.
-    fn answer(self, answer: Result<(), ApiError>, restored: &Restored) {
-        let told = answer.map(|()| self.view).map_err(|mut refused| {
+    fn answer(self, answer: Result<(), ApiError>, restored: &Restored, shut: &ShutDevices) {
+        let not_open = not_open(shut);
+        let told = answer.map(|()| ReloadView { not_open, ..self.view });
+        let told = told.map_err(|mut refused| {
             refused.hint += &restored.to_string();
             refused
         });
         finish(self.reply, told);
     }
+}
+
+/// What is planned and not open.
+fn not_open(shut: &ShutDevices) -> Vec<NotOpenView> {
+    let view = |shut: &Shut| NotOpenView {
+        kind: shut.plan().kind().into(),
+        id: shut.plan().id().to_string(),
+        retried: shut.is_waiting(),
+        problem: shut.told(),
+    };
+    shut.iter().map(view).collect()
 }
 
 fn warn_of_restart(view: &ReloadView) {
@@ -247,7 +264,12 @@ fn all_of(first: String, more: Vec<String>) -> String {
 
 fn finish(reply: Option<Reply>, answer: Result<ReloadView, ApiError>) {
     match &answer {
-        Ok(view) => info!(changes = ?view.changes, "read {} again", view.file),
+        Ok(view) => {
+            info!(changes = ?view.changes, "read {} again", view.file);
+            for NotOpenView { id, problem, .. } in &view.not_open {
+                warn!(device = id, "is still not open: {problem}");
+            }
+        }
         Err(error) => warn!("the reload: {}; {}", error.error, error.hint),
     }
     if let Some(reply) = reply {

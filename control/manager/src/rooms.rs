@@ -2,15 +2,17 @@
 //!
 //! Not here: the loop, and what is under way (`manager`).
 
+use std::io;
 use std::time::Instant;
 
 use config::Plan;
 use config::api::ApiError;
-use config::plan::DevicePlan;
+use config::plan::{DevicePlan, DiskPlan};
 use config::spec::DiskMove;
 use control::mode::Mode;
 use control::timers::Timers;
 use sidecore::{MoveId, QueueKey, Stay};
+use tracing::warn;
 
 use crate::bounds::Bounds;
 use crate::calls::waiting::WaitingCalls;
@@ -101,6 +103,9 @@ impl Rooms {
         let Rooms { turn, state, cores, devices, shut, watch, network, remote, .. } = self;
         let Rooms { beginnings, failures, guests, waiting, .. } = self;
         let mut timers = Timers::default();
+        if !(mode.is_inheriting() || mode.has_heir()) {
+            timers.set(Timer::Turn, state.seen.look_at());
+        }
         if !mode.is_stopping() {
             timers.set(Timer::Turn, shut.due_at());
             timers.set(Timer::Turn, network.due_at());
@@ -117,6 +122,40 @@ impl Rooms {
         timers.set(Timer::Turn, failures.due_at(looks::is_any(devices)));
         timers.set(Timer::Devices, devices.values().filter_map(|device| device.due_at(mode)));
         timers
+    }
+
+    /// Keeps what was made through the API, and which images were there.
+    ///
+    /// # Errors
+    /// What the file system said; what was kept before still is.
+    pub(crate) fn keep(&mut self) -> io::Result<()> {
+        let Rooms { state, plan, devices, .. } = self;
+        state.keep(plan, &devices.images())
+    }
+
+    /// Whether the image of that disk was there once, so that it is not made anew.
+    pub(crate) fn was_there(&self, plan: &DiskPlan) -> bool {
+        self.state.seen.has(plan, &self.plan)
+    }
+
+    /// Keeps which images are there after something was opened, or was planned otherwise.
+    pub(crate) fn keep_images(&mut self, mode: Mode) {
+        let now = self.turn.now();
+        if mode.is_inheriting() || mode.has_heir() || !self.state.seen.look(now) {
+            return;
+        }
+        self.devices.are_told();
+        if self.state.has_kept(&self.plan, &self.devices.images()) {
+            return;
+        }
+        if let Err(error) = self.keep()
+            && self.state.seen.not_kept(now)
+        {
+            warn!(
+                "that images of disks are there cannot be kept: one that is missing when the daemon starts again may \
+                 be made anew, empty: {error}; make room in `state_dir`, and make it writable"
+            );
+        }
     }
 
     /// Puts another plan in the place of that of the device of its name.

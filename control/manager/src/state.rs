@@ -17,8 +17,13 @@ use tracing::{error, warn};
 
 use crate::opening::apart;
 
-/// Longest state that is read, bytes.
-const STATE_BYTES_MAX: u64 = 16 << 20;
+mod seen;
+
+pub(crate) use seen::SeenImages;
+
+/// Longest state that is read, bytes: as many disks as there may be, whose paths are as long as they may be and written
+/// twice.
+const STATE_BYTES_MAX: u64 = 64 << 20;
 const NAME: &str = "disks.json";
 /// Which daemon keeps its state there: locked for as long as it lives.
 pub(crate) const LOCK: &str = "lock";
@@ -117,6 +122,8 @@ impl fmt::Display for Holder {
 pub(crate) struct StateFile {
     kept: Kept,
     hold: Hold,
+    /// The images that were there once.
+    pub(crate) seen: SeenImages,
 }
 
 /// Whether other daemons are kept out.
@@ -141,14 +148,15 @@ impl StateFile {
             Unlocked::Held(holder) => StateError::Held { folder, holder },
             Unlocked::Unknown { path, source } => StateError::Lock { folder, path, source },
         })?;
-        Ok(StateFile { kept, hold })
+        Ok(StateFile { kept, hold, seen: SeenImages::default() })
     }
 
     /// Of one that takes over, with its predecessor's `lock`. Without one it locks the folder when that has ended.
     pub(crate) fn of_an_heir(folder: &str, lock: Option<OwnedFd>, now: Instant) -> StateFile {
         let kept = Kept::in_folder(folder, STATE_BYTES_MAX);
         let awaited = Hold::Awaited { next: now + LOCK_INTERVAL, tries: 0 };
-        StateFile { kept, hold: lock.map_or(awaited, Hold::Ours) }
+        let hold = lock.map_or(awaited, Hold::Ours);
+        StateFile { kept, hold, seen: SeenImages::default() }
     }
 
     /// What an heir is handed, so that the folder is never without its lock.
@@ -201,7 +209,8 @@ impl StateFile {
 
     /// For whoever looks while no daemon runs, or beside one.
     pub(crate) fn of_a_look(folder: &str) -> StateFile {
-        StateFile { kept: Kept::in_folder(folder, STATE_BYTES_MAX), hold: Hold::Unknown }
+        let kept = Kept::in_folder(folder, STATE_BYTES_MAX);
+        StateFile { kept, hold: Hold::Unknown, seen: SeenImages::default() }
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -302,6 +311,8 @@ pub(crate) struct Planned {
     pub(crate) disks: Vec<DiskPlan>,
     pub(crate) switches: Vec<SwitchPlan>,
     pub(crate) nics: Vec<NicPlan>,
+    /// The images that were there once, if that was kept.
+    pub(crate) images: Option<Vec<String>>,
 }
 
 /// Plans what `state` keeps into `plan`, which is that of the file.
@@ -318,7 +329,8 @@ pub(crate) fn plan_kept(state: &StateFile, plan: &mut Plan) -> Result<Planned, S
         let group = plan.group_kept(spec).map_err(|e| wrong("group", &spec.id, e))?;
         plan.groups.push(group);
     }
-    let mut planned = Planned { disks: Vec::new(), switches: Vec::new(), nics: Vec::new() };
+    let (disks, switches, nics, images) = (Vec::new(), Vec::new(), Vec::new(), kept.images);
+    let mut planned = Planned { disks, switches, nics, images };
     for spec in &kept.disks {
         let disk = plan.disk_kept(spec).map_err(|e| wrong("disk", &spec.id, e))?;
         plan.disks.push(disk.clone());
@@ -345,11 +357,12 @@ pub(crate) fn plan_kept(state: &StateFile, plan: &mut Plan) -> Result<Planned, S
 }
 
 impl StateFile {
-    /// Keeps what was made through the API.
+    /// Keeps what was made through the API, and that the images of these disks were there which are `open` now.
     ///
     /// # Errors
     /// What the file system said; what was kept before still is.
-    pub(crate) fn keep(&self, plan: &Plan) -> io::Result<()> {
+    pub(crate) fn keep(&mut self, plan: &Plan, open: &[&str]) -> io::Result<()> {
+        let seen = self.seen.with(open, plan);
         let Plan { disks, switches, nics, groups, .. } = plan;
         let disks = disks.iter().filter(|disk| disk.origin == Origin::Api);
         let switches = switches.iter().filter(|switch| switch.origin == Origin::Api);
@@ -360,6 +373,14 @@ impl StateFile {
             switches: switches.map(|switch| switch.spec.clone()).collect(),
             nics: nics.map(|nic| nic.spec.clone()).collect(),
             groups: groups.map(|group| group.spec.clone()).collect(),
-        })
+            images: Some(seen.iter().cloned().collect()),
+        })?;
+        self.seen.set(seen);
+        Ok(())
+    }
+
+    /// Whether it is kept already which images were there.
+    pub(crate) fn has_kept(&self, plan: &Plan, open: &[&str]) -> bool {
+        self.seen.are(&self.seen.with(open, plan))
     }
 }

@@ -6,7 +6,10 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, StatVfsMountFlags, fstatfs, fstatvfs, open, openat};
+use rustix::fs::{
+    AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, StatVfsMountFlags, flock, fstat,
+    fstatfs, fstatvfs, open, openat, seek, unlinkat,
+};
 use rustix::io::Errno;
 
 use crate::walk::{Folder, Found, Owner, Place, is_ours, kind_of};
@@ -57,27 +60,31 @@ pub enum ImageKind {
     Block,
 }
 
-/// Opens the image at `path` with `access` (an access mode, and `O_DIRECT`, `O_EXCL` or `O_PATH`). With `make`
-/// a missing one is made, of mode 0600 and empty, in its folder and never through a link that others made.
+/// Opens the image at `path` with `access` (an access mode, and `O_DIRECT`, `O_EXCL` or `O_PATH`).
 /// Does not wait for a FIFO or a lease: `EAGAIN` says that another process has a lease on it.
 ///
 /// # Errors
-/// [`Refused`]; `ENOENT` when it is missing and not to be made.
-pub fn open_image(
+/// [`Refused`]; `ENOENT` when it is missing.
+pub fn open_image(path: &Path, user_folder: bool, access: OFlags) -> Result<OwnedFd, Refused> {
+    let place = Place::find(path, Purpose::Image { user_folder })?;
+    open_found(&place, access)?.ok_or_else(|| place.os()(Errno::NOENT))
+}
+
+/// The same; one that is missing is made, of mode 0600 and empty, in its folder and never through a link that others
+/// made. Whether it was made is told, too.
+///
+/// # Errors
+/// [`Refused`].
+pub fn open_or_make_image(
     path: &Path,
     user_folder: bool,
     access: OFlags,
-    make: bool,
-) -> Result<OwnedFd, Refused> {
+) -> Result<(OwnedFd, bool), Refused> {
     let purpose = Purpose::Image { user_folder };
     for _ in 0..CHANGED_MAX {
         let place = Place::find(path, purpose)?;
-        if let Some(found) = &place.found {
-            check_image(&place, found)?;
-            return reopen(found.fd.as_fd(), access).map_err(place.os());
-        }
-        if !make {
-            return Err(place.os()(Errno::NOENT));
+        if let Some(opened) = open_found(&place, access)? {
+            return Ok((opened, false));
         }
         if let Owner::User(owner) = place.folder.owner {
             return Err(Refused::NotMade { step: place.real(), owner });
@@ -86,17 +93,49 @@ pub fn open_image(
         let flags = access | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | QUIET;
         match openat(&place.folder.fd, &place.name, flags, Mode::from_raw_mode(FILE_MODE)) {
             Err(Errno::EXIST) => continue,
-            made => return made.map_err(place.os()),
+            made => return made.map(|made| (made, true)).map_err(place.os()),
         }
     }
     Err(Refused::Os { step: path.to_path_buf(), source: Errno::STALE })
 }
 
-/// Whether [`open_image`] could make an image at a name where nothing is. Nothing is made; that there is room and
+fn open_found(place: &Place, access: OFlags) -> Result<Option<OwnedFd>, Refused> {
+    let Some(found) = &place.found else { return Ok(None) };
+    check_image(place, found)?;
+    reopen(found.fd.as_fd(), access).map(Some).map_err(place.os())
+}
+
+/// Removes the image at `path` that [`open_or_make_image`] made, whose device and number are `file`, unless somebody
+/// else has it by now: it is another one, has another name, is locked, or holds something. Whether it is gone. Its lock
+/// is held meanwhile, so that nobody who takes it loses what he writes.
+///
+/// # Errors
+/// [`Refused`]; it is still there.
+pub fn unmake_image(path: &Path, user_folder: bool, file: (u64, u64)) -> Result<bool, Refused> {
+    let place = Place::find(path, Purpose::Image { user_folder })?;
+    let Some(image) = open_found(&place, OFlags::RDWR)? else { return Ok(false) };
+    match flock(&image, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::AGAIN) => return Ok(false),
+        locked => locked.map_err(place.os())?,
+    }
+    let stat = fstat(&image).map_err(place.os())?;
+    let is_it = (stat.st_dev, stat.st_ino) == file && stat.st_nlink == 1;
+    // A file system without one of both says that all of it is data.
+    let is_blank = stat.st_blocks == 0 || seek(&image, SeekFrom::Data(0)) == Err(Errno::NXIO);
+    if !(is_it && is_blank) {
+        return Ok(false);
+    }
+    match unlinkat(&place.folder.fd, &place.name, AtFlags::empty()) {
+        Err(Errno::NOENT) => Ok(false),
+        removed => removed.map(|()| true).map_err(place.os()),
+    }
+}
+
+/// Whether [`open_or_make_image`] could make an image at a name where nothing is. Nothing is made; that there is room and
 /// a right to write is not looked at.
 ///
 /// # Errors
-/// As [`open_image`].
+/// As [`open_or_make_image`].
 pub fn can_make_image(path: &Path, user_folder: bool) -> Result<(), Refused> {
     let place = Place::find(path, Purpose::Image { user_folder })?;
     if let Owner::User(owner) = place.folder.owner {

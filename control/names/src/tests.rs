@@ -54,7 +54,7 @@ fn mode(path: &Path, mode: u32) {
 }
 
 fn image(path: &Path, user_folder: bool) -> Result<u64, Refused> {
-    let opened = open_image(path, user_folder, OFlags::RDWR, false)?;
+    let opened = open_image(path, user_folder, OFlags::RDWR)?;
     Ok(File::from(opened).metadata().expect("facts").ino())
 }
 
@@ -223,7 +223,8 @@ fn only_files_and_block_devices_are_images_and_nothing_is_waited_for() {
         if Path::new(path).exists() {
             let error = image(Path::new(path), true).expect_err(path);
             assert!(matches!(error, Refused::Pseudo { .. }), "{path}: {error}");
-            let error = open_image(Path::new(path), true, OFlags::RDONLY, true).expect_err(path);
+            let made = open_or_make_image(Path::new(path), true, OFlags::RDONLY);
+            let error = made.expect_err(path);
             assert!(matches!(error, Refused::Pseudo { .. }), "{path}: {error}");
         }
     }
@@ -236,10 +237,12 @@ fn only_files_and_block_devices_are_images_and_nothing_is_waited_for() {
 #[test]
 fn an_image_is_made_where_it_is_meant_and_never_through_a_link_of_others() {
     let Some(site) = Site::new() else { return };
-    let make = |path: &Path| open_image(path, true, OFlags::RDWR, true);
-    make(&site.at("new.img")).expect("made");
+    let make = |path: &Path| open_or_make_image(path, true, OFlags::RDWR);
+    let (_, is_new) = make(&site.at("new.img")).expect("made");
+    assert!(is_new);
     assert_eq!(fs::metadata(site.at("new.img")).expect("facts").mode() & 0o777, 0o600);
-    make(&site.at("new.img")).expect("and opened");
+    let (_, is_new) = make(&site.at("new.img")).expect("and opened");
+    assert!(!is_new);
     // A dangling link of another user, in each place.
     symlink(site.at("made-by-mallory"), site.at("mallory/new.img")).expect("a link");
     assert!(matches!(make(&site.at("mallory/new.img")), Err(Refused::Link { .. })));
@@ -253,6 +256,37 @@ fn an_image_is_made_where_it_is_meant_and_never_through_a_link_of_others() {
     assert!(site.at("target.img").is_file());
     let error = make(&site.at("nowhere/x")).expect_err("no folder");
     assert!(error.is_missing());
+}
+
+/// What somebody else may have by now stays.
+#[test]
+fn an_image_is_unmade_as_long_as_it_is_what_was_made_and_nobody_has_it() {
+    let Some(site) = Site::new() else { return };
+    let path = site.at("new.img");
+    let make = || {
+        let (made, is_new) = open_or_make_image(&path, true, OFlags::RDWR).expect("made");
+        assert!(is_new);
+        rustix::fs::ftruncate(&made, 1 << 20).expect("as long as asked for");
+        let stat = rustix::fs::fstat(&made).expect("facts");
+        (File::from(made), (stat.st_dev, stat.st_ino))
+    };
+    let unmake = |file| unmake_image(&path, true, file).expect("it can be looked at");
+    let (made, file) = make();
+    assert!(!unmake((file.0, file.1 + 1)), "another one");
+    rustix::fs::flock(&made, rustix::fs::FlockOperation::LockExclusive).expect("a lock");
+    assert!(!unmake(file), "it is locked");
+    drop(made);
+    fs::hard_link(&path, site.at("other.img")).expect("a name");
+    assert!(!unmake(file), "it has another name");
+    fs::remove_file(site.at("other.img")).expect("a name");
+    let written = fs::OpenOptions::new().write(true).open(&path);
+    std::os::unix::fs::FileExt::write_all_at(&written.expect("open"), b"x", 9000).expect("data");
+    assert!(!unmake(file), "it holds something");
+    assert_eq!(fs::read(&path).expect("it is there")[9000], b'x');
+    fs::remove_file(&path).expect("gone");
+    let (_, file) = make();
+    assert!(unmake(file) && !path.exists());
+    assert!(!unmake(file), "nothing is there");
 }
 
 #[test]

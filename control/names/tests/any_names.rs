@@ -49,7 +49,7 @@ proptest! {
         let site = site();
         // A file's folder is no folder: `f/..` leads nowhere, for us as for the kernel.
         let whole = PathBuf::from(format!("{}/{path}", site.path().display()));
-        let opened = open_image(&whole, true, OFlags::RDONLY, false);
+        let opened = open_image(&whole, true, OFlags::RDONLY);
         let theirs = fs::canonicalize(&whole).ok().filter(|real| real.is_file());
         let real = |fd: &std::os::fd::OwnedFd| {
             let place = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(fd));
@@ -100,14 +100,14 @@ proptest! {
 #[test]
 fn links_that_lead_round_are_refused_and_not_followed_for_ever() {
     let site = site();
-    let refused = open_image(&site.path().join("loop"), true, OFlags::RDONLY, false);
+    let refused = open_image(&site.path().join("loop"), true, OFlags::RDONLY);
     assert!(
         matches!(refused, Err(Refused::Os { source: rustix::io::Errno::LOOP, .. })),
         "{refused:?}"
     );
     // A path of as many steps as nobody writes.
     let long = format!("{}{}", site.path().display(), "/a/..".repeat(4096));
-    open_image(Path::new(&long), true, OFlags::RDONLY, false).expect_err("it has no end");
+    open_image(Path::new(&long), true, OFlags::RDONLY).expect_err("it has no end");
     assert_eq!(real_name(Path::new("/")), Path::new("/"));
 }
 

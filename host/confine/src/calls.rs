@@ -139,6 +139,8 @@ const OPENER: &[c_long] = &[
     libc::SYS_readlinkat,
     libc::SYS_faccessat,
     libc::SYS_faccessat2,
+    // An image that was made in vain.
+    libc::SYS_unlinkat,
     libc::SYS_fcntl,
     libc::SYS_flock,
     libc::SYS_fallocate,

@@ -98,7 +98,8 @@ fn rules(files: &Files) -> [(&[PathBuf], BitFlags<AccessFs>); 4] {
     let write = read | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;
     let own = write | AccessFs::MakeReg | AccessFs::MakeSock | AccessFs::MakeDir;
     [
-        (&files.images, write | AccessFs::MakeReg),
+        // One that was made in vain is removed.
+        (&files.images, write | AccessFs::MakeReg | AccessFs::RemoveFile),
         (&files.own, own | AccessFs::RemoveFile | AccessFs::RemoveDir),
         // A rule of a file has the rights of files only.
         (&files.devices, write & AccessFs::from_file(NEWEST)),

@@ -282,3 +282,58 @@ fn a_file_is_checked_beside_what_was_made_by_command() {
     assert_eq!(code, 1, "{error}");
     assert!(error.contains("state/disks.json"), "{error}");
 }
+
+/// All that is in a folder, and when it was changed last.
+fn listed(folder: &std::path::Path) -> Vec<(std::path::PathBuf, i64, i64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let facts = entry.metadata().unwrap();
+        all.push((entry.path(), facts.mtime(), facts.mtime_nsec(), facts.len()));
+        if facts.is_dir() {
+            all.extend(listed(&entry.path()));
+        }
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn a_check_writes_nothing_whether_a_daemon_runs_or_not() {
+    let image = |id: &str| format!("[[disk]]\nid = \"{id}\"\npath = \"{id}.img\"\nsize = \"1M\"\n");
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::File::create(folder.path().join("a.img")).unwrap().set_len(1 << 20).unwrap();
+    let head = "[daemon]\nrun_dir = \"run\"\nstate_dir = \"state\"\napi = \"run/api.sock\"\n";
+    let text = [head, &image("a"), &image("new")].concat();
+    write(folder.path().join("f.toml"), &text).unwrap();
+    let before = listed(folder.path());
+    let words = ["serve", "--check", "--config", "f.toml"];
+    let (code, _, error) = run(Command::new(PROGRAM).args(words).current_dir(folder.path()));
+    assert_eq!((code, error.as_str()), (0, ""));
+    assert_eq!(listed(folder.path()), before);
+
+    let daemon = Daemon::start(&image("a"));
+    // After one turn of its loop it is kept what was opened.
+    assert_eq!([daemon.run("ls").0, daemon.run("ls").0], [0, 0]);
+    let folder = daemon.folder.path();
+    let before = listed(folder);
+    let words = ["serve", "--check", "--config", "sidecore.toml"];
+    let (code, _, error) = run(Command::new(PROGRAM).args(words).current_dir(folder));
+    assert_eq!((code, error.as_str()), (0, ""));
+    assert_eq!(listed(folder), before);
+}
+
+/// Its file system may not be mounted, and a start would not make it anew.
+#[test]
+fn an_image_that_was_there_once_is_missed() {
+    let mut daemon = Daemon::start("[[disk]]\nid = \"a\"\npath = \"a.img\"\nsize = \"1M\"\n");
+    assert_eq!([daemon.run("ls").0, daemon.run("ls").0], [0, 0]);
+    daemon.signal(rustix::process::Signal::TERM);
+    assert!(daemon.child.wait().unwrap().success());
+    let folder = daemon.folder.path();
+    std::fs::remove_file(folder.join("a.img")).unwrap();
+    let words = ["serve", "--check", "--config", "sidecore.toml"];
+    let (code, _, error) = run(Command::new(PROGRAM).args(words).current_dir(folder));
+    assert_eq!(code, 2);
+    assert!(error.contains("a.img is missing, and was there before\n  put it back"), "{error}");
+}

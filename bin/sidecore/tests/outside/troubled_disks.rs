@@ -41,13 +41,23 @@ fn a_missing_image_fails_alone_until_it_is_there() {
     assert_eq!(state, "failed");
     assert!(problem.contains("gone.img") && problem.contains("correct `path`"), "{problem}");
     assert_eq!(json(&daemon.run("ls --json").1)["disks"].as_array().unwrap().len(), 2);
-    // It was not new, so it stops no reload; but it is told of.
-    let (code, told, _) = daemon.run("reload");
-    assert_eq!(code, 0);
+    // It was not new, so it stops no reload; but whoever reloads learns of it.
+    let (code, told, error) = daemon.run("reload");
+    assert_eq!(code, 1);
     assert!(
-        told.contains("disk gone still cannot be opened") && told.contains("gone.img"),
+        told.contains("nothing changed\ndisk gone is not open: ") && told.contains("gone.img"),
         "{told}"
     );
+    assert!(error.starts_with("sidecore: 1 device is not open\n"), "{error}");
+    let view = json(&daemon.run("reload --dry-run --json").1);
+    assert_eq!(
+        (&view["not_open"][0]["id"], &view["not_open"][0]["retried"]),
+        (&"gone".into(), &false.into())
+    );
+    let doctor = daemon.run("doctor").1;
+    assert!(doctor.contains("disk gone is failed: cannot open "), "{doctor}");
+    let listed = daemon.run("ls").1;
+    assert!(listed.contains("failed") && listed.contains("gone: cannot open "), "{listed}");
 
     let made = daemon.folder.path().join("gone.img");
     fs::File::create(made).unwrap().set_len(1 << 20).unwrap();

@@ -18,9 +18,25 @@ pub struct ReloadView {
     /// What became of each thing that is different.
     #[serde(default)]
     pub effects: Vec<EffectView>,
+    /// Devices that are not open when it is over, or now if nothing was changed, with or without a change of theirs.
+    #[serde(default)]
+    pub not_open: Vec<NotOpenView>,
     /// Nothing was changed: this is what would be done.
     #[serde(default)]
     pub dry_run: bool,
+}
+
+/// A device that is planned and not open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NotOpenView {
+    /// What it is.
+    pub kind: ThingView,
+    /// Its name.
+    pub id: String,
+    /// It is tried again by itself; if not, by the next reload.
+    pub retried: bool,
+    /// Why it is not open, and what to do.
+    pub problem: String,
 }
 
 /// What a reload does to one thing.

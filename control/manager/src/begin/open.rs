@@ -14,7 +14,7 @@ use crate::opening::shut::{Alike, Shut, alike};
 use crate::poll::Token;
 use crate::remote::Remote;
 use crate::rooms::Rooms;
-use crate::state;
+use crate::state::{self, SeenImages};
 use crate::upgrade::launcher::Launcher;
 
 /// Opens all that is planned, and what is kept beside that.
@@ -29,7 +29,9 @@ pub(crate) fn open_all(
 ) -> Result<(), StartError> {
     let mut all = plan.clone();
     // Before anything is opened.
-    let kept = state::plan_kept(&rooms.state, &mut all)?;
+    let mut kept = state::plan_kept(&rooms.state, &mut all)?;
+    let images = kept.images.take();
+    rooms.state.seen = SeenImages::of(images, &all, |disk| rooms.bonds.remember(disk));
     for (index, core) in rooms.cores.handles().enumerate() {
         rooms.poll.add(core.event_fd(), Token::Core(index as u32)).map_err(StartError::Loop)?;
     }

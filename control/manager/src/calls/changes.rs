@@ -7,7 +7,7 @@ use config::plan::{DeviceKind, DevicePlan};
 use control::mode::Mode;
 use tracing::info;
 
-use super::{UNDONE, UNTIL_RESTART, not_kept, removal, shown};
+use super::{UNDONE, UNKEPT, not_kept, removal, shown};
 use crate::api::Reply;
 use crate::rights::{Rights, given, refused_rights};
 use crate::rooms::Rooms;
@@ -20,7 +20,7 @@ pub(super) fn keep_added(
     rooms: &mut Rooms,
     mode: Mode,
 ) {
-    let Err(error) = rooms.state.keep(&rooms.plan) else {
+    let Err(error) = rooms.keep() else {
         match kind {
             DeviceKind::Disk => info!(disk = id, "added"),
             DeviceKind::Nic => info!(nic = id, "added"),
@@ -49,21 +49,36 @@ pub(super) fn change(
     let rights = [&before, &after].map(|plan| plan.socket().2);
     Rights::of(rights[1]).map_err(refused_rights)?;
     let (has_others, id) = (rights[0] != rights[1], after.id().to_string());
-    rooms.set_plan(after);
-    if let Err(error) = rooms.state.keep(&rooms.plan) {
-        rooms.set_plan(before);
-        return Err(not_kept(&error, UNDONE));
-    }
+    plan_otherwise(after, &before, rooms)?;
     let device = rooms.devices.named_mut(&id).filter(|_| has_others);
     if let Some(Err(error)) = device.map(given::put) {
-        rooms.set_plan(before);
-        keep_until_restart(rooms)?;
-        return Err(refused_rights(error));
+        return Err(undone(before, refused_rights(error), rooms));
     }
     Ok(())
 }
 
-/// Keeps what cannot be taken back.
-pub(super) fn keep_until_restart(rooms: &Rooms) -> Result<(), ApiError> {
-    rooms.state.keep(&rooms.plan).map_err(|error| not_kept(&error, UNTIL_RESTART))
+/// Has `after` in the plan and kept in the place of `before`. What follows from it is done then, since it could not be
+/// taken back.
+///
+/// # Errors
+/// It cannot be kept; nothing is planned otherwise.
+pub(super) fn plan_otherwise(
+    after: DevicePlan,
+    before: &DevicePlan,
+    rooms: &mut Rooms,
+) -> Result<(), ApiError> {
+    rooms.set_plan(after);
+    rooms.keep().map_err(|error| {
+        rooms.set_plan(before.clone());
+        not_kept(&error, UNDONE)
+    })
+}
+
+/// Takes a plan back of which nothing came, for that reason: why, with what the operator has to know besides.
+pub(super) fn undone(before: DevicePlan, mut why: ApiError, rooms: &mut Rooms) -> ApiError {
+    rooms.set_plan(before);
+    if let Err(error) = rooms.keep() {
+        why.hint += &format!("; {UNKEPT}: {error}");
+    }
+    why
 }

@@ -71,7 +71,7 @@ fn add(spec: &DiskSpec, rooms: &mut Rooms, mode: Mode) -> Result<String, ApiErro
         }
         Err(NotOpen::Ended(why) | NotOpen::Late(why)) => {
             let waits = DevicePlan::Disk(plan.clone());
-            rooms.shut.insert(Shut::waiting(waits, why, rooms.turn.now()).never_open());
+            rooms.shut.insert(Shut::waiting(waits, why, rooms.turn.now()));
         }
         Err(error) => return Err(refused(error)),
     }

@@ -37,7 +37,7 @@ fn add_group(spec: &GroupSpec, rooms: &mut Rooms) -> Answered {
     let plan = rooms.plan.group_from_api(spec)?;
     let (id, limit) = (plan.id.clone(), plan.limit);
     rooms.plan.groups.push(plan);
-    if let Err(error) = rooms.state.keep(&rooms.plan) {
+    if let Err(error) = rooms.keep() {
         rooms.plan.groups.pop();
         return Err(not_kept(&error, UNDONE));
     }
@@ -51,7 +51,7 @@ fn change_group(id: &str, change: &GroupChange, rooms: &mut Rooms) -> Answered {
     let limit = after.limit;
     let before = rooms.plan.groups.iter_mut().find(|group| group.id == id);
     let before = before.map(|group| std::mem::replace(group, after));
-    if let Err(error) = rooms.state.keep(&rooms.plan) {
+    if let Err(error) = rooms.keep() {
         let mine = rooms.plan.groups.iter_mut().find(|group| group.id == id);
         if let (Some(mine), Some(before)) = (mine, before) {
             *mine = before;
@@ -69,7 +69,7 @@ fn remove_group(id: &str, rooms: &mut Rooms) -> Answered {
     let view = show_group(id, rooms)?;
     let at = rooms.plan.groups.iter().position(|group| group.id == id);
     let gone = at.map(|at| (at, rooms.plan.groups.remove(at)));
-    if let Err(error) = rooms.state.keep(&rooms.plan) {
+    if let Err(error) = rooms.keep() {
         if let Some((at, group)) = gone {
             rooms.plan.groups.insert(at, group);
         }

@@ -110,14 +110,14 @@ fn have_followed(number: u32, before: &NicPlan, after: &NicPlan, rooms: &mut Roo
 /// daemon is started, or when the file says something else.
 ///
 /// # Errors
-/// There is no such NIC; or it holds until a restart alone, since it cannot be kept.
+/// There is no such NIC, or it cannot be kept; nothing is changed.
 pub(super) fn set_carrier(id: &str, carrier: Carrier, rooms: &mut Rooms) -> Answered {
     let before = rooms.plan.nic(id).cloned().ok_or_else(|| rooms.plan.no_such_nic(id))?;
-    let is_of_api = before.origin == Origin::Api;
-    if is_of_api {
-        let mut after = before;
+    if before.origin == Origin::Api {
+        let mut after = before.clone();
         (after.carrier, after.spec.link) = (carrier, carrier);
-        rooms.set_plan(DevicePlan::Nic(after));
+        let (before, after) = (DevicePlan::Nic(before), DevicePlan::Nic(after));
+        changes::plan_otherwise(after, &before, rooms)?;
     }
     if let Some(number) = rooms.devices.number_of(id) {
         turn_carrier(number, carrier, rooms);
@@ -126,9 +126,6 @@ pub(super) fn set_carrier(id: &str, carrier: Carrier, rooms: &mut Rooms) -> Answ
         }
     }
     info!(nic = id, link = %carrier, "link");
-    if is_of_api {
-        changes::keep_until_restart(rooms)?;
-    }
     rooms.nic_views().show(id, true)
 }
 

@@ -39,7 +39,7 @@ pub(crate) fn remove(id: &str, reply: Reply, rooms: &mut Rooms, mode: Mode) {
 fn keep_without(id: &str, rooms: &mut Rooms) -> Result<(), ApiError> {
     let before = (rooms.plan.disks.clone(), rooms.plan.nics.clone());
     forget_plan(id, &mut rooms.plan);
-    rooms.state.keep(&rooms.plan).map_err(|error| {
+    rooms.keep().map_err(|error| {
         (rooms.plan.disks, rooms.plan.nics) = before;
         not_kept(&error, UNDONE)
     })

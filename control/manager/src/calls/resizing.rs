@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use config::Size;
 use config::api::{ApiError, ErrorKind};
-use config::plan::{DevicePlan, Origin};
+use config::plan::{DevicePlan, DiskPlan, Origin};
 use config::spec::DiskResize;
 use control::mode::Mode;
 use tracing::{info, warn};
 
 use super::disks::made_by_api;
-use super::{Answered, UNTIL_RESTART, not_kept, shown};
+use super::{Answered, changes, shown};
 use crate::api::Reply;
 use crate::defects::found;
 use crate::devices::Devices;
@@ -99,13 +99,38 @@ fn begin(number: u32, size: Size, devices: &mut Devices) -> Result<(), ApiError>
     Ok(())
 }
 
+/// Keeps the new size, and then gives it: what could not be kept is not done. A disk that does not get it has the plan
+/// that it had.
 fn finish(number: u32, size: u64, rooms: &mut Rooms, mode: Mode) -> Answered {
     let gone = || ApiError::new(ErrorKind::NotFound, "the disk is gone", "");
-    let disk = rooms.devices.get_mut(number).and_then(|device| device.disk_mut());
-    let disk = disk.ok_or_else(gone)?;
-    let id = disk.plan.id.clone();
-    let mut plan = disk.plan.clone();
+    let disk = rooms.devices.disk(number).ok_or_else(gone)?;
+    let (id, is_remote, before) = (disk.plan.id.clone(), disk.remote.is_some(), disk.plan.clone());
+    let mut plan = before.clone();
     plan.resized(size);
+    let (after, before) = (DevicePlan::Disk(plan.clone()), DevicePlan::Disk(before));
+    let is_kept = plan.origin == Origin::Api && !is_remote;
+    if is_kept {
+        changes::plan_otherwise(after.clone(), &before, rooms)?;
+    }
+    give(number, size, &plan, rooms).map_err(|why| match is_kept {
+        true => changes::undone(before, why, rooms),
+        false => why,
+    })?;
+    if !is_remote {
+        has_size(number, size, rooms);
+        rooms.set_plan(after);
+    }
+    tell_capacity(number, rooms, mode);
+    info!(disk = id, size, "resized");
+    shown::disk(rooms, &id, true)
+}
+
+/// Gives a disk whose queues are back its new size.
+///
+/// # Errors
+/// It has the size that it had.
+fn give(number: u32, size: u64, plan: &DiskPlan, rooms: &mut Rooms) -> Result<(), ApiError> {
+    let id = &plan.id;
     let refused = |error: &dyn std::fmt::Display| {
         let hint = "the disk is as it was";
         ApiError::new(ErrorKind::Refused, format!("disk {id:?}: {error}"), hint)
@@ -115,17 +140,17 @@ fn finish(number: u32, size: u64, rooms: &mut Rooms, mode: Mode) -> Answered {
         let hint = "its guest sees the size that it had, and the image may still become longer";
         ApiError::new(ErrorKind::Busy, format!("disk {id:?}: {error}"), hint)
     };
+    let Rooms { devices, openers, bonds, .. } = rooms;
+    let gone = || ApiError::new(ErrorKind::NotFound, "the disk is gone", "");
+    let disk = devices.disk_mut(number).ok_or_else(gone)?;
     match disk.locks.is_here() {
         // As its IOhost has said, which it was not asked for.
         _ if disk.remote.is_some() => {
             backend::Disk::resize(&mut disk.disk, size).map_err(|e| refused(&e))?;
-            tell_capacity(number, rooms, mode);
-            info!(disk = id, size, "resized");
-            return shown::disk(rooms, &id, true);
         }
         true => {
             let mut longer = Arc::clone(&disk.disk);
-            let resized = rooms.openers.aside(source_of(&plan), move || {
+            let resized = openers.aside(source_of(plan), move || {
                 backend::Disk::resize(&mut longer, size).map(|()| longer)
             });
             let slow = |_| late(&"its file system does not answer; ask again");
@@ -133,7 +158,7 @@ fn finish(number: u32, size: u64, rooms: &mut Rooms, mode: Mode) -> Answered {
         }
         // Made longer under its locks, which are not kept.
         false => {
-            let opened = disk.open_again(&plan, &rooms.bonds, &mut rooms.openers, Patience::First);
+            let opened = disk.open_again(plan, bonds, openers, Patience::First);
             let opened = opened.map_err(|error| match error {
                 NotOpen::Late(_) => late(&error),
                 NotOpen::Ended(_) | NotOpen::Ours(_) | NotOpen::Living(_) | NotOpen::Wrong(_) => {
@@ -141,25 +166,22 @@ fn finish(number: u32, size: u64, rooms: &mut Rooms, mode: Mode) -> Answered {
                 }
             })?;
             disk.disk = opened.away();
-            rooms.openers.let_go(&plan, opened, None);
+            openers.let_go(plan, opened, None);
         }
     }
+    Ok(())
+}
+
+/// An image has its new size: what is known of it holds for that.
+fn has_size(number: u32, size: u64, rooms: &mut Rooms) {
+    let Rooms { devices, bonds, plan, turn, .. } = rooms;
+    let disk = found!(turn.defects, devices.disk_mut(number), "disk that was resized");
     disk.astray = None;
-    let image = disk.bond.resized(size);
-    image
-        .into_iter()
-        .for_each(|image| rooms.devices.keep_image(&id, &image, &mut rooms.bonds, &rooms.plan));
-    if let Some(device) = rooms.devices.get_mut(number) {
-        device.judge_again(&mut rooms.turn);
+    let (id, image) = (disk.plan.id.clone(), disk.bond.resized(size));
+    image.into_iter().for_each(|image| devices.keep_image(&id, &image, bonds, plan));
+    if let Some(device) = devices.get_mut(number) {
+        device.judge_again(turn);
     }
-    tell_capacity(number, rooms, mode);
-    let origin = plan.origin.clone();
-    rooms.set_plan(DevicePlan::Disk(plan));
-    info!(disk = id, size, "resized");
-    if origin == Origin::Api {
-        rooms.state.keep(&rooms.plan).map_err(|error| not_kept(&error, UNTIL_RESTART))?;
-    }
-    shown::disk(rooms, &id, true)
 }
 
 /// A disk that was to have the size of its plan has not got it: its plan says again what it has, so that the next

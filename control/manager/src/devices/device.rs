@@ -417,9 +417,9 @@ impl Device {
     /// wants: whether that goes on elsewhere. A number is told of when it is over.
     pub(crate) fn close_image(mut self, openers: &mut Openers, number: Option<u32>) -> bool {
         let Some(disk) = self.kind.disk_mut() else { return false };
-        let (plan, held) = (disk.plan.clone(), Arc::clone(&disk.disk));
+        let (plan, held, made) = (disk.plan.clone(), Arc::clone(&disk.disk), disk.made);
         drop(self);
-        openers.let_go(&plan, held, number)
+        openers.undo(&plan, held, made, number)
     }
 
     /// Whether a VMM has it: it may be about to start its guest, too.

@@ -11,6 +11,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use config::plan::DiskPlan;
 use names::Kept;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
@@ -150,6 +151,13 @@ impl Bonds {
             remembered => remembered.clone(),
         };
         (remembered, whose == id && by_socket.is_some())
+    }
+
+    /// Whether the guest of that disk was on what has the name of its image.
+    pub(crate) fn remember(&self, disk: &DiskPlan) -> bool {
+        let name = disk.source.path();
+        let remembered = self.of(&disk.id, &disk.socket).0;
+        matches!(remembered, Remembered::Image(image) if Some(image.name.as_str()) == name)
     }
 
     /// Keeps the image that the guest of disk `id` is on, which came to `socket`. When this returns, it survives a power

@@ -2,6 +2,7 @@
 //!
 //! Not here: when one is opened (`opening`, `locks`), and what is done with it (`backend`).
 
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -10,6 +11,7 @@ use config::plan::DiskPlan;
 use config::spec::OnFailure;
 use names::{ImageKind, Refused};
 use rustix::fs::{OFlags, fstat};
+use tracing::{info, warn};
 
 /// Name of an image that is not used, or under which none is made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,13 +46,57 @@ impl ImageNames {
 
 impl Names for ImageNames {
     fn open(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Unopened> {
-        let make = flags.contains(OFlags::CREATE);
-        let opened = names::open_image(path, self.user_folder, flags - OFlags::CREATE, make);
-        opened.map_err(|refused| match refused {
-            Refused::Os { source, .. } => Unopened::Os(source),
-            Refused::Kind { .. } => Unopened::NotADisk,
-            refused => Unopened::Refused(refused.to_string()),
-        })
+        Maker::new(*self).open(path, flags)
+    }
+}
+
+/// The same, which knows what it has made.
+pub(crate) struct Maker {
+    names: ImageNames,
+    made: Cell<Option<FileId>>,
+}
+
+impl Maker {
+    pub(crate) fn new(names: ImageNames) -> Maker {
+        Maker { names, made: Cell::default() }
+    }
+
+    /// The image that was missing and was made; nothing, if none was.
+    pub(crate) fn made(&self) -> Option<FileId> {
+        self.made.get()
+    }
+}
+
+impl Names for Maker {
+    fn open(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Unopened> {
+        let ImageNames { user_folder } = self.names;
+        if !flags.contains(OFlags::CREATE) {
+            return names::open_image(path, user_folder, flags).map_err(unopened);
+        }
+        let opened = names::open_or_make_image(path, user_folder, flags - OFlags::CREATE);
+        let (opened, is_new) = opened.map_err(unopened)?;
+        if is_new {
+            let stat = fstat(&opened).map_err(Unopened::Os)?;
+            self.made.set(Some((stat.st_dev, stat.st_ino)));
+        }
+        Ok(opened)
+    }
+}
+
+fn unopened(refused: Refused) -> Unopened {
+    match refused {
+        Refused::Os { source, .. } => Unopened::Os(source),
+        Refused::Kind { .. } => Unopened::NotADisk,
+        refused => Unopened::Refused(refused.to_string()),
+    }
+}
+
+/// Removes an image that was made in vain, as long as nobody has it. Waits for its file system.
+pub(crate) fn unmake(path: &Path, names: ImageNames, made: FileId) {
+    match names::unmake_image(path, names.user_folder, made) {
+        Ok(true) => info!("{}: made in vain, and removed", path.display()),
+        Ok(false) => warn!("{}: made in vain, and another's by now: it stays", path.display()),
+        Err(error) => warn!("an empty image that was made in vain stays: {error}"),
     }
 }
 
@@ -74,6 +120,19 @@ pub(crate) fn missing(plan: &DiskPlan) -> Option<&str> {
     let path = plan.source.path()?;
     let kind = names::kind_of_image(Path::new(path), plan.user_folder);
     (kind == Ok(None)).then_some(path)
+}
+
+/// What an operator reads of an image that was there once: it is not made anew, since it would hold nothing of what its
+/// guest wrote. What he may do is harmless where its file system comes back meanwhile.
+pub(crate) fn is_gone(plan: &DiskPlan) -> String {
+    let path = plan.source.path().unwrap_or_default();
+    let anew = match plan.source.size_bytes().is_some() && !plan.readonly {
+        true => format!(" (or `touch {path}`, for an empty one)"),
+        false => String::new(),
+    };
+    format!(
+        "its image {path} is missing, and was there before; put it back, or mount its file system{anew}"
+    )
 }
 
 /// Whether an image could be made at a name where nothing is, and why not.
@@ -111,7 +170,7 @@ pub(crate) fn lost_its_name(plan: &DiskPlan, disk: &Disk) -> Option<String> {
 /// Which file the name of a disk's image leads to, by its device and its number there.
 pub(crate) fn file_of(plan: &DiskPlan) -> Option<FileId> {
     let path = Path::new(plan.source.path()?);
-    let found = names::open_image(path, plan.user_folder, OFlags::PATH, false).ok()?;
+    let found = names::open_image(path, plan.user_folder, OFlags::PATH).ok()?;
     let stat = fstat(&found).ok()?;
     Some((stat.st_dev, stat.st_ino))
 }

@@ -77,8 +77,7 @@ impl Manager {
             return Err(busy(STOPPING));
         }
         reload::check_file(&mut self.rooms)?;
-        let kept = self.rooms.state.keep(&self.rooms.plan);
-        kept.map_err(|error| refused(&UpgradeError::Keep(error)))
+        self.rooms.keep().map_err(|error| refused(&UpgradeError::Keep(error)))
     }
 
     /// The launcher that was asked starts none: the next one is asked.

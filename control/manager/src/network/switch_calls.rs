@@ -17,7 +17,7 @@ use super::{Around, Network};
 pub(crate) struct SwitchCalls<'a> {
     pub(crate) network: &'a mut Network,
     pub(crate) plan: &'a mut Plan,
-    pub(crate) state: &'a StateFile,
+    pub(crate) state: &'a mut StateFile,
     pub(crate) around: Around<'a>,
 }
 
@@ -42,13 +42,17 @@ impl SwitchCalls<'_> {
             Ok(id) => id,
             Err(refused) => return reply.answer(Err(refused)),
         };
-        if let Err(error) = self.state.keep(self.plan) {
+        if let Err(error) = self.keep() {
             return self.begin_removal(&id, Some(reply.refusing(not_kept(&error, UNDONE))));
         }
         info!(switch = id, "added");
         let shown = self.network.view(&id, self.around.devices);
         let shown = shown.map(|view| Answer::Switch(Box::new(view)));
         reply.answer(shown.ok_or_else(|| ApiError::no_such_switch(&id)));
+    }
+
+    fn keep(&mut self) -> std::io::Result<()> {
+        self.state.keep(self.plan, &self.around.devices.images())
     }
 
     /// Serves a switch more, which is not kept yet: its name.
@@ -79,7 +83,7 @@ impl SwitchCalls<'_> {
         let before = self.plan.switches.clone();
         self.plan.switches.retain(|plan| plan.id != id);
         // Kept first: a switch that is gone cannot be taken back.
-        if let Err(error) = self.state.keep(self.plan) {
+        if let Err(error) = self.keep() {
             self.plan.switches = before;
             return reply.answer(Err(not_kept(&error, UNDONE)));
         }

@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::Path;
 
 use config::Plan;
-use config::plan::{DevicePlan, DiskPlan, Origin, Source};
+use config::plan::{DevicePlan, DiskPlan, Source};
 use config::spec::Mode as SocketMode;
 use control::mode::Mode;
 use tracing::{info, warn};
@@ -158,11 +158,8 @@ fn open_disk(
         }
         return Ok(Device::new(number, facts, Kind::Disk(parts)));
     }
-    // A disk that was made once is not made again: whoever removed or unmounted its image is told.
-    let shut = rooms.shut.named(&plan.id);
-    let is_new = shut.is_some_and(Shut::is_new);
-    let is_kept = plan.origin == Origin::Api && rooms.plan.disk(&plan.id).is_some() && !is_new;
-    let is_tried_again = shut.is_some();
+    let is_kept = rooms.was_there(&plan);
+    let is_tried_again = rooms.shut.named(&plan.id).is_some();
     let patience = if is_tried_again { Patience::Again } else { Patience::First };
     let facts = Facts::from(&plan);
     let opened = DiskParts::open(plan, is_kept, &rooms.bonds, &mut rooms.openers, patience);
@@ -171,7 +168,7 @@ fn open_disk(
         (error, _) => error,
     })?;
     if let Some(ours) = rooms.devices.shares_unlocked(&parts) {
-        rooms.openers.let_go(&parts.plan, parts.disk, None);
+        rooms.openers.undo(&parts.plan, parts.disk, parts.made, None);
         return Err(ours);
     }
     rooms.unsynced.recall(&parts);
@@ -220,6 +217,7 @@ pub(crate) fn serve(mut device: Device, rooms: &mut Rooms, mode: Mode) -> Result
         rooms.devices.keep_begun(number, &mut rooms.bonds, &rooms.plan);
     }
     rooms.have_links(mode, |remote, around| remote.export_disk(number, around));
+    rooms.state.seen.look_again(rooms.turn.now());
     Ok(number)
 }
 

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError};
 use std::time::{Duration, Instant};
 
 use backend::{Disk, Source as Image};
@@ -21,10 +21,10 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::clock::now;
 use crate::disk::bonds::{Bonds, Vetting};
-use crate::disk::images::source_of;
+use crate::disk::images::{FileId, ImageNames, source_of};
 use crate::opening::not_open::{NotOpen, NotYet};
 use crate::threads::{self, Thread};
-use closings::Closings;
+use closings::{Closing, Closings};
 use media::Media;
 use order::Order;
 
@@ -243,12 +243,24 @@ impl Openers {
     /// Closes an image for the last time; who calls it waits for nothing. False: that is done already, since it is
     /// no file. A `device` is told of when it is over ([`Self::closed`]).
     pub(crate) fn let_go(&mut self, plan: &DiskPlan, disk: Arc<Disk>, device: Option<u32>) -> bool {
+        self.undo(plan, disk, None, device)
+    }
+
+    /// The same; an image that was `made` for the disk, of which nothing has come, is removed.
+    pub(crate) fn undo(
+        &mut self,
+        plan: &DiskPlan,
+        disk: Arc<Disk>,
+        made: Option<FileId>,
+        device: Option<u32>,
+    ) -> bool {
         let path = match source_of(plan) {
-            Image::File { path, .. } if !disk.is_away() => path,
+            Image::File { path, .. } if !disk.is_away() || made.is_some() => path,
             _ => return false,
         };
         let medium = self.media.of(&path, now());
-        self.closings.close((medium, path), disk, device, &self.wake);
+        let made = made.map(|made| (ImageNames::of(plan), made));
+        self.closings.close(Closing { medium, path, disk, made, device }, &self.wake);
         true
     }
 
@@ -273,11 +285,10 @@ impl Openers {
     fn keep_jobs(&mut self, is_wanted: impl Fn(&Job) -> bool) {
         // With its receiver gone the thread closes what it has.
         let gone = self.jobs.extract_if(.., |job| !is_wanted(job));
-        self.leaving.extend(gone.map(|Job { order, medium, thread, begun, .. }| Leaving {
-            image: order.image,
-            medium,
-            thread,
-            begun,
+        self.leaving.extend(gone.map(|Job { order, medium, thread, begun, outcome, .. }| {
+            // In a simulation it may lie here, and no thread has it.
+            outcome.try_iter().for_each(|outcome| order.undo(outcome));
+            Leaving { image: order.image, medium, thread, begun }
         }));
     }
 
@@ -317,7 +328,9 @@ impl Openers {
             let outcome = runs.run(&plan, is_kept, &vetting);
             over.store(true, Ordering::Release);
             wake.wake();
-            let _ = tell.send(outcome);
+            if let Err(SendError(outcome)) = tell.send(outcome) {
+                runs.undo(outcome);
+            }
         });
         Some(Job { order, medium, outcome, is_over, thread: thread.ok()?, begun: now() })
     }

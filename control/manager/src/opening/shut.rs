@@ -25,8 +25,6 @@ pub(crate) struct Shut {
     /// Why it is not open and what to do.
     problem: String,
     hope: Hope,
-    /// It was added, and has not been open yet.
-    is_new: bool,
 }
 
 /// Whether it opens by itself.
@@ -46,24 +44,19 @@ impl Shut {
     /// A disk that waits for another process's requests, or for the disk that it replaces.
     pub(crate) fn waiting(plan: DevicePlan, problem: String, now: Instant) -> Shut {
         let hope = Hope::Waits { retry: Retry::from(nanos_of(now)), is_living: false };
-        Shut { plan, problem, hope, is_new: false }
+        Shut { plan, problem, hope }
     }
 
     /// The same, of what may pass by itself.
     pub(crate) fn waiting_for(plan: DevicePlan, why: &NotOpen, now: Instant) -> Shut {
         let is_living = matches!(why, NotOpen::Living(_));
         let hope = Hope::Waits { retry: Retry::from(nanos_of(now)), is_living };
-        Shut { plan, problem: why.to_string(), hope, is_new: false }
+        Shut { plan, problem: why.to_string(), hope }
     }
 
     /// A device that an operator has to see to.
     pub(crate) fn failed(plan: DevicePlan, problem: String) -> Shut {
-        Shut { plan, problem, hope: Hope::Failed, is_new: false }
-    }
-
-    /// The same device, which was added and has not been open yet: what it is made of may be missing.
-    pub(crate) fn never_open(self) -> Shut {
-        Shut { is_new: true, ..self }
+        Shut { plan, problem, hope: Hope::Failed }
     }
 
     /// What was asked for.
@@ -82,11 +75,6 @@ impl Shut {
             true => self.problem.clone(),
             false => format!("{}; when that is right, `sidecore reload`", self.problem),
         }
-    }
-
-    /// Whether it was added, and has not been open yet.
-    pub(crate) fn is_new(&self) -> bool {
-        self.is_new
     }
 
     /// Whether it is tried again.
@@ -328,8 +316,8 @@ mod tests {
         // What has failed is not tried again by itself.
         shut.retry_all(later);
         assert_eq!(shut.due_at(), None);
-        shut.insert(Shut::waiting(plan("a"), "waits".to_string(), later).never_open());
-        assert_eq!((shut.len(), shut.named("a").unwrap().is_new()), (2, true));
+        shut.insert(Shut::waiting(plan("a"), "waits".to_string(), later));
+        assert_eq!(shut.len(), 2);
         assert_eq!(shut.remove("a").map(|it| it.plan().id().to_string()).as_deref(), Some("a"));
         assert!(shut.named("a").is_none());
     }

@@ -10,7 +10,7 @@ use config::{Change, HostPlan};
 
 use crate::check;
 use crate::devices::Devices;
-use crate::disk::images::FileId;
+use crate::disk::images::{self, FileId};
 use crate::network::reload::{Wanted, wanted};
 use crate::opening::apart::is_one;
 use crate::opening::not_open::NotOpen;
@@ -61,7 +61,7 @@ fn check_each(
     going: &[Going],
     rooms: &mut Rooms,
 ) -> Result<Vec<String>, ApiError> {
-    let Rooms { bounds, devices, openers, bonds, plan: in_force, .. } = rooms;
+    let Rooms { bounds, devices, openers, bonds, state, plan: in_force, .. } = rooms;
     let (mut promised, mut made) = (Vec::new(), Vec::new());
     let holders = holders(devices);
     for change in changes {
@@ -71,6 +71,9 @@ fn check_each(
             match &**plan {
                 DevicePlan::Disk(disk) => {
                     let lies = openers.check(disk, bonds)?;
+                    if lies == Lies::Nowhere && state.seen.has(disk, in_force) {
+                        return Err(NotOpen::Wrong(images::is_gone(disk)));
+                    }
                     made.extend((lies == Lies::Nowhere).then(|| disk.id.clone()));
                     let goes = |id: &str| going.iter().any(|old| old.plan.id() == id);
                     check_disk(disk, lies, goes, (devices, &holders))

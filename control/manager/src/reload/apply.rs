@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use config::api::{ApiError, ReloadView};
+use config::api::{ApiError, EffectView, ReloadView};
 use config::plan::DevicePlan;
 use config::{Change, Size};
 use control::mode::Mode;
@@ -14,7 +14,7 @@ use tracing::warn;
 
 use super::late::Late;
 use super::prepare::Prepared;
-use super::wanted::{Judged, Wanted};
+use super::wanted::Wanted;
 use super::warn_of_restart;
 use crate::api::Listening;
 use crate::calls::{nics, removal};
@@ -48,20 +48,20 @@ pub(super) fn prepare(
     force: bool,
     rooms: &mut Rooms,
     mode: Mode,
-) -> Result<(Wanted, Judged, Prepared), ApiError> {
+) -> Result<(Wanted, Vec<EffectView>, Prepared), ApiError> {
     let mut wanted = Wanted::read(rooms)?;
-    let judged = wanted.judge(rooms, !force)?;
+    let effects = wanted.judge(rooms, !force)?;
     // What is opened is opened for who may have it then.
     let links = std::mem::take(&mut wanted.links);
     let before = std::mem::replace(&mut rooms.plan.links, links);
-    let prepared = Prepared::open(&wanted, &judged.made, rooms, mode);
+    let prepared = Prepared::open(&wanted, rooms, mode);
     let prepared = prepared.inspect_err(|_| rooms.plan.links = before)?;
-    Ok((wanted, judged, prepared))
+    Ok((wanted, effects, prepared))
 }
 
 /// Does what is different, in its order.
 pub(super) fn apply(
-    (wanted, judged, mut prepared): (Wanted, Judged, Prepared),
+    (wanted, effects, mut prepared): (Wanted, Vec<EffectView>, Prepared),
     listening: &mut Listening,
     rooms: &mut Rooms,
     mode: Mode,
@@ -71,7 +71,8 @@ pub(super) fn apply(
         file: rooms.options.file.clone(),
         changes: Vec::new(),
         restart_needed,
-        effects: judged.effects,
+        not_open: Vec::new(),
+        effects,
         dry_run: false,
     };
     prepared.take_sockets(&mut rooms.devices, &rooms.poll);
@@ -90,6 +91,7 @@ pub(super) fn apply(
         rooms.set_plan(DevicePlan::Nic(plan.clone()));
     }
     rooms.plan.disks = wanted.disks;
+    rooms.state.seen.look_again(rooms.turn.now());
     rooms.plan.switches = wanted.switches;
     rooms.plan.nics = wanted.nics;
     rooms.plan.groups = wanted.groups;
@@ -150,7 +152,6 @@ fn serve(
         }
     }
     for (plan, why) in prepared.still_shut {
-        done.changes.push(format!("{} still cannot be opened: {why}", plan.title()));
         rooms.shut.insert(Shut::failed(plan, why.to_string()));
     }
     for Late { plan, why, .. } in &prepared.later {

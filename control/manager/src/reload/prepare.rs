@@ -9,7 +9,7 @@ use std::path::Path;
 
 use config::Change;
 use config::api::ApiError;
-use config::plan::{DevicePlan, DiskPlan, Origin};
+use config::plan::{DevicePlan, DiskPlan, NicPlan};
 use config::spec::Mode as SocketMode;
 use control::mode::Mode;
 use tracing::warn;
@@ -25,6 +25,7 @@ use crate::network::reload::Hosts;
 use crate::opening::apart::is_one;
 use crate::opening::not_open::NotOpen;
 use crate::opening::open::{Socket, is_same_image, open};
+use crate::opening::shut::ShutDevices;
 use crate::poll::Poll;
 use crate::rights::Rights;
 use crate::rights::given;
@@ -46,15 +47,12 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Opens what is to be added, and again what is not open though it could be by now. `made` are the disks
-    /// whose images are missing.
+    /// Opens what is to be added, and again what is not open though it could be by now.
     ///
     /// # Errors
-    /// The first that cannot be; what was opened before it is closed. An image that was made for it stays, and is
-    /// told of.
+    /// The first that cannot be; what was opened before it is closed, and images that were made for it go.
     pub(super) fn open(
         wanted: &Wanted,
-        made: &[String],
         rooms: &mut Rooms,
         mode: Mode,
     ) -> Result<Prepared, ApiError> {
@@ -62,17 +60,11 @@ impl Prepared {
         let mut prepared = Prepared::default();
         rooms.bounds.lend(going.iter().map(|going| &going.plan));
         let disks = prepared.open_disks(wanted, &going, rooms, mode);
-        let all = disks.and_then(|()| prepared.open_net(&wanted.changes, &going, rooms, mode));
+        let all = disks.and_then(|()| prepared.open_net(wanted, &going, rooms, mode));
         rooms.bounds.lend([]);
         prepared.promised.clear();
-        if let Err(mut refused) = all {
+        if let Err(refused) = all {
             prepared.opened.iter_mut().for_each(|device| device.close_socket(&rooms.poll));
-            let disks = prepared.opened.iter().filter_map(|device| device.disk());
-            let new = disks.filter(|disk| made.contains(&disk.plan.id));
-            let new: Vec<&str> = new.filter_map(|disk| disk.plan.source.path()).collect();
-            if !new.is_empty() {
-                refused.hint += &format!(", but empty images were made: {}", new.join(", "));
-            }
             prepared.hosts.give_back(&rooms.network);
             for device in prepared.opened {
                 device.close_image(&mut rooms.openers, None);
@@ -89,18 +81,13 @@ impl Prepared {
         rooms: &mut Rooms,
         mode: Mode,
     ) -> Result<(), ApiError> {
-        let failed = rooms.shut.iter().filter(|shut| !shut.is_waiting());
-        let failed: BTreeSet<String> = failed.map(|shut| shut.plan().id().to_string()).collect();
+        let failed = failed(&rooms.shut);
         let new: BTreeSet<&str> = wanted.changes.iter().filter_map(added_disk).collect();
         let added = |plan: &&DiskPlan| new.contains(plan.id.as_str()) || failed.contains(&plan.id);
         for plan in wanted.plan.disks.iter().filter(added) {
             let is_new = new.contains(plan.id.as_str());
             if let Err(why) = self.open_disk(plan, going, rooms, mode) {
-                // One of the API that still does not open is no mistake of the file.
-                if plan.origin == Origin::Api && !is_new {
-                    continue;
-                }
-                // Nor is one that did not open before: it stays as it is, and the rest is done.
+                // One that did not open before is no mistake of the file: it stays as it is, and the rest is done.
                 if !is_new {
                     self.still_shut.push((DevicePlan::Disk(plan.clone()), why));
                     continue;
@@ -170,13 +157,13 @@ impl Prepared {
     /// Opens what switches and NICs are added on, then the sockets of the NICs.
     fn open_net(
         &mut self,
-        changes: &[Change],
+        wanted: &Wanted,
         going: &[Going],
         rooms: &mut Rooms,
         mode: Mode,
     ) -> Result<(), ApiError> {
-        self.hosts = Hosts::open(changes, &rooms.network)?;
-        for change in changes {
+        self.hosts = Hosts::open(&wanted.changes, &rooms.network)?;
+        for change in &wanted.changes {
             let Change::Add(plan) = change else { continue };
             let Some(nic) = plan.nic() else { continue };
             let plan = (**plan).clone();
@@ -192,7 +179,27 @@ impl Prepared {
             let opened = open(plan.clone(), Socket::Own, rooms, mode);
             self.opened.push(opened.map_err(|why| refusal(&plan, &why))?);
         }
+        self.open_failed_nics(wanted, rooms, mode);
         Ok(())
+    }
+
+    /// Opens NICs again which could not be opened before, and are to be as they were. What they are wired to is opened
+    /// when they are.
+    fn open_failed_nics(&mut self, wanted: &Wanted, rooms: &mut Rooms, mode: Mode) {
+        let failed = failed(&rooms.shut);
+        let changed = wanted.changes.iter().filter_map(|change| match change {
+            Change::Add(device) => Some(device.id()),
+            _ => None,
+        });
+        let changed: BTreeSet<&str> = changed.collect();
+        let again = |nic: &&NicPlan| failed.contains(&nic.id) && !changed.contains(nic.id.as_str());
+        for nic in wanted.plan.nics.iter().filter(again) {
+            let plan = DevicePlan::Nic(nic.clone());
+            match open(plan.clone(), Socket::Own, rooms, mode) {
+                Ok(device) => self.opened.push(device),
+                Err(why) => self.still_shut.push((plan, why)),
+            }
+        }
     }
 
     /// Gives devices that were opened the sockets that others listen on which go.
@@ -218,6 +225,12 @@ impl Prepared {
             }
         }
     }
+}
+
+/// Devices that are not open, and are not tried again by themselves.
+fn failed(shut: &ShutDevices) -> BTreeSet<String> {
+    let failed = shut.iter().filter(|shut| !shut.is_waiting());
+    failed.map(|shut| shut.plan().id().to_string()).collect()
 }
 
 fn added_disk(change: &Change) -> Option<&str> {

@@ -23,12 +23,6 @@ pub(crate) struct Wanted {
     pub(super) links: Vec<LinkPlan>,
 }
 
-/// What the changes would do, and of which disks an empty image would be made.
-pub(crate) struct Judged {
-    pub(super) effects: Vec<EffectView>,
-    pub(super) made: Vec<String>,
-}
-
 impl Wanted {
     /// Reads the file again. Nothing is changed.
     ///
@@ -51,7 +45,11 @@ impl Wanted {
     ///
     /// # Errors
     /// What it is refused for.
-    pub(crate) fn judge(&self, rooms: &mut Rooms, refuses: bool) -> Result<Judged, ApiError> {
+    pub(crate) fn judge(
+        &self,
+        rooms: &mut Rooms,
+        refuses: bool,
+    ) -> Result<Vec<EffectView>, ApiError> {
         let beyond = check_sizes(&self.changes, rooms)?;
         if refuses {
             refuse_beyond(&beyond)?;
@@ -64,7 +62,7 @@ impl Wanted {
         if refuses {
             refuse_losses(&effects)?;
         }
-        Ok(Judged { effects, made })
+        Ok(effects)
     }
 }
 

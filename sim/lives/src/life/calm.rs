@@ -1,14 +1,11 @@
 //! The end of what goes wrong: from here on all comes to an end, in so many steps.
 
-use std::path::Path;
-
-use config::Origin;
 use config::api::{Call, ErrorKind};
 use config::spec::Carrier;
 use schedule::Nanos;
 
 use super::host::Host;
-use super::{Course, Life, MS};
+use super::{Life, MS};
 use crate::vmm::Vmm;
 
 /// Steps in which what must come does.
@@ -23,8 +20,6 @@ const UPGRADES_MAX: u32 = 5;
 const LOOKS_MAX: u32 = 20;
 /// What is said of an image that another disk has.
 const IN_USE: &str = "is in use: it is disk";
-/// And of a device that is not open when all else is done.
-const STILL_SHUT: &str = "still cannot be opened";
 
 impl Life {
     /// From here on all goes well.
@@ -47,7 +42,6 @@ impl Life {
         self.until("somebody serves", |host| !host.daemons.is_empty())?;
         self.until_answered()?;
         for host in 0..self.hosts.len() {
-            self.hosts[host].put_images_back(&self.course)?;
             self.reload_for_good(host)?;
         }
         for host in &mut self.hosts {
@@ -120,9 +114,7 @@ impl Life {
             self.hosts[host].ask(Call::Reload { force: true }, self.course.now().0);
             self.until_answered()?;
             match &self.hosts[host].reloaded {
-                Some(Ok(view)) if !view.changes.iter().any(|it| it.contains(STILL_SHUT)) => {
-                    return Ok(());
-                }
+                Some(Ok(view)) if view.not_open.iter().all(|it| it.retried) => return Ok(()),
                 // A disk that was taken from clients is there until what they wrote is stable.
                 Some(Err(why)) if why.kind != ErrorKind::Busy && !why.error.contains(IN_USE) => {
                     return Err(format!("the file is not read: {}", why.error));
@@ -168,20 +160,6 @@ impl Life {
 }
 
 impl Host {
-    /// An operator does what the daemon says of a disk whose image is missing. One that was added while its file system did
-    /// not answer has none yet, and whoever starts next does not know that it never had (0025, "What is open").
-    fn put_images_back(&self, course: &Course) -> Result<(), String> {
-        for disk in self.plan().into_iter().flat_map(|plan| &plan.disks) {
-            let (Some(path), Some(size)) = (disk.source.path(), disk.spec.size) else { continue };
-            if disk.origin == Origin::Api && !Path::new(path).exists() {
-                course.note("put back", [0; 3]);
-                let made = std::fs::File::create(path).and_then(|file| file.set_len(size.0));
-                made.map_err(|e| e.to_string())?;
-            }
-        }
-        Ok(())
-    }
-
     /// Who waits.
     fn lacks(&self) -> String {
         let lacks = |vmm: &Vmm| {

@@ -231,18 +231,71 @@ fn what_cannot_be_kept_is_not_added_and_can_be_added_later() {
         assert_eq!(names(&mut trial), ["a"]);
         assert!(dial(&trial.socket("b")).is_none());
         assert_eq!(trial.daemon.bounds(), bounds);
+        assert!(!trial.path("b.img").exists(), "it was made in vain");
     }
     // Nor one whose image is late.
     trial.slow(Duration::from_secs(13));
     let spec = image(&trial, "b");
     let (kind, _) = refused(trial.ask(Call::AddDisk(spec.clone())));
     assert_eq!(kind, ErrorKind::Internal);
-    trial.pass(Duration::from_secs(20));
+    trial.pass(Duration::from_secs(40));
     assert_eq!(names(&mut trial), ["a"]);
+    assert!(!trial.path("b.img").exists(), "it was made in vain");
     trial.slow(Duration::ZERO);
     trial.break_state(false);
     add(&mut trial, spec).expect("it is added");
     assert_eq!(trial.daemon.bounds().devices, 2);
+}
+
+/// Whatever has its name was somebody's.
+#[test]
+fn an_image_that_was_there_stays_though_its_disk_is_not_added() {
+    let mut trial = Trial::of(FILE);
+    trial.break_state(true);
+    for len in [0, 1 << 19, 1 << 20] {
+        let spec = image(&trial, "b");
+        std::fs::write(trial.path("b.img"), vec![0; len]).expect("an image");
+        refused(trial.ask(Call::AddDisk(spec)));
+        trial.pass(Duration::from_secs(1));
+        assert!(trial.path("b.img").exists(), "{len}");
+    }
+}
+
+/// As on ext4, whose files have 16 TiB at most.
+#[test]
+fn an_image_that_cannot_be_as_long_as_it_is_to_be_is_not_left_behind() {
+    let (mut trial, elsewhere) = (Trial::of(FILE), tempfile::tempdir().expect("a folder"));
+    let path = elsewhere.path().join("b.img");
+    let most = i64::MAX as u64 / 512 * 512;
+    if std::fs::File::create(&path).and_then(|file| file.set_len(most)).is_ok() {
+        return say_skipped("skipped: files of the usual folder may be as long as any\n");
+    }
+    std::fs::remove_file(&path).expect("an image");
+    let path = path.display().to_string();
+    let spec = DiskSpec { path: Some(path), size: Some(Size(most)), ..DiskSpec::new("b") };
+    let (_, why) = refused(trial.ask(Call::AddDisk(spec)));
+    assert!(why.contains("File too large"), "{why}");
+    assert_eq!(std::fs::read_dir(elsewhere.path()).expect("a folder").count(), 0);
+}
+
+fn say_skipped(why: &str) {
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), why.as_bytes());
+}
+
+/// What an operator was told of is his, also when nothing has come of it since.
+#[test]
+fn an_image_that_was_made_stays_when_its_disk_is_removed() {
+    let mut trial = Trial::of(FILE);
+    let spec = image(&trial, "b");
+    add(&mut trial, spec.clone()).expect("it is added");
+    let gone = Call::RemoveDisk { id: ids("b"), force: false };
+    trial.ask(gone).expect("it goes");
+    trial.pass(Duration::from_secs(1));
+    assert!(trial.path("b.img").exists());
+    // Whoever adds it once more may have it anew.
+    std::fs::remove_file(trial.path("b.img")).expect("removed");
+    let again = add(&mut trial, spec).expect("it is added");
+    assert!(again.was_empty && trial.path("b.img").exists());
 }
 
 #[test]

@@ -172,19 +172,33 @@ fn a_size_is_given_up_when_the_queues_do_not_come_back() {
 }
 
 #[test]
-fn a_size_that_cannot_be_kept_holds_until_a_restart_and_that_is_said() {
-    let mut trial = with_disk(false);
-    trial.break_state(true);
-    let (kind, why) = resized(&mut trial, 2 * MIB, false).expect_err("it is not kept");
-    assert_eq!(kind, ErrorKind::Internal);
-    assert!(why.contains("it holds until the daemon is started again"), "{why}");
-    assert_eq!(trial.disk("b").size_bytes, Some(2 * MIB));
-    // Any change keeps all of them.
-    trial.break_state(false);
-    let change = config::spec::DiskChange { share: Some(3), ..Default::default() };
-    trial.ask(Call::ChangeDisk { id: "b".to_string(), change }).expect("it is kept");
+fn a_size_that_cannot_be_kept_is_not_given() {
+    for is_file in [true, false] {
+        let mut trial = with_disk(is_file);
+        let mut vmm = Vmm::served(&mut trial, "b", 1);
+        trial.break_state(true);
+        let (kind, why) = resized(&mut trial, 2 * MIB, false).expect_err("it is not kept");
+        assert_eq!(kind, ErrorKind::Internal);
+        assert!(why.ends_with(crate::calls::UNDONE), "{why}");
+        assert_eq!(trial.disk("b").size_bytes, Some(MIB));
+        assert!(!is_file || len(&trial) == MIB);
+        assert_ne!(vmm.does(&mut trial, WRITE, MIB / 512, 1), Some(0), "it is behind the end");
+        assert_eq!(vmm.does(&mut trial, WRITE, 0, 1), Some(0));
+        trial.break_state(false);
+        resized(&mut trial, 2 * MIB, false).expect("it can be kept again");
+        let mut again = Trial::start(FILE, trial.die()).unwrap_or_else(|why| panic!("{why}"));
+        assert_eq!(again.disk("b").size_bytes, Some(2 * MIB));
+    }
+}
+
+/// What was kept before it was done would be done by the next start.
+#[test]
+fn a_size_that_is_not_given_is_not_kept_either() {
+    let mut trial = with_disk(true);
+    trial.slow(Duration::from_secs(30));
+    resized(&mut trial, 2 * MIB, false).expect_err("its file system does not answer");
     let mut again = Trial::start(FILE, trial.die()).unwrap_or_else(|why| panic!("{why}"));
-    assert_eq!(again.disk("b").size_bytes, Some(2 * MIB));
+    assert_eq!((again.disk("b").size_bytes, len(&again)), (Some(MIB), MIB));
 }
 
 #[test]

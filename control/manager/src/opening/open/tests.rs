@@ -123,6 +123,133 @@ fn one_image_is_one_disk_whatever_its_names_are() {
     }
 }
 
+/// A daemon in that folder, and what is wrong with its disk `a`. A process that another test is just starting has a copy of
+/// the sockets of the one before.
+fn started(text: &str, folder: &std::rc::Rc<tempfile::TempDir>) -> (Trial, Option<String>) {
+    let mut trial = loop {
+        match Trial::start(text, std::rc::Rc::clone(folder)) {
+            Ok(trial) => break trial,
+            Err(why) if why.to_string().contains("another daemon") => std::thread::yield_now(),
+            Err(why) => panic!("{why}"),
+        }
+    };
+    let disks = trial.rooms().plan.disks.iter().any(|disk| disk.id == "a");
+    let problem = if disks { trial.disk("a").problem } else { None };
+    (trial, problem)
+}
+
+/// Its file system may not be mounted yet, and an empty one would be all that its guest is shown.
+#[test]
+fn an_image_that_was_there_once_is_not_made_anew() {
+    let text = [MEMORY, FILE].concat();
+    let folder = folder();
+    let (trial, problem) = started(&text, &folder);
+    assert_eq!(problem, None, "a new disk gets a new image");
+    let image = trial.path("a.img");
+    trial.die();
+    std::fs::remove_file(&image).expect("an image");
+    let (mut trial, problem) = started(&text, &folder);
+    let path = image.display();
+    let expected = format!(
+        "its image {path} is missing, and was there before; put it back, or mount its file system \
+         (or `touch {path}`, for an empty one); when that is right, `sidecore reload`"
+    );
+    assert_eq!((problem, trial.disk("a").state), (Some(expected), DiskState::Failed));
+    // Nor by a reload, whatever else is different.
+    let done = trial.reload(&text, false).expect("nothing is different");
+    assert_eq!((done.changes, image.exists()), (Vec::<String>::new(), false));
+    let [ref not_open] = done.not_open[..] else { panic!("{:?}", done.not_open) };
+    assert_eq!((not_open.id.as_str(), not_open.retried), ("a", false));
+    assert!(not_open.problem.contains("was there before"), "{not_open:?}");
+    for other in ["serial = \"x\"\n", "size = \"2M\"\n"] {
+        let file = FILE.replace("size = \"1M\"\n", "");
+        let size = if other.starts_with("size") { "" } else { "size = \"1M\"\n" };
+        let answer = trial.reload(&[MEMORY, &file, size, other].concat(), false);
+        assert!(!image.exists(), "{answer:?}");
+        trial.reload(&text, false).expect("as before");
+    }
+    // He says that he wants it so.
+    std::fs::write(&image, "").expect("touched");
+    trial.reload(&text, false).expect("it is there");
+    let shown = trial.disk("a");
+    assert_eq!((shown.problem, shown.was_empty), (None, true));
+    // As one that is taken out of the file, and put in again later.
+    trial.reload(MEMORY, false).expect("it goes");
+    trial.pass(Duration::from_secs(1));
+    std::fs::remove_file(&image).expect("an image");
+    trial.reload(&text, false).expect("it is new");
+    assert_eq!((trial.disk("a").problem, image.exists()), (None, true));
+}
+
+/// Whatever ends the daemon, and whenever.
+#[test]
+fn a_disk_that_is_added_slowly_has_its_image_made_once() {
+    let spec = |trial: &Trial| {
+        let path = trial.path("a.img").display().to_string();
+        serde_json::from_str(&format!(r#"{{"id":"a","path":"{path}","size":"1M"}}"#))
+    };
+    let slow = Duration::from_secs(13);
+    for killed_after in [5, 11, 12, 14, 16] {
+        let folder = folder();
+        let (mut trial, _) = started(MEMORY, &folder);
+        trial.slow(slow);
+        let added = spec(&trial).expect("a disk");
+        let asked = trial.asks(Call::AddDisk(added));
+        trial.pass(Duration::from_secs(killed_after));
+        let (image, is_made) = (trial.path("a.img"), killed_after > slow.as_secs());
+        assert_eq!(image.exists(), is_made);
+        drop(asked);
+        trial.die();
+        // Nobody was answered yet.
+        if killed_after < 10 {
+            continue;
+        }
+        let (trial, problem) = started(MEMORY, &folder);
+        assert_eq!((problem, image.exists()), (None, true), "{killed_after}");
+        trial.die();
+        std::fs::remove_file(&image).expect("an image");
+        let (_, problem) = started(MEMORY, &folder);
+        assert!(problem.is_some_and(|why| why.contains("was there before")), "{killed_after}");
+    }
+}
+
+/// Where a program kept devices that kept no images, its disks had theirs.
+#[test]
+fn a_disk_of_an_earlier_program_had_its_image() {
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let kept = format!(
+        r#"{{"format":"sidecore-state","version":1,"disks":[{{"id":"a","path":"{}","size":"1M"}}]}}"#,
+        at("a.img")
+    );
+    std::fs::write(at("state/disks.json"), kept).expect("a state");
+    let (trial, problem) = started(MEMORY, &folder);
+    assert!(problem.is_some_and(|why| why.contains("was there before")));
+    assert!(!trial.path("a.img").exists());
+}
+
+/// The next start would make one anew that is not mounted by then.
+#[test]
+fn that_an_image_is_there_is_kept_as_soon_as_it_can_be() {
+    let text = [MEMORY, FILE].concat();
+    let folder = folder();
+    std::fs::create_dir(folder.path().join("state/disks.json")).expect("in its way");
+    // What cannot be read refuses the start.
+    assert!(Trial::start(&text, std::rc::Rc::clone(&folder)).is_err());
+    std::fs::remove_dir(folder.path().join("state/disks.json")).expect("out of its way");
+    let (mut trial, _) = started(MEMORY, &folder);
+    trial.break_state(true);
+    trial.reload(&text, false).expect("it is added");
+    trial.pass(Duration::from_secs(3));
+    trial.break_state(false);
+    trial.pass(Duration::from_secs(2));
+    let image = trial.path("a.img");
+    trial.die();
+    std::fs::remove_file(&image).expect("an image");
+    let (_, problem) = started(&text, &folder);
+    assert!(problem.is_some_and(|why| why.contains("was there before")));
+}
+
 /// A number that came again would have an old device's late words.
 #[test]
 fn a_number_is_never_used_again() {

@@ -14,6 +14,7 @@ use confine::Kind;
 use names::Medium;
 
 use super::Wake;
+use crate::disk::images::{self, FileId, ImageNames};
 use crate::threads::{self, Before};
 
 /// What is to be closed, and what was. As many as there were disks open at most.
@@ -38,12 +39,15 @@ struct List {
     over: Vec<u32>,
 }
 
-struct Closing {
-    medium: Medium,
-    path: PathBuf,
-    disk: Arc<Disk>,
+/// An image that is closed for the last time.
+pub(super) struct Closing {
+    pub(super) medium: Medium,
+    pub(super) path: PathBuf,
+    pub(super) disk: Arc<Disk>,
+    /// It was made for a disk of which nothing has come, and is removed.
+    pub(super) made: Option<(ImageNames, FileId)>,
     /// The device that it was of, if its end is waited for.
-    device: Option<u32>,
+    pub(super) device: Option<u32>,
 }
 
 impl Closings {
@@ -52,14 +56,8 @@ impl Closings {
     }
 
     /// Has an image closed; who calls it waits for nothing.
-    pub(super) fn close(
-        &self,
-        (medium, path): (Medium, PathBuf),
-        disk: Arc<Disk>,
-        device: Option<u32>,
-        wake: &Wake,
-    ) {
-        self.list().waiting.push_back(Closing { medium, path, disk, device });
+    pub(super) fn close(&self, closing: Closing, wake: &Wake) {
+        self.list().waiting.push_back(closing);
         self.go_on(wake);
     }
 
@@ -81,8 +79,11 @@ impl Closings {
     }
 
     fn run(&self, medium: &Medium, wake: &Wake) {
-        while let Some(Closing { path, disk, device, .. }) = self.next(medium) {
+        while let Some(Closing { path, disk, device, made, .. }) = self.next(medium) {
             drop(disk);
+            if let Some((names, made)) = made {
+                images::unmake(&path, names, made);
+            }
             let mut list = self.list();
             list.under_way.retain(|(of, _)| of != medium);
             list.over.extend(device);

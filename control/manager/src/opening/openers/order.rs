@@ -7,7 +7,7 @@ use config::plan::{DiskPlan, Source};
 use config::spec::Format;
 
 use crate::disk::bonds::Vetting;
-use crate::disk::images::{self, FileId, ImageNames, source_of};
+use crate::disk::images::{self, FileId, ImageNames, Maker, source_of};
 use crate::opening::not_open::{NotOpen, NotYet};
 
 /// What became of an image.
@@ -28,6 +28,8 @@ pub(crate) struct Opened {
     pub(crate) disk: Arc<Disk>,
     /// It held nothing.
     pub(crate) was_empty: bool,
+    /// It was missing, and this one was made: it goes again if nothing comes of the disk.
+    pub(crate) made: Option<FileId>,
 }
 
 /// What lies at the name of an image that can be opened.
@@ -124,19 +126,38 @@ impl Order {
         if let Some(why) = images::given_up(plan) {
             return Outcome::GivenUp(why);
         }
-        let disk = vetting.vetted(plan, |vet| match Disk::open_by(&self.image, &self.names, vet) {
+        let names = Maker::new(self.names);
+        let disk = vetting.vetted(plan, |vet| match Disk::open_by(&self.image, &names, vet) {
             Err(OpenError::Held { holder, .. })
                 if self.purpose == Purpose::Follow && !holder.is_this_process() =>
             {
-                Disk::look(&self.image, &self.names, vet)
+                Disk::look(&self.image, &names, vet)
             }
             opened => opened,
         });
+        let made = names.made();
+        if disk.is_err() {
+            self.unmake(made);
+        }
         let opened = disk.map(|disk| {
             let was_empty = disk.was_empty();
             let disk = if self.purpose == Purpose::Follow { disk.away() } else { disk };
-            Opened { disk, was_empty }
+            Opened { disk, was_empty, made }
         });
         Outcome::Over(opened, images::file_of(plan))
+    }
+
+    /// What came of it and nobody takes is closed, and what was made for it removed.
+    pub(super) fn undo(&self, outcome: Outcome) {
+        if let Outcome::Over(Ok(Opened { disk, made, .. }), _) = outcome {
+            drop(disk);
+            self.unmake(made);
+        }
+    }
+
+    fn unmake(&self, made: Option<FileId>) {
+        if let (Image::File { path, .. }, Some(made)) = (&self.image, made) {
+            images::unmake(path, self.names, made);
+        }
     }
 }
