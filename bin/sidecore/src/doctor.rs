@@ -16,7 +16,6 @@ use crate::output::Output;
 use crate::table::Room;
 use crate::version::{COMMIT, TOLD, VERSION};
 
-mod devices;
 pub(crate) mod reach;
 
 #[derive(Serialize)]
@@ -29,7 +28,6 @@ pub(crate) fn run(client: &Client, vmm: Option<&str>, output: &Output) -> Result
     let mut checks = examine_this_host();
     checks.push(program(client.ask(Method::Get, "/v1/version").ok().as_ref()));
     checks.extend(of_the_daemon(client));
-    checks.extend(devices::checks(client));
     checks.extend(reach::checks(client, vmm)?);
     output.show(&Report { checks }, |report| text(&report.checks, output.room))
 }
