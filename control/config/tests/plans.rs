@@ -401,6 +401,7 @@ proptest! {
             switches: spec.switch.clone(),
             nics: spec.nic.clone(),
             groups: spec.group.clone(),
+            images: Some(spec.disk.iter().filter_map(|disk| disk.path.clone()).collect()),
         };
         let read = saved::read(&saved::write(&devices)).expect("it is read");
         prop_assert_eq!(&read, &devices);

@@ -131,7 +131,7 @@ fn a_nic_that_did_not_open_before_is_opened_when_its_socket_can_be_made() {
     let done = trial.reload(&text, false).expect("it is no mistake of the file");
     let [ref not_open] = done.not_open[..] else { panic!("{:?}", done.not_open) };
     assert_eq!((not_open.kind, not_open.id.as_str()), (config::api::ThingView::Nic, "n"));
-    assert!(not_open.problem.contains("exists and is not a socket"), "{not_open:?}");
+    assert!(not_open.problem.contains("is not a socket: move it away"), "{not_open:?}");
     std::fs::remove_file(&in_its_way).expect("moved away");
     let done = trial.reload(&text, false).expect("it can be made");
     assert_eq!((done.changes, done.not_open), (vec!["opened nic n".to_string()], Vec::new()));
