@@ -61,8 +61,8 @@ struct Inner {
     /// In the order in which it is done.
     staged: BTreeMap<(Instant, u64), Staged>,
     count: u64,
-    /// Sidecores that nobody has taken.
-    cores: Vec<Sidecore>,
+    /// Sidecores that nobody has taken, and whose they are.
+    cores: Vec<(u32, Sidecore)>,
     /// Open for as long as the stage is.
     held: Vec<UnixStream>,
     /// Daemons' processes.
@@ -193,13 +193,17 @@ pub(crate) fn launch(
         return sidecore::launch(spec, begin);
     }
     let (sidecore, handle) = Sidecore::new(SidecoreSpec { cpu: None, ..spec })?;
-    on_stage(|stage| stage.cores.push(sidecore));
+    on_stage(|stage| stage.cores.push((stage.processes.current, sidecore)));
     Ok(handle)
 }
 
-/// The sidecores that nobody has taken.
-pub(crate) fn take_cores() -> Vec<Sidecore> {
-    on_stage(|stage| std::mem::take(&mut stage.cores)).unwrap_or_default()
+/// The sidecores of process `pid` that nobody has taken. Another one may wait within its start.
+pub(crate) fn take_cores(pid: u32) -> Vec<Sidecore> {
+    let taken = on_stage(|stage| {
+        let taken = stage.cores.extract_if(.., |(of, _)| *of == pid);
+        taken.map(|(_, core)| core).collect()
+    });
+    taken.unwrap_or_default()
 }
 
 /// The time of one thread, and what others than control do in it.

@@ -264,7 +264,7 @@ const KEY: QueueKey = QueueKey { device: 7, queue: 1 };
 #[test]
 fn a_command_for_which_there_is_no_room_waits_and_is_sent_when_there_is() {
     let (_stage, mut cores) = cores(1);
-    let mut sidecores = take_cores();
+    let mut sidecores = take_cores(0);
     let mut sent = 0;
     while !cores.is_backed_up() {
         cores.send(0, Command::Detach(KEY));
@@ -300,7 +300,7 @@ fn a_command_for_which_there_is_no_room_waits_and_is_sent_when_there_is() {
 #[test]
 fn a_call_descriptor_that_waits_is_closed_when_another_one_takes_its_place() {
     let (_stage, mut cores) = cores(1);
-    let sidecores = take_cores();
+    let sidecores = take_cores(0);
     while !cores.is_backed_up() {
         cores.send(0, Command::Detach(KEY));
     }
@@ -320,7 +320,7 @@ fn a_call_descriptor_that_waits_is_closed_when_another_one_takes_its_place() {
 #[test]
 fn what_is_said_of_a_sidecore_that_is_not_there_is_a_defect_and_does_nothing() {
     let (_stage, mut cores) = cores(2);
-    let sidecores = take_cores();
+    let sidecores = take_cores(0);
     cores.send(2, Command::Fence);
     cores.take_load(2, 1);
     cores.give_load(0, 1);
@@ -342,7 +342,7 @@ fn what_is_said_of_a_sidecore_that_is_not_there_is_a_defect_and_does_nothing() {
 #[test]
 fn what_cannot_be_moved_later_goes_where_the_fewest_queues_are() {
     let (_stage, mut cores) = cores(3);
-    let sidecores = take_cores();
+    let sidecores = take_cores(0);
     for (expected, load) in [(0, 5), (1, 3), (2, 4), (1, 9), (2, 1)] {
         let core = cores.place_fixed().expect("a sidecore");
         assert_eq!(core, expected);

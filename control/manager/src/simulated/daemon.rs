@@ -90,7 +90,7 @@ impl Simulated {
         let before = enter(pid);
         let started = Simulated::begin(plan, options, pid);
         enter(before);
-        let cores = take_cores();
+        let cores = take_cores(pid);
         match started {
             Ok(daemon) => Ok((daemon, cores)),
             Err(error) => {

@@ -120,7 +120,7 @@ impl NewProcess {
             Done::Ended => HeirStep::Ended,
             Done::Panicked(said) => HeirStep::Broken(said),
         };
-        (step, take_cores(), around)
+        (step, take_cores(pid), around)
     }
 
     /// It has ended: what it had is dropped as the kernel does.

@@ -39,7 +39,9 @@ impl Host {
             daemon.die(course);
         }
         if let Some(at) = self.newcomers.iter().position(|newcomer| newcomer.pid == pid) {
-            self.newcomers.remove(at).die(course);
+            let newcomer = self.newcomers.remove(at);
+            self.dying.extend(newcomer.is_amid().then_some(pid));
+            newcomer.die(course);
         }
         self.see_who_is_left(course);
     }

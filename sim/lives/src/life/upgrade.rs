@@ -25,6 +25,11 @@ pub(super) struct Newcomer {
 }
 
 impl Newcomer {
+    /// Whether it does something, or waits within that.
+    pub(super) fn is_amid(&self) -> bool {
+        self.process.is_none()
+    }
+
     /// It ends as a process does that is killed.
     pub(super) fn die(self, course: &Course) {
         self.cores.into_iter().for_each(Core::die);
@@ -217,6 +222,7 @@ impl Host {
         let at = self.newcomers.iter().position(|newcomer| newcomer.pid == pid);
         let Some(at) = at else {
             // It was killed meanwhile.
+            self.dying.retain(|dying| *dying != pid);
             cores.into_iter().for_each(Core::die);
             match step {
                 HeirStep::Waits(process) | HeirStep::Goes(process) => process.die(),
