@@ -95,9 +95,11 @@ impl Lan {
         others.for_each(|(_, until_ns)| *until_ns = now_ns.min(*until_ns));
     }
 
-    /// Whether something came from one to another that was sent since then.
+    /// Whether something came from one to another that was sent since then. When those that were hostile once sent a
+    /// frame nobody can say.
     pub fn has_come(&self, to: u64, from: u64, since_ns: u64) -> bool {
-        self.sent.get(&(to, from)).is_some_and(|sent_ns| *sent_ns >= since_ns)
+        self.stations.get(&from).is_some_and(|station| station.is_hostile)
+            || self.sent.get(&(to, from)).is_some_and(|sent_ns| *sent_ns >= since_ns)
     }
 
     /// From now on all know where it is, until [`Self::disturb`].
