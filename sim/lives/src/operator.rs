@@ -20,9 +20,6 @@ const DISKS_MAX: usize = 4;
 /// Calls that wait for their answer.
 const PENDING_MAX: usize = 6;
 
-/// How an answer begins that a change was made and will be forgotten.
-const UNKEPT: &str = "the change cannot be kept";
-
 /// A call that is not answered.
 struct Pending {
     asked: Asked,
@@ -51,9 +48,6 @@ pub(crate) struct Operator {
     pub(crate) made_nics: BTreeMap<String, NicSpec>,
     /// And switches.
     pub(crate) made_switches: BTreeMap<String, SwitchSpec>,
-    /// As it was before what was not kept, which anything may have kept since: an upgrade keeps all before it begins.
-    kept: BTreeMap<String, Vec<DiskSpec>>,
-    kept_nics: BTreeMap<String, Vec<NicSpec>>,
     /// What was asked of a daemon that has died, and was not answered.
     lost: Vec<Call>,
     count: u32,
@@ -88,10 +82,9 @@ impl Operator {
             lost.push(pending.call.clone());
             pending.is_found = true;
         }
-        let kept = std::mem::take(&mut self.kept);
         let found = plan.disks.iter().filter(|disk| disk.origin == Origin::Api);
         let found = found.map(|disk| (disk.id.clone(), disk.spec.clone()));
-        find(&mut self.made, &kept, found.collect(), &lost, |call, spec| match call {
+        find(&mut self.made, found.collect(), &lost, |call, spec| match call {
             Call::AddDisk(new) => Some(new.clone()),
             Call::ChangeDisk { change, .. } => spec.map(|mut spec| {
                 file::apply(change, &mut spec);
@@ -105,8 +98,7 @@ impl Operator {
         })?;
         let found = plan.nics.iter().filter(|nic| nic.origin == Origin::Api);
         let found = found.map(|nic| (nic.id.clone(), nic.spec.clone()));
-        let kept = std::mem::take(&mut self.kept_nics);
-        find(&mut self.made_nics, &kept, found.collect(), &lost, |call, spec| match call {
+        find(&mut self.made_nics, found.collect(), &lost, |call, spec| match call {
             Call::AddNic(new) => Some(new.clone()),
             Call::SetCarrier { carrier, .. } => spec.map(|spec| NicSpec { link: *carrier, ..spec }),
             Call::ChangeNic { change, .. } => spec.map(|spec| nic_after(spec, change)),
@@ -115,7 +107,7 @@ impl Operator {
         })?;
         let found = plan.switches.iter().filter(|switch| switch.origin == Origin::Api);
         let found = found.map(|switch| (switch.id.clone(), switch.spec.clone())).collect();
-        find(&mut self.made_switches, &BTreeMap::new(), found, &lost, |call, spec| match call {
+        find(&mut self.made_switches, found, &lost, |call, spec| match call {
             Call::AddSwitch(new) => Some(new.clone()),
             Call::RemoveSwitch { .. } => None,
             _ => spec,
@@ -297,36 +289,21 @@ impl Operator {
 
     /// What is there from now on.
     fn note(&mut self, Answered { call, answer, .. }: &Answered) {
-        let is_kept = answer.is_ok();
-        // What was done, and cannot be undone, holds until a restart.
-        let is_refused = |refused: &ApiError| refused.error.contains(UNKEPT);
-        let is_done = matches!(call, Call::ResizeDisk { .. } | Call::SetCarrier { .. })
-            && answer.as_ref().is_err_and(is_refused);
-        if !is_kept && !is_done {
+        if answer.is_err() {
             return;
         }
         match call {
             Call::AddDisk(spec) => drop(self.made.insert(spec.id.clone(), spec.clone())),
-            Call::RemoveDisk { id, .. } => {
-                self.kept.remove(id);
-                self.made.remove(id);
-            }
+            Call::RemoveDisk { id, .. } => drop(self.made.remove(id)),
             Call::AddNic(spec) => drop(self.made_nics.insert(spec.id.clone(), spec.clone())),
-            Call::RemoveNic { id, .. } => {
-                self.kept_nics.remove(id);
-                self.made_nics.remove(id);
-            }
+            Call::RemoveNic { id, .. } => drop(self.made_nics.remove(id)),
             Call::SetCarrier { id, carrier } => {
                 if let Some(spec) = self.made_nics.get_mut(id) {
-                    if !is_kept {
-                        self.kept_nics.entry(id.clone()).or_default().push(spec.clone());
-                    }
                     spec.link = *carrier;
                 }
             }
             Call::ChangeNic { id, change } => {
-                let (made, kept) = (self.made_nics.get_mut(id), self.kept_nics.get_mut(id));
-                for spec in made.into_iter().chain(kept.into_iter().flatten()) {
+                if let Some(spec) = self.made_nics.get_mut(id) {
                     *spec = nic_after(spec.clone(), change);
                 }
             }
@@ -335,15 +312,10 @@ impl Operator {
             }
             Call::RemoveSwitch { id } => drop(self.made_switches.remove(id)),
             Call::ChangeDisk { id, change } => {
-                let (made, kept) = (self.made.get_mut(id), self.kept.get_mut(id));
-                let all = made.into_iter().chain(kept.into_iter().flatten());
-                all.for_each(|spec| file::apply(change, spec));
+                self.made.get_mut(id).into_iter().for_each(|spec| file::apply(change, spec));
             }
             Call::ResizeDisk { id, resize, .. } => {
                 if let Some(spec) = self.made.get_mut(id) {
-                    if !is_kept {
-                        self.kept.entry(id.clone()).or_default().push(spec.clone());
-                    }
                     spec.size = Some(resize.size);
                 }
             }
@@ -352,11 +324,9 @@ impl Operator {
     }
 }
 
-/// Compares what was `found` with what was `made`, or `kept` of it, which `lost` calls may have changed as `after`
-/// says, each of them or not; from then on that is there.
+/// Compares what was `found` with what was `made`, which `lost` calls may have changed as `after` says, each of them or not; from then on that is there.
 fn find<T: Clone + PartialEq + std::fmt::Debug>(
     made: &mut BTreeMap<String, T>,
-    kept: &BTreeMap<String, Vec<T>>,
     found: BTreeMap<String, T>,
     lost: &[Call],
     after: impl Fn(&Call, Option<T>) -> Option<T>,
@@ -364,7 +334,6 @@ fn find<T: Clone + PartialEq + std::fmt::Debug>(
     let ids: BTreeSet<&String> = made.keys().chain(found.keys()).collect();
     for id in ids {
         let mut may_be = vec![made.get(id).cloned()];
-        may_be.extend(kept.get(id).into_iter().flatten().cloned().map(Some));
         for call in lost.iter().filter(|call| changed_disk(call) == Some(id)) {
             let changed: Vec<_> = may_be.iter().map(|before| after(call, before.clone())).collect();
             may_be.extend(changed);

@@ -161,8 +161,7 @@ impl Host {
         }
         // Another one of that name may be there before its VMM has seen the end of this one.
         let goes = match call {
-            // It is cut also where that cannot be kept.
-            Call::SetCarrier { carrier, .. } => *carrier == Carrier::Down,
+            Call::SetCarrier { carrier, .. } => answer.is_ok() && *carrier == Carrier::Down,
             _ => answer.is_ok(),
         };
         let gone = linked(call).or_else(|| removed(call)).filter(|_| goes);
