@@ -55,7 +55,7 @@ fn a_missing_image_fails_alone_until_it_is_there() {
         (&"gone".into(), &false.into())
     );
     let doctor = daemon.run("doctor").1;
-    assert!(doctor.contains("disk gone is failed: cannot open "), "{doctor}");
+    assert!(doctor.contains("gone is failed: cannot open "), "{doctor}");
     let listed = daemon.run("ls").1;
     assert!(listed.contains("failed") && listed.contains("gone: cannot open "), "{listed}");
 
