@@ -296,7 +296,7 @@ pub enum Answer {
     /// Which program answers.
     Version(VersionView),
     /// The daemon itself.
-    Daemon(DaemonView),
+    Daemon(Box<DaemonView>),
 }
 
 /// Why a request was refused. Nothing was changed.

@@ -9,14 +9,14 @@ use crate::state::check_folder;
 /// The daemon itself.
 pub(crate) fn show(rooms: &Rooms) -> Answer {
     let defects = rooms.turn.defects.views().into_iter().chain(rooms.cores.defects.views());
-    Answer::Daemon(DaemonView {
+    Answer::Daemon(Box::new(DaemonView {
         pid: std::process::id(),
         file: rooms.options.path.clone(),
         confinement: confinement(),
         bounds: rooms.bounds.view(),
         state: state(rooms),
         defects: defects.collect(),
-    })
+    }))
 }
 
 fn state(rooms: &Rooms) -> StateView {

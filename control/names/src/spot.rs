@@ -36,7 +36,7 @@ fn folder(path: &Path) -> Option<Spot> {
     let (mut there, mut rest) = (PathBuf::from("/"), Vec::new());
     for part in path.components() {
         match part {
-            Component::Normal(name) if rest.is_empty() && stat(&there.join(name)).is_ok() => {
+            Component::Normal(name) if rest.is_empty() && stat(there.join(name)).is_ok() => {
                 there.push(name);
             }
             Component::Normal(name) => rest.push(name.to_os_string()),
