@@ -219,7 +219,9 @@ fn ram_disk(format: Format, inflight: bool) -> Result<()> {
 /// The same for an image that is away when the daemon starts again, and would be made anew.
 #[test]
 fn an_image_that_was_missing_is_not_served_as_zeroes() -> Result<()> {
-    let disks = "[[disk]]\nid = \"img\"\npath = \"img\"\nsize = \"4M\"\n";
+    // A daemon that can serve none of its disks does not start.
+    let disks = "[[disk]]\nid = \"img\"\npath = \"img\"\nsize = \"4M\"\n\
+                 [[disk]]\nid = \"other\"\nbackend = \"null\"\nsize = \"4M\"\n";
     let mut daemon = Daemon::start("image", disks)?;
     let mut guest = daemon.frontend("img", &FrontendSpec::default())?;
     let single = Single::new(&mut guest)?;
@@ -228,6 +230,14 @@ fn an_image_that_was_missing_is_not_served_as_zeroes() -> Result<()> {
     daemon.kill()?;
     let (image, away) = (daemon.dir().join("img"), daemon.dir().join("away"));
     std::fs::rename(&image, &away)?;
+    daemon.start_again()?;
+    let problem = daemon.shown("img", "problem")?;
+    let says_so = problem.as_str().is_some_and(|text| text.contains("was there before"));
+    ensure!(says_so && daemon.shown("img", "state")? == "failed", "{problem}");
+    ensure!(!daemon.socket("img").exists() && !image.exists(), "an image was made anew");
+    daemon.kill()?;
+    // Nor is an empty one, which an operator made in its place.
+    std::fs::File::create(&image)?;
     daemon.start_again()?;
     guest.reconnect(daemon.connect("img")?)?;
     await_that("the disk to say why", || {

@@ -148,7 +148,8 @@ pub(super) fn resolve(
 fn resolve_vcpus(spec: &NicSpec, at: &Path, mistakes: &mut Vec<Mistake>) -> Vec<u16> {
     let vcpus = spec.vcpus.clone().unwrap_or_default();
     if vcpus.len() > usize::from(spec.queues) {
-        let wrong = format!("{} vCPUs for {} queue pairs", vcpus.len(), spec.queues);
+        let pairs = if spec.queues == 1 { "queue pair" } else { "queue pairs" };
+        let wrong = format!("{} vCPUs for {} {pairs}", vcpus.len(), spec.queues);
         let right = "name one vCPU for each pair, or raise `queues`";
         mistakes.push(Mistake::new(at.key("vcpus"), wrong, right));
     }

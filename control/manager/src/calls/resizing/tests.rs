@@ -68,7 +68,7 @@ fn a_guest_whose_disk_was_cut_goes_on_after_a_crash() {
     resized(&mut trial, MIB / 2, true).expect("he insists");
     vmm.guest.rings[0].base = 1;
     let mut again = Trial::start(FILE, trial.die()).unwrap_or_else(|why| panic!("{why}"));
-    let mut vmm = Vmm::connect(&mut again, "b", vmm.hang_up()).expect("it listens");
+    let mut vmm = Vmm::connect(&again, "b", vmm.hang_up()).expect("it listens");
     vmm.begin(&mut again);
     assert_eq!(again.disk("b").problem, None);
     assert_eq!(vmm.does(&mut again, READ, 3, 0), Some(0));
