@@ -203,7 +203,7 @@ fn a_smaller_size_at_a_start_leaves_the_guest_waiting() -> Result<()> {
     // Still less than its guest was on.
     with_size(&bed.daemon, "size = \"768K\"")?;
     bed.daemon.ask("reload")?;
-    bed.waits(&["would have 786432"])?;
+    bed.waits(&["would have 768K"])?;
     with_size(&bed.daemon, "size = \"1M\"")?;
     bed.daemon.ask("reload")?;
     bed.goes_on()?;
@@ -212,7 +212,7 @@ fn a_smaller_size_at_a_start_leaves_the_guest_waiting() -> Result<()> {
     with_size(&bed.daemon, "size = \"512K\"")?;
     bed.daemon.start_again()?;
     bed.come_back()?;
-    bed.waits(&["would have 524288"])?;
+    bed.waits(&["would have 512K"])?;
     bed.daemon.ask(&format!("disk accept {DISK}"))?;
     bed.goes_on()?;
     bed.daemon.stop()
@@ -455,7 +455,7 @@ fn what_others_do_to_an_image_under_its_guest_is_said() -> Result<()> {
     std::fs::rename(&aside, &own)?;
     is_well_again(&bed.daemon)?;
     set_len(&own, 2 * BYTES as u64)?;
-    is_said(&bed.daemon, "has grown to 2097152 bytes")?;
+    is_said(&bed.daemon, "has grown to 2M")?;
     set_len(&own, BYTES as u64 / 2)?;
     is_said(&bed.daemon, "was cut to 512K")?;
     set_len(&own, BYTES as u64)?;

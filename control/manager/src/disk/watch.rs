@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use backend::{Astray, Disk, Handles};
+use config::Size;
 use confine::Kind;
 use names::Medium;
 use tracing::{debug, info, warn};
@@ -186,7 +187,7 @@ impl DiskParts {
     /// What others have done to its image, and what to do.
     pub(crate) fn astray_text(&self) -> Option<String> {
         let path = self.plan.source.path().filter(|_| self.locks.is_here())?;
-        let (id, size) = (&self.plan.id, self.disk.size_bytes());
+        let (id, size) = (&self.plan.id, Size(self.disk.size_bytes()));
         Some(match self.astray? {
             Astray::Replaced | Astray::Removed if self.bond.refused().is_some() => {
                 self.names_another().to_string()
@@ -203,12 +204,14 @@ impl DiskParts {
                 self.save_words()
             ),
             Astray::Cut { bytes } => format!(
-                "{path} was cut to {bytes} bytes, and its guest has a disk of {size}: what was there is lost, \
-                 reads of it fail, and writes make the file longer again; restore it"
+                "{path} was cut to {}, and its guest has a disk of {size}: what was there is lost, \
+                 reads of it fail, and writes make the file longer again; restore it",
+                Size(bytes)
             ),
             Astray::Grown { bytes } => format!(
-                "{path} has grown to {bytes} bytes, and its guest has a disk of {size}: `sidecore disk resize \
+                "{path} has grown to {}, and its guest has a disk of {size}: `sidecore disk resize \
                  {id} {}` gives it the rest",
+                Size(bytes),
                 bytes / 512 * 512
             ),
         })

@@ -46,8 +46,8 @@ fn what_becomes_of_an_image_is_told_within_seconds_and_when_it_is_over() {
             "is another image than the one that its guest is on",
             |it| rename(it, "aside", "a.img"),
         ),
-        ("cut", |it| set_len(it, MIB / 2), "was cut to 524288 bytes", |it| set_len(it, MIB)),
-        ("grown", |it| set_len(it, 3 * MIB), "has grown to 3145728 bytes", |it| set_len(it, MIB)),
+        ("cut", |it| set_len(it, MIB / 2), "was cut to 512K", |it| set_len(it, MIB)),
+        ("grown", |it| set_len(it, 3 * MIB), "has grown to 3M", |it| set_len(it, MIB)),
     ];
     let mut trial = Trial::of(FILE);
     let mut vmm = Vmm::served(&mut trial, "a", 1);
