@@ -56,7 +56,7 @@ fn images_that_are_no_disks_are_refused_by_name() -> Result<()> {
     is_refused(&bed, &pipe, "", &[&text(&pipe), "neither a regular file nor a block device"])?;
     let small = at("small.raw");
     std::fs::write(&small, [0; 4096])?;
-    let words = [&text(&small), "has 4096 bytes", "it is read-only"];
+    let words = [&text(&small), "has 4K", "it is read-only"];
     is_refused(&bed, &small, "--readonly --size 1M", &words.map(|word| word as &str))?;
 
     let mount = Mount::tmpfs(&at("readonly"), 1 << 20)?;
