@@ -1,5 +1,6 @@
 //! Control beside a disk that does not answer, and a RAM disk whose daemon was killed.
 
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -234,7 +235,9 @@ fn an_image_that_was_missing_is_not_served_as_zeroes() -> Result<()> {
     let problem = daemon.shown("img", "problem")?;
     let says_so = problem.as_str().is_some_and(|text| text.contains("was there before"));
     ensure!(says_so && daemon.shown("img", "state")? == "failed", "{problem}");
-    ensure!(!daemon.socket("img").exists() && !image.exists(), "an image was made anew");
+    // The socket of the daemon that was killed is there still, and nobody listens.
+    ensure!(UnixStream::connect(daemon.socket("img")).is_err(), "somebody listens");
+    ensure!(!image.exists(), "an image was made anew");
     daemon.kill()?;
     // Nor is an empty one, which an operator made in its place.
     std::fs::File::create(&image)?;
