@@ -382,18 +382,36 @@ fn a_reload_gives_clients_disks_and_takes_them_away() -> Result<()> {
 
 /// State and reason of a client's disk, which are the same wherever one looks.
 fn told_of(client: &Daemon, id: &str) -> Result<(String, String)> {
-    let [state, problem] = ["state", "problem"].map(|field| client.shown(id, field));
-    let (state, problem) = (state?, problem?);
+    let own = || -> Result<[serde_json::Value; 2]> {
+        let shown = client.ask(&format!("show {id}"))?;
+        Ok(["state", "problem"].map(|field| shown[field].clone()))
+    };
+    // The four are asked one after another: what changed meanwhile is asked again.
+    let mut before = own()?;
+    loop {
+        let told = told_elsewhere(client, id, &before);
+        let after = own()?;
+        if before == after {
+            told?;
+            return Ok(before.map(|field| field.as_str().unwrap_or("").to_string()).into());
+        }
+        before = after;
+    }
+}
+
+/// Fails if the list, the link or `doctor` says otherwise of a disk.
+fn told_elsewhere(client: &Daemon, id: &str, own: &[serde_json::Value; 2]) -> Result<()> {
+    let [state, problem] = own;
     let list = client.ask("ls")?;
     let listed = list["disks"].as_array().into_iter().flatten().find(|disk| disk["id"] == id);
     let listed = listed.context("it is listed")?;
-    ensure!(listed["state"] == state && listed["problem"] == problem, "{list}");
+    ensure!(listed["state"] == *state && listed["problem"] == *problem, "{list}");
     let link = client.ask("remote status")?["links"][0]["disks"].clone();
     let of_link = link.as_array().into_iter().flatten().find(|disk| disk["id"] == id);
-    ensure!(of_link.is_some_and(|disk| disk["problem"] == problem), "{link}");
-    let (state, problem) = (state.as_str().unwrap_or(""), problem.as_str().unwrap_or(""));
+    ensure!(of_link.is_some_and(|disk| disk["problem"] == *problem), "{link}");
+    let problem = problem.as_str().unwrap_or("");
     ensure!(problem.is_empty() || client.says("doctor")?.contains(problem), "doctor: {problem}");
-    Ok((state.to_string(), problem.to_string()))
+    Ok(())
 }
 
 /// What an IOhost has given up is shown as that for as long as requests fail, whoever of the two is started anew or replaced
