@@ -316,7 +316,8 @@ pub(crate) fn let_go<D>(
         Err(orphaned) => orphaned,
     };
     let why = &orphaned.why;
-    let back = manager.take_back(why).and_then(|()| manager.open_door_again());
+    manager.take_back(why);
+    let back = manager.open_door_again();
     let back = back.and_then(|entrance| open(entrance).map_err(TakeBackError::Api));
     match back {
         Ok(door) => {

@@ -97,7 +97,7 @@ impl Manager {
                 Token::Stop => self.begin_stop(),
                 Token::Reload => self.reload_on_signal(),
                 Token::Heir => self.hear_heir(),
-                Token::Greeter => self.links(|remote, around| remote.hear_greeter(around)),
+                Token::Greeter => self.hear_greeter(),
                 Token::Synced(number) => {
                     self.links(|remote, around| remote.has_synced(number, around))
                 }

@@ -315,11 +315,19 @@ impl Remote {
         }
     }
 
-    /// The greeter has something to say.
-    pub(crate) fn hear_greeter(&mut self, around: &mut Around<'_>) {
-        let greeter = self.greeter.as_ref();
-        found!(around.turn.defects, greeter, "thread for handshakes of links").hear();
-        while let Some(word) = self.greeter.as_ref().and_then(Greeter::word) {
+    /// What the greeter has to say, to be heard now.
+    pub(crate) fn take_words(&mut self, around: &mut Around<'_>) -> Vec<Word> {
+        let Some(greeter) = &self.greeter else {
+            around.turn.defects.note("thread for handshakes of links");
+            return Vec::new();
+        };
+        greeter.hear();
+        std::iter::from_fn(|| greeter.word()).collect()
+    }
+
+    /// Hears what the greeter said.
+    pub(crate) fn hear_words(&mut self, words: Vec<Word>, around: &mut Around<'_>) {
+        for word in words {
             match word {
                 Word::Hello(key, hello) => {
                     let client = self.client(key, around);

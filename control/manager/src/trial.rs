@@ -14,14 +14,14 @@ use config::api::{Answer, ApiError, Call, DiskView, EffectView, ErrorKind, NicVi
 use config::plan::load;
 use cpus::HostCpus;
 use schedule::{Clock, Nanos};
-use sidecore::Sidecore;
+use sidecore::{Sidecore, nanos_of};
 
 use crate::begin::StartError;
 use crate::manager::Manager;
 use crate::options::Options;
 use crate::poll::Token;
 use crate::rooms::Rooms;
-use crate::simulated::{Asked, Heard, Simulated, Stage};
+use crate::simulated::{self, Around, Asked, Heard, Simulated, Stage};
 
 pub(crate) mod vmm;
 
@@ -53,6 +53,42 @@ pub(crate) struct Trial {
 
 /// A sidecore, and whether it sleeps.
 struct Core(Sidecore, bool);
+
+/// Each that has something to do has a pass. Whether anything was done.
+fn pass_all(cores: &mut [Core]) -> bool {
+    let now = || simulated::now().map_or(Nanos(0), nanos_of);
+    let mut did = false;
+    for Core(sidecore, asleep) in cores {
+        if *asleep {
+            let is_due = sidecore.wakes_at().is_some_and(|due| due <= now());
+            if !is_due && !sidecore.is_woken() {
+                continue;
+            }
+            sidecore.wake_up(now());
+            *asleep = false;
+        }
+        let (began, clock) = (now(), Ticking(Cell::new(now().0)));
+        let progress = sidecore.pass(began, &clock);
+        simulated::pass(Duration::from_nanos(clock.0.get() - began.0));
+        did |= !progress.is_idle();
+        if progress.is_idle() {
+            *asleep = sidecore.lie_down(now());
+        }
+    }
+    did
+}
+
+/// Sidecores while control waits.
+struct Passing(Vec<Core>);
+
+impl Around for Passing {
+    fn go_on(&mut self, until: Nanos) {
+        if !pass_all(&mut self.0) {
+            let left = until.since(simulated::now().map_or(until, nanos_of));
+            simulated::pass(Duration::from_nanos(left).min(Duration::from_micros(50)));
+        }
+    }
+}
 
 struct Ticking(Cell<u64>);
 
@@ -210,29 +246,15 @@ impl Trial {
 
     /// Each sidecore that has something to do has a pass, and control has no turn. Whether anything was done.
     pub(crate) fn pass_cores(&mut self) -> bool {
-        let mut did = false;
-        if self.is_stalled {
-            return false;
-        }
-        for Core(sidecore, asleep) in &mut self.cores {
-            let now = self.stage.now();
-            if *asleep {
-                let is_due = sidecore.wakes_at().is_some_and(|due| due <= now);
-                if !is_due && !sidecore.is_woken() {
-                    continue;
-                }
-                sidecore.wake_up(now);
-                *asleep = false;
-            }
-            let clock = Ticking(Cell::new(now.0));
-            let progress = sidecore.pass(now, &clock);
-            self.stage.pass_until(Nanos(clock.0.get()));
-            did |= !progress.is_idle();
-            if progress.is_idle() {
-                *asleep = sidecore.lie_down(self.stage.now());
-            }
-        }
-        did
+        !self.is_stalled && pass_all(&mut self.cores)
+    }
+
+    /// Has control do something within which it waits for sidecores.
+    pub(crate) fn amid<T>(&mut self, act: impl FnOnce(&mut Manager) -> T) -> T {
+        let cores = Passing(std::mem::take(&mut self.cores));
+        let (done, cores) = self.daemon.amid(cores, act);
+        self.cores = cores.0;
+        done
     }
 
     /// Time goes on, and everybody does what is due in it.

@@ -176,13 +176,18 @@ impl Manager {
         let shards = self.save_shards()?;
         let drained = self.rooms.turn.tick();
         upgrade.flip(&self.rooms, &shards, drained)?;
-        // Of some interfaces there can be only one socket.
-        self.rooms.network.uplinks_mut().for_each(Uplink::close_all_but_taps);
-        self.rooms.remote.say_farewell();
+        self.let_go_of_hosts();
         upgrade.give()?;
         let (ready, drained) = (ready - began, drained - ready);
         info!(?ready, ?drained, after = ?began.elapsed(), "handed over");
         Ok(())
+    }
+
+    /// Has other machines, and interfaces, meet another process.
+    fn let_go_of_hosts(&mut self) {
+        // Of some interfaces there can be only one socket.
+        self.rooms.network.uplinks_mut().for_each(Uplink::close_all_but_taps);
+        self.rooms.remote.say_farewell();
     }
 
     /// Writes down what is known of all shards, which are here and at rest.
@@ -244,14 +249,9 @@ impl Manager {
         }
     }
 
-    /// Serves again what another process had for a moment, which has ended.
-    ///
-    /// # Errors
-    /// What cannot be taken back; this process is of no use then.
-    pub(crate) fn take_back(&mut self, why: &ProbationError) -> Result<(), TakeBackError> {
-        if !self.rooms.remote.is_empty() {
-            return Err(TakeBackError::Links);
-        }
+    /// Serves again what another process had for a moment, which has ended. No other end of a link has heard that
+    /// process, which commits before: its shards are what they were here.
+    pub(crate) fn take_back(&mut self, why: &ProbationError) {
         warn!("the new process took over, and {why}: its devices are taken back");
         self.rooms.turn.tick();
         self.rooms.state.note_holder(&self.rooms.plan.daemon.api);
@@ -264,11 +264,12 @@ impl Manager {
             self.rooms.devices.get_mut(*number).into_iter().for_each(guard::find_rings);
         }
         self.send_all_out();
+        let mode = self.mode();
+        self.rooms.hear_links_later(mode);
         // What was held for queues that are home now would wait for ever.
         self.front_ends().release_all();
         self.rooms.turn.touch_all(numbers);
         info!("serving again");
-        Ok(())
     }
 
     /// Operators are heard again after another process has had the API's socket.
@@ -288,6 +289,19 @@ impl Manager {
         self.rooms.poll.add(calls.wake_fd(), Token::Calls).map_err(TakeBackError::Api)?;
         self.calls = calls;
         Ok(entrance)
+    }
+}
+
+#[cfg(test)]
+impl Manager {
+    /// Hands all over to a process that ends before it has committed.
+    pub(crate) fn hand_over_in_vain(&mut self) {
+        assert!(self.drain.freeze(), "all is out");
+        let until = self.rooms.turn.tick() + std::time::Duration::from_secs(10);
+        self.bring_all_home(nanos_of(until)).expect("all comes home");
+        self.save_shards().expect("links are at rest");
+        self.let_go_of_hosts();
+        self.take_back(&ProbationError::Ended);
     }
 }
 
@@ -411,6 +425,15 @@ impl Manager {
             }
             self.rooms.note_unsynced(number);
         }
+    }
+
+    /// Hears handshakes of links. What another machine is told is known to no other process.
+    pub(crate) fn hear_greeter(&mut self) {
+        let words = self.links(Remote::take_words);
+        if words.iter().any(|word| word.is_of_peer()) {
+            self.commit();
+        }
+        self.links(|remote, around| remote.hear_words(words, around));
     }
 
     /// Does what front-ends have asked the predecessor for.

@@ -79,6 +79,17 @@ pub(crate) enum Word {
     Refused(LinkKey, Address, String),
 }
 
+impl Word {
+    /// Whether the other end of a link is heard by it.
+    pub(crate) fn is_of_peer(&self) -> bool {
+        match self {
+            Word::Client(..) | Word::Read(..) | Word::Iohost(..) => true,
+            // What this end is to say, and who is not heard.
+            Word::Hello(..) | Word::NoParty(_) | Word::Refused(..) => false,
+        }
+    }
+}
+
 /// The thread, as control has it. It ends when this is dropped.
 pub(crate) struct Greeter {
     worker: Worker<Task>,

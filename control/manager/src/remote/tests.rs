@@ -1,5 +1,6 @@
 //! What operators and guests are promised of links and of disks that go by them: a daemon that is linked with itself.
 
+mod handed;
 mod shown;
 mod wire;
 

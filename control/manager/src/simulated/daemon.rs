@@ -132,6 +132,20 @@ impl Simulated {
         &mut self.manager
     }
 
+    /// Has its control loop do something within which it waits: others go on around it meanwhile.
+    #[cfg(test)]
+    pub(crate) fn amid<T, A: Around>(
+        &mut self,
+        around: A,
+        act: impl FnOnce(&mut Manager) -> T,
+    ) -> (T, A) {
+        match within(self.pid, around, || act(&mut self.manager)) {
+            (Done::This(done), around) => (done, around),
+            (Done::Ended, _) => panic!("it has ended"),
+            (Done::Panicked(said), _) => panic!("{said}"),
+        }
+    }
+
     /// One turn, with what has come and `choose` leaves of it, in an order of its own: the rest comes again. Nobody goes on
     /// while it waits. True when it has stopped.
     pub fn turn(&mut self, choose: &mut dyn FnMut(usize) -> Vec<usize>) -> bool {

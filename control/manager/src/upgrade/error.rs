@@ -257,9 +257,6 @@ pub(crate) enum ProbationError {
 /// Failure to serve again what a dead heir had.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TakeBackError {
-    /// Links, which are gone with the heir.
-    #[error("its links are lost, which only a start makes anew")]
-    Links,
     /// Failure to answer operators again.
     #[error("its API cannot be opened again: {0}")]
     Api(#[source] io::Error),

@@ -2,7 +2,8 @@
 //! devices back if that process ends meanwhile.
 //!
 //! It can as long as nobody has said anything to the heir that it does not know. So the heir lets it go, by
-//! COMMITTED, before it hears a front-end or changes anything for an operator, and else after [`PROBATION_TIME`].
+//! COMMITTED, before it hears a front-end or the other end of a link, or changes anything for an operator, and else
+//! after [`PROBATION_TIME`].
 //! Where rings stand is then known as after a crash: by the in-flight record, or by the ring's used index. Not here:
 //! how it came to that (`predecessor`, `heir`).
 

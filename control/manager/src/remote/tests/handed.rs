@@ -1,0 +1,57 @@
+//! What an upgrade leaves of links whose new process ends at once, and when that process is alone with them.
+
+use super::*;
+use crate::manager::Manager;
+use crate::upgrade::guard::{Predecessor, Probation};
+use crate::upgrade::succession::Succession;
+
+/// It has just taken over.
+fn watched(trial: &mut Trial) -> Predecessor {
+    let manager = trial.manager();
+    let now = manager.rooms.turn.tick();
+    let (probation, predecessor) = Probation::watched(&manager.rooms.poll, now);
+    manager.succession = Succession::OnProbation(probation);
+    predecessor
+}
+
+/// A client that is given a disk by a process of which its predecessor takes all back would write to an image that the
+/// predecessor gives to a guest.
+#[test]
+fn probation_ends_before_another_machine_is_heard() {
+    let ground = OnGround::new();
+    ground.cut(true);
+    let mut trial = Trial::of(&format!("{LENDS}{LENT}{USES}{USED}"));
+    trial.pass(ms(100));
+    let predecessor = watched(&mut trial);
+    ground.send("10.0.0.9:9", "10.0.0.1:7447", &[0; 64]);
+    trial.pass(ms(300));
+    assert!(!predecessor.is_let_go(), "nobody was heard");
+    assert_eq!(link(&mut trial, "out").sessions, 0);
+    ground.cut(false);
+    trial.pass(ms(650));
+    assert!(predecessor.is_let_go(), "a client was");
+    assert_eq!(link(&mut trial, "out").sessions, 1);
+}
+
+/// Nobody has gone on with sessions and slots where they stood, nor with an image that a client has.
+#[test]
+fn links_are_taken_back_with_all_else() {
+    const IMAGE: &str = "[[disk]]\nid = \"d\"\npath = \"{}/d.img\"\nsize = \"1M\"\n";
+    for lent in [LENT, IMAGE] {
+        let _ground = OnGround::new();
+        let mut trial = Trial::of(&format!("{LENDS}{lent}{USES}{USED}"));
+        trial.pass(ms(100));
+        open(&mut trial, "r");
+        let mut vmm = Vmm::served(&mut trial, "r", 1);
+        for fill in 1..4 {
+            assert_eq!(does(&mut trial, &mut vmm, WRITE, 9, fill), Some(0));
+            trial.amid(Manager::hand_over_in_vain);
+            assert_eq!(does(&mut trial, &mut vmm, READ, 9, 0), Some(0));
+            assert_eq!(vmm.guest.data(0), [fill; 512]);
+            let lent = trial.disk("d");
+            assert_eq!((lent.state, lent.counters.writes), (DiskState::Running, fill.into()));
+        }
+        trial.pass(ms(10_000));
+        assert_eq!(does(&mut trial, &mut vmm, FLUSH, 0, 0), Some(0));
+    }
+}
