@@ -53,10 +53,15 @@ impl Held {
         }
     }
 
+    /// Whether memory that its guest had is another's when it is answered, or nobody's.
+    fn takes_memory_away(&self) -> bool {
+        matches!(self.message, Message::SetMemTable(_) | Message::RemMemReg(_))
+    }
+
     /// Whether its answer says something of all writes to its guest's memory: those of queues that an earlier front-end
     /// has left, too.
     pub(crate) fn concerns_left(&self) -> bool {
-        self.ends() || self.logs()
+        self.ends() || self.logs() || self.takes_memory_away()
     }
 }
 

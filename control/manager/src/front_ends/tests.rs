@@ -7,13 +7,13 @@ use std::time::Duration;
 use config::api::{Call, DiskState};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use vhost_user::Message;
 use vhost_user::message::{ConfigSpan, RingFd, RingState};
+use vhost_user::{MemoryRegion, Message};
 
 use crate::trial::Trial;
-use crate::trial::vmm::{FLUSH, Guest, READ, RING, Vmm, WRITE, dial, memory_file, region};
+use crate::trial::vmm::{FLUSH, Guest, MEMORY, READ, RING, Vmm, WRITE, dial, memory_file, region};
 
-const MEMORY: &str =
+const DISK: &str =
     "[[disk]]\nid = \"a\"\nbackend = \"memory\"\nsize = \"1M\"\nqueues = 2\ndrain_timeout = 3\n";
 const TWO: &str = "[[disk]]\nid = \"b\"\nbackend = \"memory\"\nsize = \"1M\"\n";
 
@@ -38,7 +38,7 @@ fn connections(trial: &mut Trial) -> usize {
 /// Who connects and says nothing must not keep a VMM out, and goes by himself.
 #[test]
 fn who_says_nothing_is_told_of_and_ended() {
-    let mut trial = Trial::of(MEMORY);
+    let mut trial = Trial::of(DISK);
     let mut silent = connected(&mut trial, 0);
     trial.pass(secs(5));
     assert!(problem(&mut trial).starts_with("its front-end has connected and says nothing"));
@@ -52,7 +52,7 @@ fn who_says_nothing_is_told_of_and_ended() {
 
 #[test]
 fn who_stops_within_a_message_is_ended_and_who_waits_between_messages_is_not() {
-    let mut trial = Trial::of(MEMORY);
+    let mut trial = Trial::of(DISK);
     let mut waits = connected(&mut trial, 1);
     waits.introduce(&mut trial);
     let mut stalls = connected(&mut trial, 1);
@@ -72,7 +72,7 @@ fn who_stops_within_a_message_is_ended_and_who_waits_between_messages_is_not() {
 /// The fifth has the place of the one that has been silent for longest, and nobody's who speaks.
 #[test]
 fn silent_connections_give_way_and_speaking_ones_do_not() {
-    let mut trial = Trial::of(MEMORY);
+    let mut trial = Trial::of(DISK);
     let mut silent: Vec<Vmm> = Vec::new();
     for _ in 0..4 {
         silent.push(connected(&mut trial, 1));
@@ -97,7 +97,7 @@ fn silent_connections_give_way_and_speaking_ones_do_not() {
 
 #[test]
 fn of_two_front_ends_one_runs_the_device_and_the_other_only_asks() {
-    let mut trial = Trial::of(MEMORY);
+    let mut trial = Trial::of(DISK);
     let mut first = Vmm::served(&mut trial, "a", 1);
     let mut second = connected(&mut trial, 1);
     second.introduce(&mut trial);
@@ -125,7 +125,7 @@ fn of_two_front_ends_one_runs_the_device_and_the_other_only_asks() {
 /// What stops a ring is answered when nothing of it is in flight, and nobody else waits for that.
 #[test]
 fn a_ring_that_stops_is_waited_for_without_anybody_else() {
-    let mut trial = Trial::of(&format!("{MEMORY}{TWO}"));
+    let mut trial = Trial::of(&format!("{DISK}{TWO}"));
     let mut vmm = Vmm::served(&mut trial, "a", 2);
     for fill in 0..3 {
         assert_eq!(vmm.does(&mut trial, WRITE, fill.into(), fill), Some(0));
@@ -151,7 +151,7 @@ fn a_ring_that_stops_is_waited_for_without_anybody_else() {
 
 #[test]
 fn a_front_end_waits_as_long_as_its_operator_allows_and_the_next_one_starts_when_all_is_back() {
-    let mut trial = Trial::of(MEMORY);
+    let mut trial = Trial::of(DISK);
     let mut vmm = Vmm::served(&mut trial, "a", 1);
     trial.stall(true);
     assert_eq!(vmm.stop(&mut trial, 0), None);
@@ -171,10 +171,41 @@ fn a_front_end_waits_as_long_as_its_operator_allows_and_the_next_one_starts_when
     assert_eq!(trial.daemon.loads().iter().sum::<usize>(), 1);
 }
 
+/// Its VMM may give memory to another as soon as it has heard that the disk has it no more, also when it has connected
+/// anew since the disk was given its requests.
+#[test]
+fn memory_is_taken_away_when_no_queue_of_an_earlier_connection_has_it() {
+    let elsewhere = MemoryRegion { gpa: MEMORY, user: MEMORY, ..region() };
+    let changes = [
+        ("a region goes", Message::RemMemReg(region()), true),
+        ("all are others", Message::SetMemTable(vec![elsewhere]), true),
+        ("one is added", Message::AddMemReg(elsewhere), false),
+    ];
+    for (what, message, waits) in changes {
+        let mut trial = Trial::of(DISK);
+        let vmm = Vmm::served(&mut trial, "a", 1);
+        trial.stall(true);
+        let guest = vmm.hang_up();
+        trial.rest();
+        let mut next = Vmm::connect(&trial, "a", guest).expect("it listens");
+        next.introduce(&mut trial);
+        // What it brings first is nothing that it takes away.
+        next.bring_memory(&mut trial);
+        let file = memory_file(true);
+        let fds = if matches!(message, Message::RemMemReg(_)) { vec![] } else { vec![&file] };
+        next.send(&message, &fds);
+        assert_eq!(next.hear(&mut trial), (!waits).then_some(Ok(0)), "{what}");
+        trial.stall(false);
+        trial.pass(Duration::from_millis(1));
+        assert_eq!(next.hear(&mut trial), waits.then_some(Ok(0)), "{what}, afterwards");
+        assert_eq!(trial.disk("a").queues_attached, 0);
+    }
+}
+
 /// A guest that breaks the rules of one ring is not served by it, and by the others it is.
 #[test]
 fn a_ring_whose_driver_breaks_the_rules_is_stopped_until_it_is_started_anew() {
-    let mut trial = Trial::of(MEMORY);
+    let mut trial = Trial::of(DISK);
     let mut vmm = Vmm::served(&mut trial, "a", 2);
     let error = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
     vmm.send(&Message::SetVringErr(RingFd { queue: 1, has_fd: true }), &[&error]);
@@ -203,7 +234,7 @@ fn a_ring_whose_driver_breaks_the_rules_is_stopped_until_it_is_started_anew() {
 
 #[test]
 fn a_ring_that_is_nowhere_is_told_of_and_starts_when_it_is_somewhere() {
-    let mut trial = Trial::of(MEMORY);
+    let mut trial = Trial::of(DISK);
     let mut vmm = connected(&mut trial, 1);
     vmm.introduce(&mut trial);
     vmm.bring_memory(&mut trial);
@@ -230,7 +261,7 @@ fn a_ring_that_is_nowhere_is_told_of_and_starts_when_it_is_somewhere() {
 #[test]
 fn memory_that_can_be_cut_off_is_taken_only_where_its_operator_allows_that() {
     for (more, is_taken) in [("", false), ("allow_unsealed_memory = true\n", true)] {
-        let mut trial = Trial::of(&format!("{MEMORY}{more}"));
+        let mut trial = Trial::of(&format!("{DISK}{more}"));
         let mut vmm = connected(&mut trial, 1);
         vmm.introduce(&mut trial);
         vmm.send(&Message::SetMemTable(vec![region()]), &[&memory_file(false)]);
@@ -243,7 +274,7 @@ fn memory_that_can_be_cut_off_is_taken_only_where_its_operator_allows_that() {
 /// (bytes, whether the connection ends)
 #[test]
 fn who_talks_nonsense_is_ended_and_nobody_else() {
-    let mut trial = Trial::of(&format!("{MEMORY}{TWO}"));
+    let mut trial = Trial::of(&format!("{DISK}{TWO}"));
     let mut other = Vmm::served(&mut trial, "b", 1);
     let header = |id: u32, flags: u32, len: u32| {
         [id, flags, len].iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>()
@@ -275,7 +306,7 @@ fn who_talks_nonsense_is_ended_and_nobody_else() {
 
 #[test]
 fn descriptors_that_nobody_asked_for_are_given_back() {
-    let mut trial = Trial::of(MEMORY);
+    let mut trial = Trial::of(DISK);
     let mut vmm = connected(&mut trial, 1);
     vmm.introduce(&mut trial);
     let fds: Vec<OwnedFd> = (0..8).map(|_| memory_file(true)).collect();
@@ -297,7 +328,7 @@ fn descriptors_that_nobody_asked_for_are_given_back() {
 /// Whoever makes a sidecore wait makes all its tenants wait.
 #[test]
 fn who_makes_a_call_descriptor_block_is_shut_out_for_a_while() {
-    let mut trial = Trial::of(&format!("{MEMORY}{TWO}"));
+    let mut trial = Trial::of(&format!("{DISK}{TWO}"));
     let mut vmm = Vmm::served(&mut trial, "a", 1);
     assert_eq!(vmm.does(&mut trial, WRITE, 0, 1), Some(0));
     let call = &vmm.guest.rings[0].call;
@@ -326,7 +357,7 @@ fn who_makes_a_call_descriptor_block_is_shut_out_for_a_while() {
 /// What one lacks that looks well from its VMM.
 #[test]
 fn a_front_end_that_gets_no_further_is_told_what_it_lacks() {
-    let mut trial = Trial::of(MEMORY);
+    let mut trial = Trial::of(DISK);
     let mut vmm = connected(&mut trial, 1);
     vmm.introduce(&mut trial);
     trial.pass(secs(5));
@@ -382,7 +413,7 @@ fn a_front_end_that_is_called_is_called_once_a_second_until_it_is_there() {
 /// While another process is told what there is, and may have it, nothing is heard: it is that one's.
 #[test]
 fn what_is_held_while_all_stands_still_is_done_afterwards() {
-    let mut trial = Trial::of(MEMORY);
+    let mut trial = Trial::of(DISK);
     let mut vmm = Vmm::served(&mut trial, "a", 1);
     trial.stall(true);
     assert_eq!(vmm.stop(&mut trial, 0), None);
@@ -397,7 +428,7 @@ fn what_is_held_while_all_stands_still_is_done_afterwards() {
 
 #[test]
 fn a_front_end_that_goes_leaves_a_device_that_anybody_can_have() {
-    let mut trial = Trial::of(MEMORY);
+    let mut trial = Trial::of(DISK);
     for round in 0..20 {
         let mut vmm = Vmm::served(&mut trial, "a", 2);
         assert_eq!(vmm.does(&mut trial, WRITE, round, round as u8), Some(0));

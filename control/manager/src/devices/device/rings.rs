@@ -126,8 +126,9 @@ impl Device {
     }
 
     /// Queues of `scope` that earlier front-ends left, and whose end the held message of connection `id` waits for: when
-    /// it is answered the guest may use its memory otherwise, or all writes are thought to be logged. What is in flight
-    /// of these would still land there, and none of it is in a log that came later.
+    /// it is answered the guest may use its memory otherwise or have it no more, or all writes are thought to be logged.
+    /// What is in flight of these would still land there, and none of it is in a log that came later. The first memory
+    /// that a front-end brings takes none away, and is not waited for: nobody runs the device then.
     pub(crate) fn left_to(&self, id: u32, scope: Scope) -> Vec<u16> {
         let runs = self.connections.get(&id).filter(|_| self.runner == Some(id));
         if !runs.and_then(Connection::held).is_some_and(Held::concerns_left) {
