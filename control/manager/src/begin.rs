@@ -34,7 +34,7 @@ use crate::rooms::Rooms;
 use crate::service::Groups;
 use crate::sidecores::moves::Moves;
 use crate::sidecores::{self, Cores};
-use crate::state::{StateFile, check_folder};
+use crate::state::{FolderLooks, StateFile, check_folder};
 use crate::turn::{EverySecond, Turn};
 use crate::upgrade::error::TakeBackError;
 use crate::upgrade::estate::Estate;
@@ -94,6 +94,7 @@ pub(crate) fn begin(
 ) -> Result<(Manager, Entrance), StartError> {
     let poll = Poll::new().map_err(StartError::Loop)?;
     let openers = Openers::new().map_err(StartError::Loop)?;
+    let folder = FolderLooks::of(&plan.daemon.state_dir, &poll).map_err(StartError::Loop)?;
     let workers = sidecores::leave(&plan.sidecores.cpus);
     let (entrance, calls) = open_api(plan, estate.as_mut())?;
     let (state, entrance) = open_state(plan, estate.as_mut(), entrance)?;
@@ -118,6 +119,7 @@ pub(crate) fn begin(
         poll,
         options,
         state,
+        folder,
         unsynced: Unsynced::in_folder(&plan.daemon.state_dir),
         bonds: Bonds::in_folder(&plan.daemon.state_dir),
         watch: Watch::from(now),

@@ -105,6 +105,7 @@ impl Manager {
                 Token::Guard => self.commit(),
                 Token::Launcher(at) => self.hear_launcher(at as usize),
                 Token::Openers => self.hear_openers(),
+                Token::Folder => self.rooms.folder.hear(),
             }
         }
         self.rooms.turn.tick();
@@ -410,6 +411,7 @@ impl Manager {
         // And whoever comes later, or waits: a call that nobody is to answer any more is answered so.
         self.calls.close();
         self.rooms.waiting.clear();
+        self.rooms.folder.take_all();
         self.rooms.moves.answer_nobody();
         self.rooms.network.answer_nobody();
         self.reloading.forget();

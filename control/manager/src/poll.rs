@@ -46,6 +46,8 @@ pub(crate) enum Token {
     Launcher(u32),
     /// Threads that open and close images.
     Openers,
+    /// The thread that looks at the folder of state.
+    Folder,
 }
 
 impl Token {
@@ -66,6 +68,7 @@ impl Token {
             Token::Guard => (12, 0, 0),
             Token::Launcher(at) => (13, 0, at),
             Token::Openers => (14, 0, 0),
+            Token::Folder => (15, 0, 0),
         };
         kind << 56 | u64::from(device & 0xff_ffff) << 32 | u64::from(connection)
     }
@@ -87,6 +90,7 @@ impl Token {
             12 => Token::Guard,
             13 => Token::Launcher(connection),
             14 => Token::Openers,
+            15 => Token::Folder,
             _ => Token::Reload,
         }
     }
@@ -207,6 +211,7 @@ mod tests {
             Token::Guard,
             Token::Launcher(3),
             Token::Openers,
+            Token::Folder,
         ] {
             assert_eq!(Token::unpack(token.pack()), token);
         }

@@ -42,7 +42,7 @@ use crate::sidecores::Cores;
 use crate::sidecores::around::Around;
 use crate::sidecores::balance::{self, Relief};
 use crate::sidecores::moves::Moves;
-use crate::state::StateFile;
+use crate::state::{FolderLooks, StateFile};
 use crate::turn::{EverySecond, Turn};
 use crate::upgrade::adopt::Adopting;
 use crate::upgrade::bequest::Bequest;
@@ -54,6 +54,8 @@ pub(crate) struct Rooms {
     pub(crate) options: Options,
     pub(crate) plan: Plan,
     pub(crate) state: StateFile,
+    /// Operators who ask how its folder is.
+    pub(crate) folder: FolderLooks,
     pub(crate) unsynced: Unsynced,
     pub(crate) bonds: Bonds,
     pub(crate) watch: Watch,
@@ -101,7 +103,7 @@ impl Rooms {
     /// What is due without an event, and when.
     pub(crate) fn timers(&self, mode: Mode) -> Timers<Timer, Instant> {
         let Rooms { turn, state, cores, devices, shut, watch, network, remote, .. } = self;
-        let Rooms { beginnings, failures, guests, waiting, .. } = self;
+        let Rooms { beginnings, failures, guests, waiting, folder, .. } = self;
         let mut timers = Timers::default();
         if !(mode.is_inheriting() || mode.has_heir()) {
             timers.set(Timer::Turn, state.seen.look_at());
@@ -112,6 +114,7 @@ impl Rooms {
             timers.set(Timer::Turn, remote.due_at());
         }
         timers.set(Timer::Turn, waiting.due_at());
+        timers.set(Timer::Turn, folder.due_at());
         timers.set(Timer::Turn, guests.due_at(turn.now()));
         timers.set(Timer::Lock, state.lock_due_at());
         timers.set(Timer::Knock, cores.due_at());

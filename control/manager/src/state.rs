@@ -17,8 +17,10 @@ use tracing::{error, warn};
 
 use crate::opening::apart;
 
+mod looks;
 mod seen;
 
+pub(crate) use looks::{FolderLooks, Told};
 pub(crate) use seen::SeenImages;
 
 /// Longest state that is read, bytes: as many disks as there may be, whose paths are as long as they may be and written

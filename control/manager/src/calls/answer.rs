@@ -21,7 +21,7 @@ pub(crate) fn answer(call: Call, reply: Reply, rooms: &mut Rooms, mode: Mode) {
         Call::ListDisks => Ok(shown::disks(rooms)),
         Call::ShowDisk { id } => shown::disk(rooms, &id, true),
         Call::ListSidecores => Ok(shown::sidecores(rooms)),
-        Call::ShowDaemon => Ok(daemon_view::show(rooms)),
+        Call::ShowDaemon => return daemon_view::ask(rooms, reply),
         Call::Version => Ok(shown::version(rooms)),
         Call::AddDisk(spec) => return disks::add_when_open(spec, reply, rooms, mode),
         Call::ChangeDisk { id, change } => disks::change(&id, &change, rooms),

@@ -10,6 +10,7 @@ use tracing::info;
 use super::Manager;
 use crate::api::Request;
 use crate::calls::{STOPPING, answer, disks, overdue, shown};
+use crate::daemon_view;
 use crate::defects::found;
 use crate::poll::Token;
 use crate::remote::Remote;
@@ -56,6 +57,7 @@ impl Manager {
         for undone in overdue::go_on(&mut self.rooms, mode) {
             self.reloading.note(undone);
         }
+        daemon_view::go_on(&mut self.rooms);
     }
 
     /// A signal asks for a reload.
@@ -99,6 +101,7 @@ impl Manager {
     /// Closes what has a name, and answers whoever still waits.
     pub(crate) fn close_all(&mut self) {
         self.rooms.waiting.stop();
+        daemon_view::stop(&mut self.rooms);
         let poll = &self.rooms.poll;
         self.rooms.devices.values_mut().for_each(|device| device.close_socket(poll));
     }
