@@ -325,7 +325,7 @@ impl Manager {
         for timer in self.timers().due(now) {
             let Rooms { state, plan, devices, beginnings, .. } = &mut self.rooms;
             match timer {
-                Timer::Succession => self.commit_when_due(now),
+                Timer::Succession => self.succession_is_due(now),
                 Timer::Lock => state.lock_when_due(&plan.daemon.api, now),
                 Timer::Knock => self.rooms.cores.knock(now),
                 Timer::Loads => self.balance(now),

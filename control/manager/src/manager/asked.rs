@@ -80,6 +80,7 @@ impl Manager {
         info!("stopping");
         (self.rooms.options.stopping)();
         self.give_up_upgrade(&UpgradeError::Stopping);
+        self.tell_of_dead_heir();
         self.rooms.shut.clear();
         self.rooms.waiting.stop_adding();
         self.reloading.stop();

@@ -32,11 +32,11 @@ use crate::upgrade::error::{HeirError, ProbationError, ShardError, TakeBackError
 use crate::upgrade::estate::DeviceEstate;
 use crate::upgrade::guard::{self, Probation};
 use crate::upgrade::heir::Heir;
-use crate::upgrade::launcher::Said;
+use crate::upgrade::launcher::{Launcher, Said};
 use crate::upgrade::links::{LinkEstate, SavedShards, links_of};
 use crate::upgrade::pause::Moments;
 use crate::upgrade::predecessor::{HandedOver, Next, Upgrade, refused, what_must_end};
-use crate::upgrade::succession::Succession;
+use crate::upgrade::succession::{GivenUp, Succession};
 use crate::upgrade::wire::{FromHeir, WITH_GUARD};
 
 /// The predecessor's side.
@@ -54,6 +54,7 @@ impl Manager {
 
     /// Has an heir started.
     pub(crate) fn begin_upgrade(&mut self, reply: Reply) {
+        self.tell_of_dead_heir();
         match self.may_upgrade().and_then(|()| self.ask_launcher()) {
             Ok(upgrade) => self.succession = Succession::Upgrading(upgrade.of(reply)),
             Err(error) => {
@@ -104,6 +105,7 @@ impl Manager {
                 self.rooms.poll.remove(end);
             }
         }
+        self.tell_how_heir_ended(self.rooms.turn.now());
         let upgrade = self.succession.upgrade_mut().filter(|upgrade| upgrade.asks(at));
         let Some(upgrade) = upgrade else { return late("upgrade that asked this launcher") };
         match said {
@@ -238,14 +240,26 @@ impl Manager {
         self.rooms.hear_links_later(mode);
         self.front_ends().release_all();
         self.rooms.turn.touch_all(self.rooms.devices.keys().copied());
-        // Its launcher may be waited for, and no guest is.
-        let launcher = self.rooms.options.launcher.as_ref();
-        let how = || UpgradeError::EndedSo(launcher?.how_ended()?).into();
-        let ended = matches!(why, UpgradeError::Ended).then(how).flatten();
-        let why = ended.as_ref().unwrap_or(why);
-        warn!("the upgrade is given up: {why}");
-        if let Some(reply) = reply {
-            reply.answer(Err(refused(why)));
+        if matches!(why, UpgradeError::Ended) {
+            let now = self.rooms.turn.tick();
+            self.succession = Succession::GivenUp(GivenUp::of(reply, now));
+            return self.tell_how_heir_ended(now);
+        }
+        say_given_up(why, reply);
+    }
+
+    /// Tells of an upgrade whose heir has ended, if its launcher has said how, or has not until `now`.
+    fn tell_how_heir_ended(&mut self, now: Instant) {
+        let how = self.rooms.options.launcher.as_ref().and_then(Launcher::how_ended);
+        if let Some(reply) = self.succession.take_given_up(how.is_some(), now) {
+            say_given_up(&how.map_or(UpgradeError::Ended, UpgradeError::EndedSo), reply);
+        }
+    }
+
+    /// The same, whatever is known by now.
+    pub(crate) fn tell_of_dead_heir(&mut self) {
+        if let Some(reply) = self.succession.take_given_up(true, self.rooms.turn.now()) {
+            say_given_up(&UpgradeError::Ended, reply);
         }
     }
 
@@ -289,6 +303,14 @@ impl Manager {
         self.rooms.poll.add(calls.wake_fd(), Token::Calls).map_err(TakeBackError::Api)?;
         self.calls = calls;
         Ok(entrance)
+    }
+}
+
+/// Nobody takes over.
+fn say_given_up(why: &UpgradeError, reply: Option<Reply>) {
+    warn!("the upgrade is given up: {why}");
+    if let Some(reply) = reply {
+        reply.answer(Err(refused(why)));
     }
 }
 
@@ -478,8 +500,9 @@ impl Manager {
         self.succession = Succession::OnProbation(probation);
     }
 
-    /// Lets the predecessor go, if its time has come.
-    pub(crate) fn commit_when_due(&mut self, now: Instant) {
+    /// Lets the predecessor go, or tells of an heir that has ended, if its time has come.
+    pub(crate) fn succession_is_due(&mut self, now: Instant) {
+        self.tell_how_heir_ended(now);
         if self.succession.probation().is_some_and(|probation| probation.due_at() <= now) {
             self.commit();
         }

@@ -17,6 +17,8 @@ use crate::begin::Inheriting;
 use crate::options::Options;
 use crate::upgrade::channel::Channel;
 use crate::upgrade::heir::Heir;
+#[cfg(test)]
+use crate::upgrade::launcher::say_ended;
 use crate::upgrade::launcher::{LAUNCHERS, Launcher, serve_one};
 
 /// The other ends of a daemon's launchers; none of one that has ended.
@@ -52,6 +54,13 @@ impl Launchers {
         if !matches!(goes_on, Some(Ok(true))) {
             self.end(at);
         }
+    }
+
+    /// The first launcher says how the heir of that request ended.
+    #[cfg(test)]
+    pub(crate) fn say_ended(&self, request: u64, how: &str) {
+        let first = self.0.first().and_then(Option::as_ref).expect("it lives");
+        say_ended(first, request, how.to_string()).expect("it is heard");
     }
 
     /// Launcher `at` ends.

@@ -21,8 +21,6 @@ use super::channel::Channel;
 
 /// How long its answer may take to be sent.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
-/// From the end of an heir to its launcher's word of how it ended.
-const END_TOLD_MAX: Duration = Duration::from_millis(200);
 /// Nobody waits for it.
 const AT_ONCE: Duration = Duration::ZERO;
 /// It waits for its daemon.
@@ -73,8 +71,6 @@ pub struct Launcher {
     request: Cell<u64>,
     /// How its heir has ended, as far as was heard.
     how_ended: RefCell<Option<String>>,
-    /// The launcher that was asked last.
-    asked: Cell<usize>,
 }
 
 #[derive(Debug)]
@@ -136,8 +132,8 @@ impl Launcher {
     }
 
     fn with(ends: Vec<End>) -> Launcher {
-        let (request, how_ended, asked) = Default::default();
-        Launcher { ends, request, how_ended, asked }
+        let (request, how_ended) = Default::default();
+        Launcher { ends, request, how_ended }
     }
 
     /// What is readable when one says something.
@@ -154,19 +150,14 @@ impl Launcher {
         let request = self.request.get().wrapping_add(1);
         self.request.set(request);
         self.how_ended.take();
-        self.asked.set(at);
         let sent = end.channel.send(&Start { request }, &[input], AT_ONCE);
         sent.map_err(LauncherError::Send)
     }
 
     /// What launcher `at` says, which said something.
     pub(crate) fn heard(&self, at: usize) -> Said {
-        self.hear(at, AT_ONCE)
-    }
-
-    fn hear(&self, at: usize, limit: Duration) -> Said {
         let Some(end) = self.ends.get(at) else { return Said::Ended };
-        let packet = match end.channel.receive(limit) {
+        let packet = match end.channel.receive(AT_ONCE) {
             Ok(Some(packet)) => packet,
             Ok(None) => return Said::Ended,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Said::Nothing,
@@ -179,7 +170,7 @@ impl Launcher {
             Ok(Answer { outcome: Outcome::Refused { why }, .. }) => {
                 Said::Refused(LauncherError::Refused(why))
             }
-            // Whoever hears the end of the heir itself asks for it.
+            // Whoever hears the end of the heir itself takes it.
             Ok(Answer { outcome: Outcome::Ended { how }, .. }) => {
                 self.how_ended.replace(Some(how));
                 Said::Nothing
@@ -188,11 +179,8 @@ impl Launcher {
         }
     }
 
-    /// How the heir ended that was asked for last, and whose end was seen: its launcher is a moment behind.
+    /// How the heir ended that was asked for last, as far as its launcher has said that: it is a moment behind.
     pub(crate) fn how_ended(&self) -> Option<String> {
-        if self.how_ended.borrow().is_none() {
-            self.hear(self.asked.get(), END_TOLD_MAX);
-        }
         self.how_ended.take()
     }
 }
@@ -262,8 +250,13 @@ fn tell_end(request: u64, mut heir: Child, channel: Channel) {
     std::thread::spawn(move || {
         let how = heir.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
         // One that has handed over has gone, and this process goes with it.
-        let _ = channel.send(&Answer { request, outcome: Outcome::Ended { how } }, &[], AT_ONCE);
+        let _ = say_ended(&channel, request, how);
     });
+}
+
+/// Tells the daemon how the heir of that request ended.
+pub(crate) fn say_ended(channel: &Channel, request: u64, how: String) -> io::Result<()> {
+    channel.send(&Answer { request, outcome: Outcome::Ended { how } }, &[], AT_ONCE)
 }
 
 /// Does the next thing that the daemon asks for. False: the daemon is gone.

@@ -2,10 +2,14 @@
 //!
 //! Not here: the course of either (`predecessor`, `heir`, `guard`).
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::guard::Probation;
 use super::predecessor::Upgrade;
+use crate::api::Reply;
+
+/// From the end of an heir to its launcher's word of how it ended, as long as that is waited for.
+const END_TOLD_MAX: Duration = Duration::from_secs(1);
 
 /// Which side of an upgrade this process is on.
 #[derive(Default)]
@@ -16,6 +20,22 @@ pub(crate) enum Succession {
     OnProbation(Probation),
     /// Another process is to take over.
     Upgrading(Upgrade),
+    /// It was to, and has ended: its launcher is about to say how.
+    GivenUp(GivenUp),
+}
+
+/// An upgrade that is over, of whose heir it is not known how it ended.
+pub(crate) struct GivenUp {
+    /// Who is to be told.
+    reply: Option<Reply>,
+    until: Instant,
+}
+
+impl GivenUp {
+    /// One that was just given up.
+    pub(crate) fn of(reply: Option<Reply>, now: Instant) -> GivenUp {
+        GivenUp { reply, until: now + END_TOLD_MAX }
+    }
 }
 
 impl Succession {
@@ -25,6 +45,18 @@ impl Succession {
             Succession::None => None,
             Succession::OnProbation(probation) => Some(probation.due_at()),
             Succession::Upgrading(upgrade) => Some(upgrade.due_at(now)),
+            Succession::GivenUp(given_up) => Some(given_up.until),
+        }
+    }
+
+    /// Who is to be told of an upgrade whose heir has ended, if it is known how that was, or is waited for no longer.
+    pub(crate) fn take_given_up(&mut self, is_known: bool, now: Instant) -> Option<Option<Reply>> {
+        match std::mem::take(self) {
+            Succession::GivenUp(it) if is_known || it.until <= now => Some(it.reply),
+            other => {
+                *self = other;
+                None
+            }
         }
     }
 

@@ -123,21 +123,28 @@ impl Pair {
         Pair { daemon: Some(daemon), rest, launchers, stage, folder }
     }
 
+    fn asks(&self, call: Call) -> Asked {
+        self.daemon.as_ref().expect("it serves").ask(call)
+    }
+
+    /// A launcher that was asked begins an heir that finds that text in the file.
+    fn launch(&mut self, text: &str) {
+        let Some(at) = self.launchers.asked() else { return };
+        let plan = plan(text, self.folder.path());
+        let pid = self.stage.begin_process();
+        let heir = &mut self.rest.heir;
+        self.launchers.answer(at, &mut |input| {
+            let options = options(plan.clone(), None);
+            *heir = Some(NewProcess::begin(pid, input, plan.clone(), options));
+            Ok(pid)
+        });
+    }
+
     /// Has a process take over that finds that text in the file. What the operator is told.
     fn upgrade(&mut self, text: &str) -> Result<Answer, ApiError> {
-        let mut asked: Asked = self.daemon.as_ref().expect("it serves").ask(Call::Upgrade);
-        let plan = plan(text, self.folder.path());
+        let mut asked = self.asks(Call::Upgrade);
         for _ in 0..STEPS_MAX {
-            if let Some(at) = self.launchers.asked() {
-                let pid = self.stage.begin_process();
-                let heir = &mut self.rest.heir;
-                self.launchers.answer(at, &mut |input| {
-                    let plan = plan.clone();
-                    let options = options(plan.clone(), None);
-                    *heir = Some(NewProcess::begin(pid, input, plan, options));
-                    Ok(pid)
-                });
-            }
+            self.launch(text);
             self.turn();
             self.rest.go_on(Nanos(0));
             match asked.hear() {
@@ -193,4 +200,37 @@ fn a_socket_is_the_same_one_in_another_process() {
     let after = std::fs::metadata(&socket).map(|it| std::os::unix::fs::MetadataExt::ino(&it));
     assert_eq!(before.expect("a socket"), after.expect("a socket"));
     assert!(UnixListener::bind(&socket).is_err());
+}
+
+/// Its launcher is a moment behind, and only who asked for the upgrade waits for that.
+#[test]
+fn how_an_heir_ended_is_waited_for_by_its_operator_alone() {
+    for (how, told) in [
+        (Some("signal: 9"), "the new process has ended (signal: 9)"),
+        (None, "the new process has ended"),
+    ] {
+        let mut pair = Pair::of(DISK);
+        let mut asked = pair.asks(Call::Upgrade);
+        pair.turn();
+        pair.launch(DISK);
+        pair.turn();
+        pair.rest.heir.take().expect("it was begun").die();
+        let before = pair.stage.now();
+        pair.turn();
+        let mut others = pair.asks(Call::ListDisks);
+        pair.turn();
+        assert!(pair.stage.now().since(before) < 10_000_000, "nobody has waited for it");
+        assert!(matches!(others.hear(), Heard::Answer(_)));
+        assert!(matches!(asked.hear(), Heard::Nothing));
+        match how {
+            Some(how) => pair.launchers.say_ended(1, how),
+            None => pair.stage.pass_until(before.after(1_100_000_000)),
+        }
+        pair.turn();
+        let Heard::Answer(answer) = asked.hear() else { panic!("he waits still") };
+        let why = answer.expect_err("it is refused").error;
+        assert!(why.ends_with(told), "{why}");
+        // And another one may be asked for at once.
+        pair.upgrade(DISK).expect("it is replaced");
+    }
 }
