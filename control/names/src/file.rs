@@ -8,10 +8,11 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
     AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, StatVfsMountFlags, flock, fstat,
-    fstatfs, fstatvfs, open, openat, seek, unlinkat,
+    fstatfs, fstatvfs, fsync, open, openat, seek, unlinkat,
 };
 use rustix::io::Errno;
 
+use crate::kept::sync_folder;
 use crate::walk::{Folder, Found, Owner, Place, is_ours, kind_of};
 use crate::{Purpose, Refused};
 
@@ -103,6 +104,22 @@ fn open_found(place: &Place, access: OFlags) -> Result<Option<OwnedFd>, Refused>
     let Some(found) = &place.found else { return Ok(None) };
     check_image(place, found)?;
     reopen(found.fd.as_fd(), access).map(Some).map_err(place.os())
+}
+
+/// Has the image at `path`, which [`open_or_make_image`] made, survive a power cut: what it is, and its name. Waits for
+/// its file system.
+///
+/// # Errors
+/// [`Refused`]; nobody knows what a power cut leaves.
+pub fn sync_image(path: &Path, user_folder: bool) -> Result<(), Refused> {
+    let place = Place::find(path, Purpose::Image { user_folder })?;
+    let image = open_found(&place, OFlags::RDONLY)?.ok_or_else(|| place.os()(Errno::NOENT))?;
+    fsync(&image).map_err(place.os())?;
+    match sync_folder(&place.folder) {
+        // A file system that knows of no such thing, as some in user space and on other machines.
+        Err(refused) if refused.errno() == Some(Errno::INVAL) => Ok(()),
+        synced => synced,
+    }
 }
 
 /// Removes the image at `path` that [`open_or_make_image`] made, whose device and number are `file`, unless somebody

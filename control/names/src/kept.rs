@@ -263,7 +263,8 @@ fn make(folder: &Folder, name: &OsStr) -> Result<OwnedFd, Errno> {
     openat(&folder.fd, name, flags, Mode::from_raw_mode(FILE_MODE))
 }
 
-fn sync_folder(folder: &Folder) -> Result<(), Refused> {
+/// Has the names in a folder survive a power cut.
+pub(crate) fn sync_folder(folder: &Folder) -> Result<(), Refused> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = openat(&folder.fd, ".", flags, Mode::empty());
     opened.and_then(fsync).map_err(|source| Refused::Os { step: folder.real.clone(), source })

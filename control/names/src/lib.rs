@@ -24,7 +24,7 @@ mod tests;
 
 pub use file::{
     ImageKind, OwnText, can_make_image, kernel_text, kind_of_image, open_image, open_or_make_image,
-    read_text, unmake_image,
+    read_text, sync_image, unmake_image,
 };
 pub use kept::{Kept, Locking};
 pub use medium::{Medium, Mounts};

@@ -272,6 +272,7 @@ fn an_image_is_unmade_as_long_as_it_is_what_was_made_and_nobody_has_it() {
     };
     let unmake = |file| unmake_image(&path, true, file).expect("it can be looked at");
     let (made, file) = make();
+    sync_image(&path, true).expect("it is stable, and locked or not");
     assert!(!unmake((file.0, file.1 + 1)), "another one");
     rustix::fs::flock(&made, rustix::fs::FlockOperation::LockExclusive).expect("a lock");
     assert!(!unmake(file), "it is locked");
@@ -287,6 +288,7 @@ fn an_image_is_unmade_as_long_as_it_is_what_was_made_and_nobody_has_it() {
     let (_, file) = make();
     assert!(unmake(file) && !path.exists());
     assert!(!unmake(file), "nothing is there");
+    assert!(sync_image(&path, true).expect_err("nothing is there").is_missing());
 }
 
 #[test]

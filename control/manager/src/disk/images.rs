@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use backend::{Cache, Disk, Names, Source, Unopened, Waits};
+use backend::{Cache, Disk, Names, OpenError, Source, Unopened, Waits};
 use config::plan::DiskPlan;
 use config::spec::OnFailure;
 use names::{ImageKind, Refused};
@@ -89,6 +89,22 @@ fn unopened(refused: Refused) -> Unopened {
         Refused::Kind { .. } => Unopened::NotADisk,
         refused => Unopened::Refused(refused.to_string()),
     }
+}
+
+/// Has an image that was made survive a power cut, before anybody is told that it is there. Waits for its file system.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn keep_made(path: &Path, names: ImageNames) -> Result<(), OpenError> {
+    let failed = |source| OpenError::Os { what: "sync", path: path.into(), source };
+    #[cfg(any(test, feature = "simulated"))]
+    if let Some(machine) = crate::simulated::machine() {
+        machine.sync_made(path).map_err(failed)?;
+    }
+    names::sync_image(path, names.user_folder).map_err(|refused| match refused.errno() {
+        Some(source) => failed(source),
+        None => OpenError::Refused { path: path.into(), why: refused.to_string() },
+    })
 }
 
 /// Removes an image that was made in vain, as long as nobody has it. Waits for its file system.

@@ -3,10 +3,12 @@
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::rc::Rc;
 
 use backend::link::{LinkOpenError, LinkShards, LinkSource};
 use backend::net::{HostOpenError, HostPort, HostSource};
+use rustix::io::Errno;
 
 /// One of them. With none, a daemon finds the machine that the simulation runs on.
 pub trait Machine {
@@ -41,6 +43,13 @@ pub trait Machine {
     /// The descriptor is of something else.
     fn inherit_tap(&self, name: &str, fd: OwnedFd, made: bool) -> Result<HostPort, HostOpenError> {
         HostPort::inherit_tap(name, fd, made)
+    }
+    /// What becomes of a sync of an image that was made.
+    ///
+    /// # Errors
+    /// As the kernel's.
+    fn sync_made(&self, _path: &Path) -> Result<(), Errno> {
+        Ok(())
     }
     /// Random bits.
     fn fill(&self, bytes: &mut [u8]);

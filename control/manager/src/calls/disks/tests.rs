@@ -1,11 +1,17 @@
 //! What operators are promised of disks: made whole or not at all, kept or taken back.
 
+use std::cell::{Cell, RefCell};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
+use backend::link::{LinkOpenError, LinkShards, LinkSource};
 use config::api::{Call, DiskState, DiskView, ErrorKind};
 use config::spec::{BackendKind, DiskChange, DiskMove};
 use config::{DiskSpec, Size, Target};
+use rustix::io::Errno;
 
+use crate::simulated::{Machine, be_on};
 use crate::trial::vmm::{FLUSH, Vmm, WRITE, dial};
 use crate::trial::{Trial, disk_in, refused};
 
@@ -460,4 +466,57 @@ fn a_front_end_that_goes_while_its_queue_moves_ends_the_call() {
     trial.pass(Duration::from_millis(10));
     assert_eq!(trial.disk("a").queues_attached, 0);
     assert_eq!(trial.daemon.loads(), [0, 0]);
+}
+
+/// A machine whose disk takes syncs, or fails them: what was synced.
+#[derive(Default)]
+struct Syncs {
+    done: RefCell<Vec<PathBuf>>,
+    fails: Cell<bool>,
+}
+
+impl Machine for Syncs {
+    fn open_link(&self, _: &LinkSource, _: usize, _: bool) -> Result<LinkShards, LinkOpenError> {
+        unreachable!("there are no links")
+    }
+
+    fn sync_made(&self, path: &Path) -> Result<(), Errno> {
+        if self.fails.get() {
+            return Err(Errno::IO);
+        }
+        self.done.borrow_mut().push(path.to_path_buf());
+        Ok(())
+    }
+
+    fn fill(&self, bytes: &mut [u8]) {
+        bytes.fill(7);
+    }
+
+    fn boot(&self) -> u64 {
+        1
+    }
+}
+
+/// A power cut after the answer finds the image that the answer was about.
+#[test]
+fn an_image_that_is_made_is_stable_before_its_disk_is_said_to_be_there() {
+    let syncs = Rc::new(Syncs::default());
+    be_on(Some(Rc::clone(&syncs) as Rc<dyn Machine>));
+    let mut trial = Trial::of(FILE);
+    let (spec, path) = (image(&trial, "b"), trial.path("b.img"));
+    syncs.fails.set(true);
+    let (kind, why) = add(&mut trial, spec.clone()).expect_err("it may be gone after a power cut");
+    assert_eq!(kind, ErrorKind::Refused);
+    assert!(why.contains(&format!("cannot sync {}", path.display())), "{why}");
+    trial.pass(Duration::from_secs(1));
+    assert!(!path.exists(), "what was made in vain goes");
+    syncs.fails.set(false);
+    add(&mut trial, spec.clone()).expect("it is added");
+    assert_eq!(*syncs.done.borrow(), std::slice::from_ref(&path));
+    // One that is there already is not made.
+    trial.ask(Call::RemoveDisk { id: ids("b"), force: false }).expect("it is removed");
+    add(&mut trial, spec).expect("it is added");
+    assert_eq!(syncs.done.borrow().len(), 1);
+    drop(trial);
+    be_on(None);
 }

@@ -136,6 +136,7 @@ impl Order {
             opened => opened,
         });
         let made = names.made();
+        let disk = disk.and_then(|disk| self.keep(made).map(|()| disk));
         if disk.is_err() {
             self.unmake(made);
         }
@@ -152,6 +153,15 @@ impl Order {
         if let Outcome::Over(Ok(Opened { disk, made, .. }), _) = outcome {
             drop(disk);
             self.unmake(made);
+        }
+    }
+
+    /// Has what was made survive a power cut: whoever asked for the disk is told that it is there, and it is not made
+    /// anew then.
+    fn keep(&self, made: Option<FileId>) -> Result<(), OpenError> {
+        match (&self.image, made) {
+            (Image::File { path, .. }, Some(_)) => images::keep_made(path, self.names),
+            _ => Ok(()),
         }
     }
 
