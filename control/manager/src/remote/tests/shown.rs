@@ -92,55 +92,60 @@ fn what_was_taken_away_from_a_guest_fails_until_that_guest_is_another_one() {
     }
 }
 
-#[test]
-fn a_guest_that_comes_for_what_its_iohost_has_not_waits_and_says_so_whatever_its_vmm_does() {
-    let (ground, mut trial, mut vmm) = began(&given());
+/// One that had it when it was taken away, which is reset and goes. Its requests wait from then on.
+fn goes_after_that(trial: &mut Trial, mut vmm: Vmm) {
     trial.reload(&taken(), true).expect("it is done");
     trial.pass(ms(100));
-    fails(&mut trial, &mut vmm, "its IOhost has given it up");
-    // It is reset.
-    vmm.stop(&mut trial, 0);
+    fails(trial, &mut vmm, "its IOhost has given it up");
+    vmm.stop(trial, 0);
     trial.pass(ms(500));
-    waits(&mut trial, None, "no such disk");
-    vmm.start(&mut trial, 0);
+    waits(trial, None, "no such disk");
+    vmm.start(trial, 0);
     vmm.guest.request(0, READ, 1, 0);
     trial.pass(ms(5_000));
-    waits(&mut trial, Some(&mut vmm), "no such disk");
-    // It goes, and another VMM comes, which is at no ring yet.
+    waits(trial, Some(&mut vmm), "no such disk");
     drop(vmm);
     trial.pass(ms(500));
-    waits(&mut trial, None, "no such disk");
-    let mut vmm = Vmm::connect(&trial, "r", crate::trial::vmm::Guest::new(1)).expect("a socket");
-    trial.pass(ms(500));
-    waits(&mut trial, None, "no such disk");
-    vmm.begin(&mut trial);
-    vmm.guest.request(0, READ, 1, 0);
-    trial.pass(ms(5_000));
-    waits(&mut trial, Some(&mut vmm), "no such disk");
-    ground.cut(true);
-    trial.pass(ms(20_000));
-    waits(&mut trial, Some(&mut vmm), "has been silent");
-    ground.cut(false);
-    trial.pass(ms(20_000));
-    waits(&mut trial, Some(&mut vmm), "no such disk");
-    trial.reload(&given(), true).expect("it is done");
-    assert_eq!(ends(&mut trial, &mut vmm).or_else(|| ends(&mut trial, &mut vmm)), Some(0));
-    assert_eq!(shown(&mut trial), (DiskState::Running, None));
+    waits(trial, None, "no such disk");
 }
 
-/// Nobody tells a client that has no guest; it is told when one comes.
-#[test]
-fn what_was_taken_away_while_no_guest_was_there_waits_for_the_next_one() {
-    let (_ground, mut trial, vmm) = began(&given());
+/// One that goes before it is taken away. Nobody tells a client that has no guest; it is told when one comes.
+fn goes_before_that(trial: &mut Trial, vmm: Vmm) {
     drop(vmm);
     trial.pass(ms(1_000));
     trial.reload(&taken(), true).expect("it is done");
     trial.pass(ms(1_000));
-    assert_eq!(shown(&mut trial), (DiskState::Waiting, None));
-    let mut vmm = Vmm::served(&mut trial, "r", 1);
-    vmm.guest.request(0, READ, 1, 0);
-    trial.pass(ms(1_000));
-    waits(&mut trial, Some(&mut vmm), "no such disk");
+    assert_eq!(shown(trial), (DiskState::Waiting, None));
+}
+
+#[test]
+fn a_guest_that_comes_for_what_its_iohost_has_not_waits_and_says_so_whatever_its_vmm_does() {
+    for was_there in [true, false] {
+        let (ground, mut trial, vmm) = began(&given());
+        match was_there {
+            true => goes_after_that(&mut trial, vmm),
+            false => goes_before_that(&mut trial, vmm),
+        }
+        let before = shown(&mut trial);
+        // Another VMM comes, which is at no ring yet.
+        let guest = crate::trial::vmm::Guest::new(1);
+        let mut vmm = Vmm::connect(&trial, "r", guest).expect("a socket");
+        trial.pass(ms(500));
+        assert_eq!(shown(&mut trial).1, before.1);
+        vmm.begin(&mut trial);
+        vmm.guest.request(0, READ, 1, 0);
+        trial.pass(ms(5_000));
+        waits(&mut trial, Some(&mut vmm), "no such disk");
+        ground.cut(true);
+        trial.pass(ms(20_000));
+        waits(&mut trial, Some(&mut vmm), "has been silent");
+        ground.cut(false);
+        trial.pass(ms(20_000));
+        waits(&mut trial, Some(&mut vmm), "no such disk");
+        trial.reload(&given(), true).expect("it is done");
+        assert_eq!(ends(&mut trial, &mut vmm).or_else(|| ends(&mut trial, &mut vmm)), Some(0));
+        assert_eq!(shown(&mut trial), (DiskState::Running, None));
+    }
 }
 
 #[test]
