@@ -139,7 +139,7 @@ fn sidecores_text(before: &SidecoreList, now: &SidecoreList, room: Room) -> Stri
     if has_nodes {
         columns.push(("NODE", Align::Right));
     }
-    let has_lost = now.sidecores.iter().any(|core| core.lost_percent >= LOST_SHOWN);
+    let has_lost = now.sidecores.iter().any(|core| core.lost_percent >= Some(LOST_SHOWN));
     if has_lost {
         columns.push(("LOST", Align::Right));
     }
@@ -168,7 +168,7 @@ fn sidecores_text(before: &SidecoreList, now: &SidecoreList, room: Room) -> Stri
             row.push(known(core.node));
         }
         if has_lost {
-            row.push(format!("{}%", core.lost_percent));
+            row.push(known(core.lost_percent.map(|percent| format!("{percent}%"))));
         }
         table.row(row);
     }
@@ -279,5 +279,18 @@ SIDECORE  CPU  STATE   BUSY  POLL  QUEUES  REQUESTS  KICKS  AVOIDED  SLEEPS  ASL
         let last = |line: &str| line.split(' ').next_back().map(str::to_string);
         let column: Vec<String> = text.lines().filter_map(last).collect();
         assert_eq!(column, ["NODE", "1", "0"]);
+    }
+
+    #[test]
+    fn what_others_took_of_a_cpu_is_shown_where_it_is_much_and_known() {
+        let lost = |lost_percent| SidecoreView { lost_percent, ..SidecoreView::default() };
+        let shown = |all: [Option<u32>; 2]| {
+            let all = SidecoreList { sidecores: all.map(lost).to_vec() };
+            let text = sidecores_text(&all, &all, Room::Whole);
+            let last = |line: &str| line.split(' ').next_back().map(str::to_string);
+            text.lines().take(3).filter_map(last).collect::<Vec<_>>()
+        };
+        assert_eq!(shown([Some(7), None]), ["LOST", "7%", "-"]);
+        assert_eq!(shown([Some(4), None])[0], "ERRORS");
     }
 }

@@ -118,8 +118,8 @@ impl Guests {
         self.inquiries.due_at(now)
     }
 
-    /// What a sidecore lost to others on its processor, thousandths of the time.
-    pub(crate) fn lost(&self, core: usize) -> u32 {
+    /// What a sidecore lost to others on its processor, thousandths of the time; nothing, where that is not known.
+    pub(crate) fn lost(&self, core: usize) -> Option<u32> {
         self.rivals.lost(core)
     }
 

@@ -207,7 +207,9 @@ impl Rooms {
         let Rooms { cores, devices, guests, network, turn, .. } = self;
         guests.see_rivals(turn, devices);
         let uplinks = network.uplinks().map(Uplink::home);
-        balance::look(cores, devices, |core| guests.lost(core), uplinks, turn.now())
+        // Where it is not known nothing speaks against a sidecore.
+        let lost = |core| guests.lost(core).unwrap_or(0);
+        balance::look(cores, devices, lost, uplinks, turn.now())
     }
 
     /// The sidecore for a queue that starts: where it was before it was asked for, or wherever suits.

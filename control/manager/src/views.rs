@@ -80,7 +80,7 @@ pub(crate) fn sidecore(
     index: usize,
     counters: &SidecoreSnapshot,
     cores: &Cores,
-    lost: u32,
+    lost: Option<u32>,
 ) -> SidecoreView {
     SidecoreView {
         index: index as u16,
@@ -94,7 +94,7 @@ pub(crate) fn sidecore(
         busy_percent: percent(cores.load(index)),
         poll_percent: percent(cores.polled(index)),
         // Nobody looks while nothing is served.
-        lost_percent: if counters.queues == 0 { 0 } else { percent(lost) },
+        lost_percent: lost.filter(|_| counters.queues > 0).map(percent),
         queues: counters.queues as u16,
         passes: counters.passes,
         busy_ns: counters.busy_ns,

@@ -56,10 +56,10 @@ pub struct SidecoreView {
     /// What these two leave of 100 it slept.
     #[serde(default)]
     pub poll_percent: u32,
-    /// Time in which it would have run and others had its cpu, of the same, in percent. 0 where the kernel does not
-    /// count it.
+    /// Time in which it would have run and others had its cpu, of the same, in percent; null where the kernel does not
+    /// count it, and while it serves nothing, when nobody looks.
     #[serde(default)]
-    pub lost_percent: u32,
+    pub lost_percent: Option<u32>,
     /// Queues it serves.
     pub queues: u16,
     /// Trips of its loop.

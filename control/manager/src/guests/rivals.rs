@@ -22,10 +22,10 @@ pub(crate) struct Rivals {
     looked_ns: u64,
     /// The sidecores' threads.
     threads: Vec<Option<u32>>,
-    /// How long each of them has waited for its processor, at the last look.
-    waited_ns: Vec<u64>,
-    /// What each sidecore lost between the last two looks, thousandths of the time.
-    lost: Vec<u32>,
+    /// How long each of them has waited for its processor, at the last look, where the kernel counts that.
+    waited_ns: Vec<Option<u64>>,
+    /// What each sidecore lost between the last two looks, thousandths of the time, where that is known.
+    lost: Vec<Option<u32>>,
     /// Of each vCPU at the last look: how long it had had a processor, and which one then.
     had: BTreeMap<Row, (u64, u32)>,
     /// Guests that were told of, by the first of their devices.
@@ -44,8 +44,9 @@ pub(crate) struct Rival {
 
 impl Rivals {
     /// When a sidecore would have run and others had its processor, between the last two looks, thousandths of the time.
-    pub(crate) fn lost(&self, core: usize) -> u32 {
-        self.lost.get(core).copied().unwrap_or(0)
+    /// Nothing: the kernel does not count it, or there were no two looks.
+    pub(crate) fn lost(&self, core: usize) -> Option<u32> {
+        self.lost.get(core).copied().flatten()
     }
 
     /// Sees how long the thread of each of `count` sidecores has waited for its processor so far. Gives the time since
@@ -54,7 +55,7 @@ impl Rivals {
         if self.threads.is_empty() {
             self.threads = threads_of(count);
         }
-        let waited = |thread: &Option<u32>| thread.and_then(waited_ns).unwrap_or(0);
+        let waited = |thread: &Option<u32>| thread.and_then(waited_ns);
         let waited = self.threads.iter().map(waited).collect();
         self.weigh(waited, now_ns)
     }
@@ -65,12 +66,13 @@ impl Rivals {
     }
 
     /// Takes in how long each sidecore's thread has waited for its processor so far. Gives the time since the last look.
-    fn weigh(&mut self, waited_ns: Vec<u64>, now_ns: u64) -> u64 {
+    fn weigh(&mut self, waited_ns: Vec<Option<u64>>, now_ns: u64) -> u64 {
         let time_ns = now_ns.saturating_sub(std::mem::replace(&mut self.looked_ns, now_ns));
         let before = std::mem::replace(&mut self.waited_ns, waited_ns);
         // At the first look nothing is known of the time before.
-        let since = |(now, before): (&u64, &u64)| {
-            portion(now.saturating_sub(*before).min(time_ns), time_ns, LOAD_FULL)
+        let since = |(now, before): (&Option<u64>, &Option<u64>)| {
+            let lost_ns = (*now)?.saturating_sub((*before)?);
+            Some(portion(lost_ns.min(time_ns), time_ns, LOAD_FULL))
         };
         self.lost = self.waited_ns.iter().zip(&before).map(since).collect();
         time_ns
@@ -106,7 +108,7 @@ impl Rivals {
         }
         let mut rivals = Vec::new();
         for ((device, core), (vcpu, took_ns)) in guests {
-            let is_much = self.lost(core) >= SAID_FROM
+            let is_much = self.lost(core) >= Some(SAID_FROM)
                 && portion(took_ns.min(time_ns), time_ns, LOAD_FULL) >= SAID_FROM;
             if is_much && self.said.insert(device) {
                 rivals.push(Rival { device, vcpu, core });
@@ -149,14 +151,18 @@ mod tests {
     #[test]
     fn what_is_lost_is_what_its_thread_waited() {
         let mut rivals = Rivals::default();
-        rivals.weigh(vec![9 * SECOND, 0], SECOND);
-        assert_eq!((rivals.lost(0), rivals.lost(1)), (0, 0), "one look says nothing");
-        rivals.weigh(vec![9 * SECOND, SECOND / 4], 2 * SECOND);
-        assert_eq!((rivals.lost(0), rivals.lost(1), rivals.lost(2)), (0, 250, 0));
-        rivals.weigh(vec![99 * SECOND, SECOND / 4], 3 * SECOND);
-        assert_eq!((rivals.lost(0), rivals.lost(1)), (1000, 0), "no more than all");
-        rivals.weigh(vec![99 * SECOND, SECOND / 4], 3 * SECOND);
-        assert_eq!(rivals.lost(0), 0, "two looks at one moment");
+        let mut lost = |waited: [Option<u64>; 3], now| {
+            rivals.weigh(waited.to_vec(), now);
+            [0, 1, 2, 3].map(|core| rivals.lost(core))
+        };
+        let waited = |first, second| [Some(first), Some(second), None];
+        assert_eq!(lost(waited(9 * SECOND, 0), SECOND), [None; 4], "one look says nothing");
+        let second = lost(waited(9 * SECOND, SECOND / 4), 2 * SECOND);
+        assert_eq!(second, [Some(0), Some(250), None, None], "what is not counted is not known");
+        let third = lost(waited(99 * SECOND, SECOND / 4), 3 * SECOND);
+        assert_eq!(third[..2], [Some(1000), Some(0)], "no more than all");
+        let fourth = lost(waited(99 * SECOND, SECOND / 4), 3 * SECOND);
+        assert_eq!(fourth[0], Some(0), "two looks at one moment");
     }
 
     #[test]
@@ -180,8 +186,8 @@ mod tests {
         let mut at = 0;
         let mut look = |lost: u64| {
             at += SECOND;
-            let waited = rivals.waited_ns.get(1).copied().unwrap_or(0) + lost;
-            let time_ns = rivals.weigh(vec![0, waited], at);
+            let waited = rivals.waited_ns.get(1).copied().flatten().unwrap_or(0) + lost;
+            let time_ns = rivals.weigh(vec![Some(0), Some(waited)], at);
             let vcpus = [(7, 0, row(0)), (7, 1, row(1))];
             rivals.look(&table, vcpus.into_iter(), &cpus, (at, time_ns))
         };
@@ -205,13 +211,13 @@ mod tests {
         let mut said = |count: u16, from: u64| {
             let vcpus = || (0..count).map(|vcpu| (1, vcpu, row(vcpu)));
             (0..count).for_each(|at| table.simulate(row(at), Activity::Sleeps, 4, from));
-            rivals.weigh(vec![from], from);
+            rivals.weigh(vec![Some(from)], from);
             rivals.look(&table, vcpus(), &[4], (from, SECOND));
             for at in 0..count {
                 table.simulate(row(at), Activity::Runs, 4, from);
                 table.simulate(row(at), Activity::Sleeps, 4, from + SECOND / 25);
             }
-            rivals.weigh(vec![from + SECOND / 2], from + SECOND);
+            rivals.weigh(vec![Some(from + SECOND / 2)], from + SECOND);
             rivals.look(&table, vcpus(), &[4], (from + SECOND, SECOND))
         };
         assert_eq!(said(1, SECOND), []);
