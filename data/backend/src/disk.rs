@@ -1,19 +1,20 @@
 //! What a device serves from: opened, measured and resized by control.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use guest_memory::MapError;
-use rustix::io::Errno;
-
-use crate::bytes::Bytes;
-use crate::file::{Facts, FaultSnapshot, File, Foreign, Holder, Opened};
+use crate::file::{Facts, FaultSnapshot, File, Opened};
 use crate::link::{LinkKey, Remote};
 use crate::names::{KernelNames, Names};
 use crate::{Backend, Memory, Null, SECTOR_SIZE, Vet, Waits};
 
+mod errors;
+mod handing;
 mod identity;
+
+pub use errors::{OpenError, ResizeError};
+pub use handing::{Handles, Inherited};
 
 /// Largest disk, bytes: the largest file offset.
 const SIZE_MAX_BYTES: u64 = i64::MAX as u64 / SECTOR_SIZE * SECTOR_SIZE;
@@ -80,206 +81,6 @@ pub struct Grain {
     pub io_best: u32,
     /// What a discard frees is a multiple of so many, aligned to it.
     pub discard: u32,
-}
-
-/// Why a disk could not be opened. The text is for the operator.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The kernel refused.
-    #[error("cannot {what} {path}: {source}")]
-    Os {
-        /// The step, as a verb.
-        what: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Its reason.
-        source: Errno,
-    },
-    /// Its lock is held (docs/decisions/0005, "The fence").
-    #[error("{path} is in use: {holder}")]
-    Held {
-        /// The file.
-        path: PathBuf,
-        /// Who. [`Holder::Living`]: refuse the disk; [`Holder::Ended`]: try again.
-        holder: Holder,
-    },
-    /// A block device that the host itself uses.
-    #[error(
-        "{0} is in use by the host: it or a partition of it is mounted, swapped to, or part of a \
-         RAID, volume group or mapped device; unmount or stop that first"
-    )]
-    UsedByHost(PathBuf),
-    /// Its name may lead elsewhere than it should, or to no image ([`crate::Unopened::Refused`]).
-    #[error("cannot open {path}: {why}")]
-    Refused {
-        /// The file, as it was named.
-        path: PathBuf,
-        /// Why, and what to do.
-        why: String,
-    },
-    /// A process has a lease on it, which was asked for back and not waited for.
-    #[error(
-        "cannot open {0}: another process has a lease on it (fcntl F_SETLEASE) and was asked to let go; \
-         it is tried again"
-    )]
-    Leased(PathBuf),
-    /// A directory, a socket, a terminal.
-    #[error("{0} is neither a regular file nor a block device")]
-    NotADisk(PathBuf),
-    /// Nothing to serve.
-    #[error("{path} has {}; a disk needs at least 512: give a size", Bytes(*.size_bytes))]
-    Empty {
-        /// The file.
-        path: PathBuf,
-        /// Its size, bytes.
-        size_bytes: u64,
-    },
-    /// Its last sector is not whole, and would not be served.
-    #[error(
-        "{path} has {size_bytes} bytes, which is no multiple of 512: make it longer with `truncate -s %512 \
-         {path}`, which adds zeroes, or give the `size` of the whole sectors that are to be served"
-    )]
-    Uneven {
-        /// The file.
-        path: PathBuf,
-        /// Its size, bytes.
-        size_bytes: u64,
-    },
-    /// It begins as an image of another format.
-    #[error("{path} is a {format} image, and a disk is raw: {}", format.advice(path))]
-    Foreign {
-        /// The file.
-        path: PathBuf,
-        /// As what it begins.
-        format: Foreign,
-    },
-    /// Smaller than asked, and not to be grown.
-    #[error(
-        "{path} has {}, but a size of {} was given; {why}",
-        Bytes(*.size_bytes),
-        Bytes(*.asked_bytes)
-    )]
-    TooSmall {
-        /// The file.
-        path: PathBuf,
-        /// What it has, bytes.
-        size_bytes: u64,
-        /// What was asked for, bytes.
-        asked_bytes: u64,
-        /// Why it is not grown.
-        why: &'static str,
-    },
-    /// Its file system, or the daemon's own limit, has no file of that length.
-    #[error("{path} cannot have {}: {why}", Bytes(*.asked_bytes))]
-    TooLong {
-        /// The file.
-        path: PathBuf,
-        /// What was asked for, bytes.
-        asked_bytes: u64,
-        /// Why.
-        why: &'static str,
-    },
-    /// A size that no disk can have.
-    #[error("a size of {0} bytes is not possible: it must be a multiple of 512, from 512 to 2^63")]
-    Size(u64),
-    /// `cache = "direct"` on a file system without it.
-    #[error(
-        "{0} cannot be opened with O_DIRECT on its file system: use cache = \"auto\" or \"page\""
-    )]
-    NoDirect(PathBuf),
-    /// io_uring is missing.
-    #[error(
-        "cannot make an io_uring, which a disk on a file needs: {0} \
-         (is sysctl kernel.io_uring_disabled 0, the kernel 5.6 or later, and LimitMEMLOCK large enough?)"
-    )]
-    NoUring(std::io::Error),
-    /// No memory for a RAM disk.
-    #[error("cannot make a RAM disk: {0}")]
-    Memory(#[from] MapError),
-    /// Another process handed over something else than the disk that was asked for.
-    #[error("what was handed over is not {0}")]
-    NotIt(&'static str),
-}
-
-/// What is known of a disk that another process serves, besides its [`Handles`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Inherited {
-    /// As [`Disk::size_bytes`].
-    pub size_bytes: u64,
-    /// As [`Disk::physical_block_size`].
-    pub physical_block_size: u32,
-    /// As [`Disk::grain`].
-    pub grain: Grain,
-    /// As [`Disk::limits`].
-    pub limits: Limits,
-    /// As [`Disk::was_empty`].
-    pub was_empty: bool,
-    /// As [`Disk::answers_at_once`].
-    pub at_once: bool,
-}
-
-/// What of an open disk another process needs to go on with it, nothing being in flight. Open file
-/// descriptions bring their locks along.
-#[derive(Debug)]
-pub enum Handles<F> {
-    /// Of `null`.
-    Null,
-    /// The file of a RAM disk.
-    Memory(F),
-    /// The descriptions of an image.
-    File {
-        /// Through the page cache, or the only one.
-        cached: F,
-        /// Past it.
-        direct: Option<F>,
-    },
-    /// Of an image that is not open ([`Disk::is_away`]), and of a disk at an IOhost, which is not handed over.
-    Away,
-}
-
-/// Why a disk keeps its size. The text is for the operator.
-#[derive(Debug, thiserror::Error)]
-pub enum ResizeError {
-    /// A size that no disk can have.
-    #[error("a size of {0} bytes is not possible: it must be a multiple of 512, from 512 to 2^63")]
-    Size(u64),
-    /// Only a file can be made longer.
-    #[error(
-        "{path} has {} and cannot be grown to {}: {why}",
-        Bytes(*.size_bytes),
-        Bytes(*.asked_bytes)
-    )]
-    TooSmall {
-        /// The file.
-        path: PathBuf,
-        /// What it has, bytes.
-        size_bytes: u64,
-        /// What was asked for, bytes.
-        asked_bytes: u64,
-        /// Why.
-        why: &'static str,
-    },
-    /// The kernel refused.
-    #[error("cannot grow {path}: {source}")]
-    Os {
-        /// The file.
-        path: PathBuf,
-        /// Its reason.
-        source: Errno,
-    },
-    /// No memory for a larger RAM disk.
-    #[error("cannot grow a RAM disk: {0}")]
-    Memory(#[from] MapError),
-    /// Files there are no longer than that, or this process may make none so long.
-    #[error("{path} cannot have {}: {why}", Bytes(*.asked_bytes))]
-    TooLong {
-        /// The file.
-        path: PathBuf,
-        /// What was asked for, bytes.
-        asked_bytes: u64,
-        /// Why.
-        why: &'static str,
-    },
 }
 
 /// What a device serves from. Opened once per device, shared by its queues, never changed.
@@ -403,67 +204,6 @@ impl Disk {
             disk.set_waits(*waits);
         }
         Ok(Arc::new(disk))
-    }
-
-    /// What [`Self::inherit`] takes in another process.
-    pub fn handles(&self) -> Handles<BorrowedFd<'_>> {
-        match &self.kind {
-            Kind::Null => Handles::Null,
-            Kind::Away(_) | Kind::Remote(_) => Handles::Away,
-            Kind::Memory(memory) => Handles::Memory(memory.file()),
-            Kind::File(opened) => {
-                let (cached, direct) = opened.descriptions();
-                Handles::File { cached, direct }
-            }
-        }
-    }
-
-    /// The disk that another process served until now, as it was there; `source` says what it is to be.
-    /// Opens nothing, asks for no lock, and touches no data.
-    ///
-    /// # Errors
-    /// [`OpenError`]: the handles are not of such a disk.
-    pub fn inherit(
-        source: &Source,
-        facts: &Inherited,
-        handles: Handles<OwnedFd>,
-    ) -> Result<Arc<Disk>, OpenError> {
-        let size_bytes = facts.size_bytes;
-        if !(SECTOR_SIZE..=SIZE_MAX_BYTES).contains(&size_bytes)
-            || !size_bytes.is_multiple_of(SECTOR_SIZE)
-        {
-            return Err(OpenError::Size(size_bytes));
-        }
-        if !(SECTOR_SIZE as u32..=1 << 20).contains(&facts.physical_block_size)
-            || !facts.physical_block_size.is_power_of_two()
-        {
-            return Err(OpenError::NotIt("a disk with such blocks"));
-        }
-        let kind = match (source, handles) {
-            (Source::Null { .. }, Handles::Null) => Kind::Null,
-            (Source::Memory { .. }, Handles::Memory(file)) => {
-                Kind::Memory(Memory::over(file, size_bytes)?)
-            }
-            (Source::File { path, readonly, waits, .. }, Handles::File { cached, direct }) => {
-                let opened = Opened::inherit(path, *readonly, facts, cached, direct)?;
-                opened.waits.set(*waits);
-                Kind::File(Arc::new(opened))
-            }
-            (Source::File { .. }, Handles::Away) => Kind::Away(Facts {
-                physical_block_size: facts.physical_block_size,
-                grain: facts.grain,
-                blocks_only: 0,
-                limits: facts.limits,
-                in_memory: facts.at_once,
-                described: "file",
-                faults: FaultSnapshot::default(),
-                image: None,
-            }),
-            (Source::Null { .. }, _) => return Err(OpenError::NotIt("a null disk")),
-            (Source::Memory { .. }, _) => return Err(OpenError::NotIt("a RAM disk")),
-            (Source::File { .. }, _) => return Err(OpenError::NotIt("an image")),
-        };
-        Ok(Arc::new(Disk { kind, size_bytes }))
     }
 
     /// Which file an open image is, by its device and its number there; nothing of what is no file or not open.
