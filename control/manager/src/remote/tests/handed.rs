@@ -55,3 +55,25 @@ fn links_are_taken_back_with_all_else() {
         assert_eq!(does(&mut trial, &mut vmm, FLUSH, 0, 0), Some(0));
     }
 }
+
+/// Ports that lead to the host were closed for the process that took over, and are opened anew.
+#[test]
+fn a_nic_by_a_link_goes_on_when_it_is_taken_back() {
+    let _ground = OnGround::new();
+    let mut trial = Trial::of(&with_nic("[\"n1\", \"n2\"]"));
+    let (mut b, mut c) = (Vmm::of_nic(&mut trial, "b"), Vmm::of_nic(&mut trial, "c"));
+    trial.pass(ms(5_000));
+    let from = trial.nic("c").mac.0;
+    for fill in 0..3 {
+        trial.amid(Manager::hand_over_in_vain);
+        trial.pass(ms(5_000));
+        let shown = trial.nic("c");
+        assert_eq!((shown.state, shown.problem), (NicState::Running, None));
+        b.guest.offer(0);
+        c.guest.transmit(1, &[&[0xff; 6][..], &from, &[0x88, 0xb5], &[fill; 50]].concat());
+        trial.pass(ms(100));
+        let heard = b.guest.frame(0).expect("it is heard");
+        assert_eq!((&heard[6..12], heard[14]), (&from[..], fill));
+        assert!(c.guest.has_sent(1));
+    }
+}
