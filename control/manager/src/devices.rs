@@ -88,6 +88,12 @@ impl Devices {
         there.filter_map(Device::disk_mut).for_each(|disk| disk.made = None);
     }
 
+    /// The same of one.
+    pub(crate) fn is_told(&mut self, id: &str) {
+        let disk = self.named_mut(id).and_then(Device::disk_mut);
+        disk.into_iter().for_each(|disk| disk.made = None);
+    }
+
     /// What only a disk has, of one.
     pub(crate) fn disk(&self, number: u32) -> Option<&DiskParts> {
         self.get(number)?.disk()

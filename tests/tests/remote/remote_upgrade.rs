@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use testing::clock::now_ns;
-use testing::daemon::{Daemon, await_that, await_within};
+use testing::daemon::{Daemon, await_that, await_within, sidecore_binary};
 use testing::frontend::{Frontend, FrontendSpec};
 use testing::load::Random;
 use testing::slots::{Kind, STATUS_OK};
@@ -191,7 +191,22 @@ const BAD: [&str; 6] = [
     "hello estate ready flip refuse end",
 ];
 
-/// Whoever cannot take over leaves both ends of the link as they were.
+/// Has an upgrade refused while a guest is at work.
+fn refused(daemon: &Daemon, tenant: &mut Tenant, random: &mut Random) -> Result<()> {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let refused = scope.spawn(|| {
+            let refused = daemon.refuses("upgrade");
+            is_over.store(true, Ordering::Release);
+            refused
+        });
+        work(tenant, random, 100, || is_over.load(Ordering::Acquire))?;
+        refused.join().map_err(|_| anyhow!("it panicked"))??;
+        Ok(())
+    })
+}
+
+/// Whoever cannot take over leaves both ends of the link as they were, and so does one that dies when it has.
 #[test]
 fn an_heir_that_fails_leaves_links_as_they_were() -> Result<()> {
     let port = free_port()?;
@@ -210,19 +225,20 @@ fn an_heir_that_fails_leaves_links_as_they_were() -> Result<()> {
             let daemon = if is_iohost { &mut iohost } else { &mut client };
             daemon.install(Some(Path::new(env!("CARGO_BIN_EXE_bad_heir"))))?;
             std::fs::write(daemon.dir().join("bad_heir"), steps)?;
-            let is_over = AtomicBool::new(false);
-            std::thread::scope(|scope| -> Result<()> {
-                let refused = scope.spawn(|| {
-                    let refused = daemon.refuses("upgrade");
-                    is_over.store(true, Ordering::Release);
-                    refused
-                });
-                work(&mut tenant, &mut random, 100, || is_over.load(Ordering::Acquire))?;
-                refused.join().map_err(|_| anyhow!("it panicked"))??;
-                Ok(())
-            })
-            .with_context(|| format!("after {steps:?}: {}", said([&iohost, &client])))?;
+            refused(daemon, &mut tenant, &mut random)
+                .with_context(|| format!("after {steps:?}: {}", said([&iohost, &client])))?;
         }
+    }
+    for is_iohost in [true, false, true, false] {
+        let daemon = if is_iohost { &mut iohost } else { &mut client };
+        let task = format!("heir-taken {} {}", daemon.pid(), sidecore_binary()?.display());
+        std::fs::write(daemon.dir().join("relay"), task)?;
+        daemon.install(Some(Path::new(env!("CARGO_BIN_EXE_relay_heir"))))?;
+        refused(daemon, &mut tenant, &mut random)
+            .with_context(|| format!("taken back: {}", said([&iohost, &client])))?;
+        let daemon = if is_iohost { &mut iohost } else { &mut client };
+        daemon.is_alive()?;
+        ensure!(daemon.last_words().contains("its devices are taken back"));
     }
     for daemon in [&mut iohost, &mut client] {
         daemon.is_alive()?;

@@ -25,6 +25,8 @@ pub(super) fn keep_added(
             DeviceKind::Disk => info!(disk = id, "added"),
             DeviceKind::Nic => info!(nic = id, "added"),
         }
+        // Not when that is looked at: an heir may be waited for until the daemon stops.
+        rooms.devices.is_told(id);
         return reply.answer(shown::named(rooms, id, true));
     };
     let why = not_kept(&error, UNDONE);

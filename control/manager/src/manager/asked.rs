@@ -86,6 +86,8 @@ impl Manager {
         self.reloading.stop();
         self.rooms.network.give_up_uplinks(&mut self.rooms.cores);
         self.stop_by = Some(self.rooms.turn.now() + STOP_TIME_MAX);
+        // They stay in the plan, and so do their images.
+        self.rooms.devices.are_told();
         let devices: Vec<u32> = self.rooms.devices.keys().copied().collect();
         for number in devices {
             let device = self.rooms.devices.get_mut(number);

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::rc::Rc;
 
 use backend::link::{LinkOpenError, LinkShards, LinkSource, LinkWhy};
-use config::Plan;
 use config::api::{Answer, ApiError, Call};
 use config::plan::load;
+use config::{DiskSpec, Plan, Size};
 use cpus::HostCpus;
 use schedule::{Clock, Nanos};
 use sidecore::Sidecore;
@@ -233,4 +233,28 @@ fn how_an_heir_ended_is_waited_for_by_its_operator_alone() {
         // And another one may be asked for at once.
         pair.upgrade(DISK).expect("it is replaced");
     }
+}
+
+/// An image that was made for a disk of which an operator was told is never taken back.
+#[test]
+fn a_disk_that_is_added_while_an_heir_is_waited_for_keeps_its_image() {
+    let mut pair = Pair::of(DISK);
+    let path = pair.folder.path().join("b.img");
+    // Its launcher does not answer.
+    let _waits = pair.asks(Call::Upgrade);
+    pair.turn();
+    let spec = DiskSpec { path: Some(path.display().to_string()), ..DiskSpec::new("b") };
+    let mut added = pair.asks(Call::AddDisk(DiskSpec { size: Some(Size(1 << 20)), ..spec }));
+    let turn = |pair: &mut Pair| {
+        pair.turn();
+        pair.rest.go_on(Nanos(0));
+    };
+    let is_added = (0..100).any(|_| {
+        turn(&mut pair);
+        matches!(added.hear(), Heard::Answer(answer) if answer.is_ok())
+    });
+    assert!(is_added && path.exists());
+    pair.daemon.as_mut().expect("it serves").stop();
+    (0..100).for_each(|_| turn(&mut pair));
+    assert!(path.exists(), "it is in the plan of the next daemon");
 }
