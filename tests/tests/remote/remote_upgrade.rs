@@ -238,7 +238,10 @@ fn an_heir_that_fails_leaves_links_as_they_were() -> Result<()> {
             .with_context(|| format!("taken back: {}", said([&iohost, &client])))?;
         let daemon = if is_iohost { &mut iohost } else { &mut client };
         daemon.is_alive()?;
-        ensure!(daemon.last_words().contains("its devices are taken back"));
+        // By then it may be the other's already, or just not: what is told of that differs.
+        let words = daemon.last_words();
+        let goes_on = ["its devices are taken back", "the upgrade is given up"];
+        ensure!(goes_on.iter().any(|told| words.contains(told)), "{words}");
     }
     for daemon in [&mut iohost, &mut client] {
         daemon.is_alive()?;
