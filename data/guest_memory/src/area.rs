@@ -260,8 +260,18 @@ impl Area {
         fits.then(|| unsafe { self.base.add(at) })
     }
 
+    /// The first byte; `None` when there is none.
+    pub(crate) fn first(&self) -> Option<NonNull<u8>> {
+        (self.len > 0).then_some(self.base)
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_logged(&self) -> bool {
+        self.log.is_some()
+    }
+
     #[inline]
-    fn mark(&self, at: usize, len: usize) {
+    pub(crate) fn mark(&self, at: usize, len: usize) {
         if let Some(log) = &self.log {
             log.mark(self.gpa + at as u64, len as u64);
         }

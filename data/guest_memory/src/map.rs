@@ -180,6 +180,25 @@ impl GuestMap {
         self.span_elsewhere(gpa, len)
     }
 
+    /// [`Self::span`] of a buffer that is used soon: asks the processor for its first two lines too, for reading or
+    /// `for_write`, which is a hint without effect on any value.
+    #[inline(always)]
+    pub fn span_ahead(&self, gpa: u64, len: u32, for_write: bool) -> Option<Span> {
+        const LINE: usize = 64;
+        let span = self.span(gpa, len)?;
+        let first = NonNull::new(std::ptr::without_provenance_mut::<u8>(span.host))?;
+        let second = NonNull::new(first.as_ptr().wrapping_add(LINE))?;
+        // Past the end of a mapping a hint does nothing.
+        if for_write {
+            prefetch_line_for_write(first);
+            prefetch_line_for_write(second);
+        } else {
+            prefetch_line(first);
+            prefetch_line(second);
+        }
+        Some(span)
+    }
+
     #[inline(never)]
     fn span_elsewhere(&self, gpa: u64, len: u32) -> Option<Span> {
         let span = self.span_up_to(gpa, len)?;
@@ -221,6 +240,29 @@ impl GuestMap {
         }
         // SAFETY: `host()` checked `part`, and `into` is no longer than it.
         unsafe { read_once(from, into) };
+        true
+    }
+
+    /// Copies the start of `span` out, to `head` and then to `into`, each byte once: as two of [`Self::read`], with
+    /// one look at the span. False, and nothing copied, when they are not all there.
+    #[inline(always)]
+    pub fn read_both<const HEAD: usize>(
+        &self,
+        span: Span,
+        head: &mut [u8; HEAD],
+        into: &mut [u8],
+    ) -> bool {
+        let Some(from) = self.host(span) else {
+            return false;
+        };
+        if into.len() > (span.len as usize).saturating_sub(HEAD) || (span.len as usize) < HEAD {
+            return false;
+        }
+        // SAFETY: `host()` checked `span`, and the two are no longer than it.
+        unsafe {
+            read_once(from, head);
+            read_once(from.add(HEAD), into);
+        }
         true
     }
 

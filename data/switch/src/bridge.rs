@@ -107,6 +107,15 @@ impl Bridge {
         }
     }
 
+    /// Whether some port has a VLAN rule: without any, who gets a frame is a matter of its addresses.
+    #[inline]
+    pub fn has_vlan_rules(&self) -> bool {
+        match &self.0 {
+            Kind::Switch(switch) => switch.has_vlan_rules(),
+            Kind::Wire(_) => false,
+        }
+    }
+
     /// What becomes of the frame's tag at port `to`, and whether the frame goes there at all.
     #[inline]
     pub fn egress(&self, to: PortId, vlan: VlanId) -> Egress {

@@ -148,6 +148,10 @@ impl Switch {
         }
     }
 
+    pub(crate) fn has_vlan_rules(&self) -> bool {
+        self.ruled > 0
+    }
+
     pub(crate) fn ports(&self) -> &[PortId] {
         &self.order
     }

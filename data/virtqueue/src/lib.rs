@@ -1,7 +1,7 @@
 //! The device's side of a virtqueue: split and packed rings as pure state.
 //!
 //! Without any notification mechanism, thread, or system call, and without `unsafe`: a ring is read
-//! and written through [`guest_memory::Area`]. What the buffers mean is `device`'s matter; who
+//! and written through [`guest_memory::Area`] and [`guest_memory::Entries`]. What the buffers mean is `device`'s matter; who
 //! calls, and when, is `sidecore`'s.
 //!
 //! # The order of calls
@@ -27,6 +27,7 @@
 //! | `inflight` | vhost-user, "Inflight I/O tracking" |
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod chain;
 pub mod driver;
 mod event_index;
@@ -41,9 +42,10 @@ mod violation;
 mod walk;
 mod word;
 
+pub use ahead::Single;
 pub use chain::{CHAIN_SPANS_MAX, Chain};
 pub use inflight::Inflight;
 pub use layout::Format;
-pub use queue::{Footprint, Mark, Queue, QueueSpec, Single};
+pub use queue::{Footprint, Mark, Queue, QueueSpec};
 pub use ticket::Ticket;
 pub use violation::{SetupError, Violation};

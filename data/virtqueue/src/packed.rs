@@ -7,19 +7,21 @@ use std::sync::atomic::{Ordering, fence};
 
 use guest_memory::{Area, GuestMap};
 
+use crate::ahead::{Ahead, Single};
 use crate::chain::Chain;
 use crate::event_index::passed_packed;
 use crate::inflight::packed::PackedRecord;
 use crate::layout::{AVAIL, DESCRIPTOR_SIZE, INDIRECT, NEXT, USED, WRITE};
-use crate::queue::{FOOTPRINT_SIZE_MAX, Footprint, Single};
-use crate::shared::Shared;
-use crate::violation::Violation;
+use crate::queue::{FOOTPRINT_SIZE_MAX, Footprint};
+use crate::shared::{Shared, SharedEntries, SharedEntry};
+use crate::violation::{SetupError, Violation};
 use crate::walk::{Descriptor, add_buffer, indirect_packed};
 use crate::word::Word;
 
 /// Entries between asking for a buffer's first lines and using them.
 const BUFFER_AHEAD: u16 = 4;
 
+const GPA: usize = 0;
 const LEN: usize = 8;
 const ID: usize = 12;
 const DESCRIPTOR_FLAGS: usize = 14;
@@ -62,6 +64,8 @@ impl Place {
 #[derive(Debug)]
 pub(crate) struct Packed {
     ring: Shared,
+    /// Those of `ring`.
+    entries: SharedEntries<DESCRIPTOR_SIZE, 16>,
     driver_event: Area,
     device_event: Shared,
     size: Word,
@@ -81,17 +85,24 @@ pub(crate) struct Packed {
 
 impl Packed {
     /// A ring whose parts, size and places were checked.
+    ///
+    /// # Errors
+    /// The ring ends before its entries, or is not aligned: not if it was checked.
     pub(crate) fn new(
         parts: [Area; 3],
         size: u16,
         rules: (bool, bool),
         next: Place,
         used_next: Place,
-    ) -> Packed {
+    ) -> Result<Packed, SetupError> {
         let [ring, driver_event, device_event] = parts;
         let (event_index, indirect) = rules;
-        Packed {
-            ring: ring.into(),
+        let ring = Shared::from(ring);
+        let unaligned = SetupError::Unaligned { part: "descriptor", align: 16 };
+        let entries = SharedEntries::new(&ring, 0, size).ok_or(unaligned)?;
+        Ok(Packed {
+            ring,
+            entries,
             driver_event,
             device_event: device_event.into(),
             size: Word::new(size),
@@ -102,7 +113,7 @@ impl Packed {
             used_next: Word::new(used_next.bits()),
             held: None,
             moved: Word::new(0),
-        }
+        })
     }
 
     /// The next available and the next used place.
@@ -147,11 +158,10 @@ impl Packed {
         for taken in 1..=self.size.get() {
             // The driver shows a chain's first flags last, so the rest is there; a flag that says
             // otherwise is a chain without end.
-            let Some(flags) = self.available_flags(place) else {
+            let Some((entry, flags)) = available(&self.entries, place) else {
                 return Err(Violation::ChainLoop { limit: taken.into() });
             };
-            let at = usize::from(place.index) * DESCRIPTOR_SIZE;
-            let (gpa, len) = (self.ring.load_u64(at), self.ring.load_u32(at + LEN));
+            let (gpa, len) = (entry.load_u64::<GPA>(), entry.load_u32::<LEN>());
             let indirect = flags & INDIRECT != 0;
             if indirect {
                 // Only WRITE may stand beside INDIRECT, and the table is the whole chain (2.8.7).
@@ -168,7 +178,7 @@ impl Packed {
                 add_buffer(chain, map, gpa, len, flags & WRITE != 0)?;
             }
             if flags & NEXT == 0 {
-                chain.id = self.ring.load_u16(at + ID);
+                chain.id = entry.load_u16::<ID>();
                 chain.descriptors = taken;
                 if chain.id >= self.size.get() {
                     return Err(Violation::BufferId { id: chain.id, size: self.size.get() });
@@ -182,19 +192,22 @@ impl Packed {
         Err(Violation::ChainLoop { limit: self.size.get().into() })
     }
 
-    /// The next chain, when there is one and it is a single writable buffer.
-    #[inline(always)]
-    pub(crate) fn peek_single(&self, map: &GuestMap) -> Option<Single> {
-        let place = self.next();
-        let flags = self.available_flags(place)?;
-        let at = usize::from(place.index) * DESCRIPTOR_SIZE;
-        let (gpa, len) = (self.ring.load_u64(at), self.ring.load_u32(at + LEN));
-        let id = self.ring.load_u16(at + ID);
-        if flags & (INDIRECT | NEXT | WRITE) != WRITE || len == 0 || id >= self.size.get() {
-            return None;
-        }
-        self.prefetch_after(place, map);
-        map.span(gpa, len).map(|span| Single { span, id })
+    /// Finds the next chains that are single buffers. What is wrong is found again, and said, by a full look.
+    pub(crate) fn find_ahead(&self, map: &GuestMap, ahead: &mut Ahead) {
+        let mut place = self.next();
+        let Packed { entries, size, .. } = self;
+        ahead.fill(|_| {
+            let (entry, flags) = available(entries, place)?;
+            let (gpa, len) = (entry.load_u64::<GPA>(), entry.load_u32::<LEN>());
+            let id = entry.load_u16::<ID>();
+            if flags & (INDIRECT | NEXT) != 0 || len == 0 || id >= size.get() {
+                return None;
+            }
+            place = place.after(1, size.get());
+            let is_writable = flags & WRITE != 0;
+            let span = map.span_ahead(gpa, len, is_writable)?;
+            Some(Single { span, id, is_writable })
+        });
     }
 
     /// As `peek`, for the chain that an earlier process took: its descriptors are in `record`, from
@@ -238,15 +251,15 @@ impl Packed {
     #[inline]
     pub(crate) fn complete(&mut self, id: u16, descriptors: u16, written: u32) {
         let used = self.used_next();
-        let at = usize::from(used.index) * DESCRIPTOR_SIZE;
-        self.ring.store_u32(at + LEN, written);
-        self.ring.store_u16(at + ID, id);
+        let Some(entry) = self.entries.get(used.index) else { return };
+        entry.store_u32::<LEN>(written);
+        entry.store_u16::<ID>(id);
         let lap = if used.lap { AVAIL | USED } else { 0 };
         let flags = lap | if written > 0 { WRITE } else { 0 };
         if self.held.is_none() {
             self.held = Some((Word::new(used.index), Word::new(flags)));
         } else {
-            self.ring.store_release_u16(at + DESCRIPTOR_FLAGS, flags);
+            entry.store_release_u16::<DESCRIPTOR_FLAGS>(flags);
         }
         self.used_next.set(used.after(descriptors, self.size.get()).bits());
         self.moved.set(self.moved.get().saturating_add(descriptors));
@@ -255,9 +268,10 @@ impl Packed {
     /// Shows all completions, the first one last.
     #[inline]
     pub(crate) fn show(&mut self) {
-        if let Some((index, flags)) = self.held.take() {
-            let at = usize::from(index.get()) * DESCRIPTOR_SIZE + DESCRIPTOR_FLAGS;
-            self.ring.store_release_u16(at, flags.get());
+        if let Some((index, flags)) = self.held.take()
+            && let Some(entry) = self.entries.get(index.get())
+        {
+            entry.store_release_u16::<DESCRIPTOR_FLAGS>(flags.get());
         }
     }
 
@@ -329,7 +343,7 @@ impl Packed {
     /// The flags at `place`, when they say that the driver made it available in this lap.
     #[inline]
     fn available_flags(&self, place: Place) -> Option<u16> {
-        available_flags(&self.ring, place)
+        available(&self.entries, place).map(|(_, flags)| flags)
     }
 
     /// See [`crate::Queue::prefetch`].
@@ -342,27 +356,40 @@ impl Packed {
     #[inline]
     fn prefetch_after(&self, place: Place, map: &GuestMap) {
         let ahead = place.after(8.min(self.size.get() - 1), self.size.get());
-        self.ring.prefetch(usize::from(ahead.index) * DESCRIPTOR_SIZE);
+        if let Some(entry) = self.entries.get(ahead.index) {
+            entry.prefetch();
+        }
         let ahead = place.after(BUFFER_AHEAD.min(self.size.get() - 1), self.size.get());
-        if self.available_flags(ahead).is_some() {
-            let gpa = self.ring.load_u64(usize::from(ahead.index) * DESCRIPTOR_SIZE);
-            map.prefetch(gpa, self.writes);
+        if let Some((entry, _)) = available(&self.entries, ahead) {
+            map.prefetch(entry.load_u64::<GPA>(), self.writes);
         }
     }
 }
 
-#[inline]
-fn available_flags(ring: &Area, place: Place) -> Option<u16> {
-    let at = usize::from(place.index) * DESCRIPTOR_SIZE + DESCRIPTOR_FLAGS;
-    let flags = ring.load_acquire_u16(at);
-    let available = (flags & AVAIL != 0) == place.lap && (flags & USED != 0) != place.lap;
-    available.then_some(flags)
+type Entry<'a> = SharedEntry<'a, DESCRIPTOR_SIZE, 16>;
+
+/// The descriptor at `place`, and its flags, when they say that the driver made it available in this lap.
+#[inline(always)]
+fn available(
+    entries: &SharedEntries<DESCRIPTOR_SIZE, 16>,
+    place: Place,
+) -> Option<(Entry<'_>, u16)> {
+    let entry = entries.get(place.index)?;
+    let flags = entry.load_acquire_u16::<DESCRIPTOR_FLAGS>();
+    is_of_driver(flags, place).then_some((entry, flags))
+}
+
+/// Whether `flags` say that the driver made the descriptor at `place` available in this lap.
+#[inline(always)]
+fn is_of_driver(flags: u16, place: Place) -> bool {
+    (flags & AVAIL != 0) == place.lap && (flags & USED != 0) != place.lap
 }
 
 /// Whether the descriptor at `place` is still the driver's of this lap: not marked used, and not
 /// made available anew.
 pub(crate) fn is_available(ring: &Area, place: Place) -> bool {
-    available_flags(ring, place).is_some()
+    let at = usize::from(place.index) * DESCRIPTOR_SIZE + DESCRIPTOR_FLAGS;
+    is_of_driver(ring.load_acquire_u16(at), place)
 }
 
 /// The descriptor at `place`, whatever it is; the buffer id stands in `next`.

@@ -1,7 +1,8 @@
 //! One virtqueue as the walk sees it, whatever its format; latched by its first violation.
 
-use guest_memory::{Area, GuestMap, Span};
+use guest_memory::{Area, GuestMap};
 
+use crate::ahead::{Ahead, Single};
 use crate::chain::Chain;
 use crate::inflight::Inflight;
 use crate::inflight::packed::PackedRecord;
@@ -57,6 +58,8 @@ pub struct Queue {
     ring: Ring,
     size: u16,
     in_flight: Word,
+    /// Empty while `violation` is not.
+    ahead: Ahead,
     violation: Option<Violation>,
     reported: bool,
 }
@@ -85,14 +88,6 @@ pub struct Footprint {
 /// apart than any two events that could be taken for one another.
 pub(crate) const FOOTPRINT_SIZE_MAX: u16 = 16_384;
 
-/// A chain that is one writable buffer, as [`Queue::peek_single`] found it. Good until a chain is taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Single {
-    /// The buffer, not empty.
-    pub span: Span,
-    pub(crate) id: u16,
-}
-
 impl Queue {
     /// A queue over memory that was checked to be the guest's.
     ///
@@ -104,14 +99,14 @@ impl Queue {
         let parts = [spec.descriptors, spec.driver, spec.device];
         let rules = (event_index, indirect);
         let ring = match format {
-            Format::Split => split_ring(Split::new(parts, size, rules, base as u16), inflight),
+            Format::Split => split_ring(Split::new(parts, size, rules, base as u16)?, inflight),
             Format::Packed => {
                 let (next, used) = packed_places(base, size)?;
-                packed_ring(Packed::new(parts, size, rules, next, used), inflight)?
+                packed_ring(Packed::new(parts, size, rules, next, used)?, inflight)?
             }
         };
-        let (in_flight, violation, reported) = (Word::new(0), None, false);
-        Ok(Queue { ring, size, in_flight, violation, reported })
+        let (in_flight, ahead) = (Word::new(0), Ahead::new());
+        Ok(Queue { ring, size, in_flight, ahead, violation: None, reported: false })
     }
 
     /// Looks at the next chain without taking it: true when `chain` holds one. Reads each
@@ -156,24 +151,39 @@ impl Queue {
         }
     }
 
-    /// The next chain, when it is one writable buffer: what [`Self::peek`] would find, in half the steps
-    /// and without scratch space. None says nothing: ask `peek`.
+    /// The next chain, when it is one buffer that the device reads or, as asked, writes: what [`Self::peek`]
+    /// would find, in far fewer steps and without scratch space. None says nothing: ask `peek`.
     #[inline(always)]
-    pub fn peek_single(&mut self, map: &GuestMap) -> Option<Single> {
-        if self.violation.is_some() || self.in_flight.get() >= self.size {
+    pub fn peek_single(&mut self, map: &GuestMap, is_writable: bool) -> Option<Single> {
+        if self.in_flight.get() >= self.size {
+            return None;
+        }
+        let next = match self.ahead.next() {
+            Some(next) => next,
+            None => self.find_ahead(map)?,
+        };
+        (next.is_writable == is_writable).then_some(next)
+    }
+
+    #[inline(never)]
+    fn find_ahead(&mut self, map: &GuestMap) -> Option<Single> {
+        if self.violation.is_some() {
             return None;
         }
         match &mut self.ring {
-            Ring::Split(ring, None) => ring.peek_single(map),
-            Ring::Packed(ring, None) => ring.peek_single(map),
-            Ring::Split(_, Some(_)) | Ring::Packed(_, Some(_)) => None,
+            Ring::Split(ring, None) => ring.find_ahead(map, &mut self.ahead),
+            Ring::Packed(ring, None) => ring.find_ahead(map, &mut self.ahead),
+            // What was left by an earlier process comes first, and is looked at one by one.
+            Ring::Split(_, Some(_)) | Ring::Packed(_, Some(_)) => {}
         }
+        self.ahead.next()
     }
 
     /// Takes the chain that the last [`Self::peek_single`] found, and gives it back with `written` bytes
     /// filled: [`Self::advance`] and [`Self::complete`] at once.
     #[inline(always)]
-    pub fn fill_single(&mut self, single: Single, written: u32) {
+    pub fn end_single(&mut self, single: Single, written: u32) {
+        self.ahead.took_one();
         match &mut self.ring {
             Ring::Split(ring, _) => {
                 ring.advance();
@@ -184,6 +194,17 @@ impl Queue {
                 ring.complete(single.id, 1, written);
             }
         }
+    }
+
+    /// Takes the chain that the last [`Self::peek_single`] found, as [`Self::advance`].
+    pub fn take_single(&mut self, single: Single) -> Ticket {
+        self.ahead.took_one();
+        match &mut self.ring {
+            Ring::Split(ring, _) => ring.advance(),
+            Ring::Packed(ring, _) => ring.advance(1),
+        }
+        self.in_flight.add(1);
+        Ticket::new(single.id, 1, 0)
     }
 
     #[inline(always)]
@@ -231,6 +252,11 @@ impl Queue {
     /// Takes the chain that the last [`Self::peek`] found.
     #[inline(always)]
     pub fn advance(&mut self, chain: &Chain) -> Ticket {
+        // A guest may have made more of a chain that was one buffer when it was found ahead.
+        match chain.descriptors {
+            1 => self.ahead.took_one(),
+            _ => self.ahead.forget(),
+        }
         let mut entry = 0;
         match &mut self.ring {
             Ring::Split(ring, None) => ring.advance(),
@@ -314,6 +340,7 @@ impl Queue {
             Ring::Split(_, Some(_)) | Ring::Packed(_, Some(_)) => return false,
         }
         tickets.drain(..).for_each(Ticket::forfeit);
+        self.ahead.forget();
         self.in_flight.set(mark.in_flight);
         true
     }
@@ -509,6 +536,7 @@ impl Queue {
     #[cold]
     pub fn latch(&mut self, violation: Violation) {
         self.violation.get_or_insert(violation);
+        self.ahead.forget();
     }
 }
 

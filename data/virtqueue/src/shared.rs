@@ -5,7 +5,7 @@
 
 use std::ops::Deref;
 
-use guest_memory::Area;
+use guest_memory::{Area, Entries, Entry};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Shared(Area);
@@ -25,6 +25,34 @@ impl Deref for Shared {
     }
 }
 
+/// [`Entries`] that the device side writes: as [`Shared`].
+#[derive(Clone, Debug)]
+pub(crate) struct SharedEntries<const SIZE: usize, const ALIGN: usize>(Entries<SIZE, ALIGN>);
+
+/// One of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SharedEntry<'a, const SIZE: usize, const ALIGN: usize>(Entry<'a, SIZE, ALIGN>);
+
+impl<const SIZE: usize, const ALIGN: usize> SharedEntries<SIZE, ALIGN> {
+    pub(crate) fn new(area: &Shared, at: usize, count: u16) -> Option<Self> {
+        Entries::new(area, at, count).map(SharedEntries)
+    }
+
+    #[inline(always)]
+    pub(crate) fn get(&self, index: u16) -> Option<SharedEntry<'_, SIZE, ALIGN>> {
+        self.0.get(index).map(SharedEntry)
+    }
+}
+
+impl<'a, const SIZE: usize, const ALIGN: usize> Deref for SharedEntry<'a, SIZE, ALIGN> {
+    type Target = Entry<'a, SIZE, ALIGN>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Entry<'a, SIZE, ALIGN> {
+        &self.0
+    }
+}
+
 /// Every store method of `Area` that is used through `Shared`: these go first in method look-up.
 #[cfg(test)]
 macro_rules! mortal {
@@ -36,18 +64,29 @@ macro_rules! mortal {
                 }
             })*
 
-            pub(crate) fn store_u32_pair(&self, at: usize, first: u32, second: u32) {
-                // Two stores: a process may end between them.
-                self.store_u32(at, first);
-                self.store_u32(at + 4, second);
-            }
-
             pub(crate) fn zero(&self, at: usize, len: usize) -> bool {
                 life::spend() && self.0.zero(at, len)
             }
         }
     };
 }
+
+/// The same of an entry.
+#[cfg(test)]
+macro_rules! mortal_entry {
+    ($($store:ident: $int:ty),*) => {
+        impl<const SIZE: usize, const ALIGN: usize> SharedEntry<'_, SIZE, ALIGN> {
+            $(pub(crate) fn $store<const AT: usize>(self, value: $int) {
+                if life::spend() {
+                    self.0.$store::<AT>(value);
+                }
+            })*
+        }
+    };
+}
+
+#[cfg(test)]
+mortal_entry!(store_u16: u16, store_u32: u32, store_release_u16: u16);
 
 #[cfg(test)]
 mortal!(store_u8: u8, store_u16: u16, store_u32: u32, store_u64: u64, store_release_u16: u16);

@@ -5,14 +5,15 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use guest_memory::{Area, GuestMap};
+use guest_memory::{Area, Entries, GuestMap};
 
+use crate::ahead::{Ahead, Single};
 use crate::chain::Chain;
 use crate::event_index::passed;
 use crate::layout::{DESCRIPTOR_SIZE, INDIRECT, NEXT, WRITE};
-use crate::queue::{FOOTPRINT_SIZE_MAX, Footprint, Single};
-use crate::shared::Shared;
-use crate::violation::Violation;
+use crate::queue::{FOOTPRINT_SIZE_MAX, Footprint};
+use crate::shared::{Shared, SharedEntries};
+use crate::violation::{SetupError, Violation};
 use crate::walk::{Descriptor, add_buffer, indirect_split};
 use crate::word::Word;
 
@@ -33,9 +34,11 @@ const NO_NOTIFY: u16 = 1;
 
 #[derive(Debug)]
 pub(crate) struct Split {
-    table: Area,
+    table: Entries<DESCRIPTOR_SIZE, 16>,
     avail: Area,
+    heads: Entries<2, 2>,
     used: Shared,
+    elements: SharedEntries<8, 4>,
     size: Word,
     event_index: bool,
     indirect: bool,
@@ -58,15 +61,29 @@ pub(crate) struct Split {
 
 impl Split {
     /// A ring whose parts and size were checked. The used index goes on from what the ring says.
-    pub(crate) fn new(parts: [Area; 3], size: u16, rules: (bool, bool), next: u16) -> Split {
+    ///
+    /// # Errors
+    /// A part ends before its entries, or is not aligned: not if it was checked.
+    pub(crate) fn new(
+        parts: [Area; 3],
+        size: u16,
+        rules: (bool, bool),
+        next: u16,
+    ) -> Result<Split, SetupError> {
         let [table, avail, used] = parts;
         let used = Shared::from(used);
+        let unaligned = |part, align| SetupError::Unaligned { part, align };
+        let table = Entries::new(&table, 0, size).ok_or(unaligned("descriptor", 16))?;
+        let heads = Entries::new(&avail, RING, size).ok_or(unaligned("driver", 2))?;
+        let elements = SharedEntries::new(&used, RING, size).ok_or(unaligned("device", 4))?;
         let (event_index, indirect) = rules;
         let used_next = used.load_u16(INDEX);
-        Split {
+        Ok(Split {
             table,
             avail,
+            heads,
             used,
+            elements,
             size: Word::new(size),
             event_index,
             indirect,
@@ -78,7 +95,7 @@ impl Split {
             kept_len: 0,
             used_shown: Word::new(used_next),
             used_called: Word::new(used_next),
-        }
+        })
     }
 
     #[inline]
@@ -153,20 +170,26 @@ impl Split {
         self.walk_from(head, first, map, chain)
     }
 
-    /// The next chain, when there is one and it is a single writable buffer.
-    #[inline(always)]
-    pub(crate) fn peek_single(&mut self, map: &GuestMap) -> Option<Single> {
-        // What is wrong is found again, and said, by a full look.
-        if !self.is_ready(map).unwrap_or(false) {
-            return None;
+    /// Finds the next chains that are single buffers. What is wrong is found again, and said, by a full look.
+    pub(crate) fn find_ahead(&mut self, map: &GuestMap, ahead: &mut Ahead) {
+        if self.next.get() == self.seen.get() && self.look().unwrap_or(0) == 0 {
+            return;
         }
-        self.look_ahead(map);
-        let id = self.head(self.next.get());
-        let Descriptor { gpa, len, flags, .. } = self.descriptor(id).ok()?;
-        if flags & (INDIRECT | NEXT | WRITE) != WRITE || len == 0 {
-            return None;
-        }
-        map.span(gpa, len).map(|span| Single { span, id })
+        let (next, known) = (self.next.get(), self.seen.get().wrapping_sub(self.next.get()));
+        let Split { table, heads, size, .. } = self;
+        ahead.fill(|number| {
+            if number >= known {
+                return None;
+            }
+            let id = heads.get(next.wrapping_add(number) & (size.get() - 1))?.load_u16::<0>();
+            let Descriptor { gpa, len, flags, .. } = Descriptor::split(table.get(id)?);
+            if flags & (INDIRECT | NEXT) != 0 || len == 0 {
+                return None;
+            }
+            let is_writable = flags & WRITE != 0;
+            let span = map.span_ahead(gpa, len, is_writable)?;
+            Some(Single { span, id, is_writable })
+        });
     }
 
     /// Walks the chain that starts at `head`. Bounded by the ring's size.
@@ -181,10 +204,9 @@ impl Split {
 
     #[inline]
     fn descriptor(&self, index: u16) -> Result<Descriptor, Violation> {
-        if index >= self.size.get() {
-            return Err(Violation::DescriptorIndex { index, size: self.size.get().into() });
-        }
-        Ok(Descriptor::split(&self.table, index))
+        let entry = self.table.get(index);
+        let none = Violation::DescriptorIndex { index, size: self.size.get().into() };
+        entry.map(Descriptor::split).ok_or(none)
     }
 
     fn walk_from(
@@ -248,8 +270,11 @@ impl Split {
         let kept = self.kept.get(..self.kept_len).unwrap_or_default();
         let first = self.used_next.get().wrapping_sub(kept.len() as u16);
         for (number, (id, written)) in (0..).zip(kept) {
-            let at = RING + 8 * usize::from(first.wrapping_add(number) & (self.size.get() - 1));
-            self.used.store_u32_pair(at, (*id).into(), *written);
+            let at = first.wrapping_add(number) & (self.size.get() - 1);
+            if let Some(element) = self.elements.get(at) {
+                element.store_u32::<0>((*id).into());
+                element.store_u32::<4>(*written);
+            }
         }
         self.kept_len = 0;
     }
@@ -336,7 +361,7 @@ impl Split {
 
     #[inline]
     fn head(&self, index: u16) -> u16 {
-        self.avail.load_u16(RING + 2 * usize::from(index & (self.size.get() - 1)))
+        self.heads.get(index & (self.size.get() - 1)).map_or(0, |head| head.load_u16::<0>())
     }
 
     fn used_event(&self) -> usize {
@@ -369,15 +394,16 @@ impl Split {
     #[inline]
     fn prefetch_buffer(&self, ahead: u16, map: &GuestMap) {
         let head = self.head(self.next.get().wrapping_add(ahead));
-        if head < self.size.get() {
-            let gpa = self.table.load_u64(usize::from(head) * DESCRIPTOR_SIZE);
-            map.prefetch(gpa, self.writes);
+        if let Some(descriptor) = self.table.get(head) {
+            map.prefetch(descriptor.load_u64::<0>(), self.writes);
         }
     }
 
     #[inline]
     fn prefetch_descriptor(&self, ahead: u16) {
         let head = self.head(self.next.get().wrapping_add(ahead));
-        self.table.prefetch(usize::from(head) * DESCRIPTOR_SIZE);
+        if let Some(descriptor) = self.table.get(head) {
+            descriptor.prefetch();
+        }
     }
 }

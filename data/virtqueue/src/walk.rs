@@ -1,6 +1,6 @@
 //! From descriptors to buffers: one descriptor, one indirect table, one buffer at a time.
 
-use guest_memory::{Area, GuestMap, Pairs};
+use guest_memory::{Entry, GuestMap, Pairs};
 
 use crate::chain::Chain;
 use crate::layout::{DESCRIPTOR_SIZE, INDIRECT, NEXT, WRITE};
@@ -20,12 +20,10 @@ pub(crate) struct Descriptor {
 }
 
 impl Descriptor {
-    /// Reads entry `index` of a split table. The caller checked the index.
-    #[inline]
-    pub(crate) fn split(table: &Area, index: u16) -> Descriptor {
-        let at = usize::from(index) * DESCRIPTOR_SIZE;
-        let (gpa, rest) = table.load_u64_pair(at);
-        Descriptor::of_split_words(gpa, rest)
+    /// Reads an entry of a split table.
+    #[inline(always)]
+    pub(crate) fn split(entry: Entry<'_, DESCRIPTOR_SIZE, 16>) -> Descriptor {
+        Descriptor::of_split_words(entry.load_u64::<0>(), entry.load_u64::<8>())
     }
 
     #[inline]

@@ -239,7 +239,7 @@ impl Sidecore {
             self.moves.unsaid.push((bridge, port, mac));
             return;
         }
-        let way = Way::new(replica, port);
+        let mut way = Way::new(replica, port);
         let mut room = ROOM;
         if let Some(place) = room.get_mut(FRONT..FRONT + RARP_SIZE) {
             place.copy_from_slice(&rarp(mac));
@@ -257,7 +257,7 @@ impl Sidecore {
         net.desk.begin(ANNOUNCE);
         net.desk.roads.visit(u16::MAX);
         // It is said once, and lost where there is no room: so are announcements on any network.
-        let _ = net.desk.route(&mut self.places, replica, &way, &mut frame, 0, now);
+        let _ = net.desk.route(&mut self.places, replica, &mut way, &mut frame, 0, now);
         self.settle_frames();
     }
 

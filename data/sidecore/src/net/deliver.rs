@@ -356,8 +356,7 @@ impl Desk {
         let Some(host) = host_at(places, place) else {
             return self.has_nobody(DropReason::HostFull);
         };
-        let has = host.spec.port.has();
-        if !has.contains(frame.offload.needs()) {
+        if frame.offload != Offload::NONE && !host.spec.port.has().contains(frame.offload.needs()) {
             return self.finish_for_host(host, place, port, frame, now);
         }
         self.send(host, place, port, frame, now)

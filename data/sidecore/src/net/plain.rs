@@ -27,7 +27,7 @@ impl Desk {
         bytes: &[u8],
         sender: Option<&Health>,
     ) -> bool {
-        let Some(single) = ring.queue.peek_single(&ring.memory) else { return false };
+        let Some(single) = ring.queue.peek_single(&ring.memory, true) else { return false };
         let size = receive.nic.net.header_size();
         let total = (size + bytes.len()) as u32;
         if single.span.len() < total || total >= receive.unfit_from {
@@ -41,7 +41,7 @@ impl Desk {
         if !is_whole || ring.health.is_lost() || sender.is_some_and(Health::is_lost) {
             return false;
         }
-        ring.queue.fill_single(single, total);
+        ring.queue.end_single(single, total);
         self.cost.bytes += WALK_BYTES;
         let is_multicast = bytes.first().is_some_and(|first| first & 1 != 0);
         self.has_put(ring, receive, place, port, bytes.len() as u32, is_multicast);

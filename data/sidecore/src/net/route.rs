@@ -56,7 +56,20 @@ pub(crate) struct Way {
     peer: Option<Result<PortId, DropReason>>,
     /// Several pairs: flows are noted.
     has_pairs: bool,
+    last: Option<Last>,
 }
+
+/// Where the last frame of a visit went on a switch whose ports have no VLAN rules: the next one from and to
+/// the same addresses goes there too, since nobody else's frames come between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Last {
+    addresses: [u8; ADDRESSES],
+    port: PortId,
+    vlan: VlanId,
+}
+
+/// Bytes of both addresses, with which each frame begins.
+const ADDRESSES: usize = 12;
 
 impl Way {
     /// Known once a visit.
@@ -67,7 +80,7 @@ impl Way {
             let is_up = |port| replica.ports.get(port).is_some_and(|port| port.is_up);
             if is_up(from) && is_up(peer) { Ok(peer) } else { Err(DropReason::CarrierDown) }
         });
-        Way { from, peer, has_pairs }
+        Way { from, peer, has_pairs, last: None }
     }
 
     /// Whether it leads to a port that is up.
@@ -97,7 +110,7 @@ impl Desk {
         &mut self,
         places: &mut [Place],
         replica: &mut Replica,
-        way: &Way,
+        way: &mut Way,
         frame: &mut Frame<'_>,
         cursor: u16,
         now: Nanos,
@@ -110,7 +123,14 @@ impl Desk {
         match way.peer {
             Some(Ok(peer)) => self.across(places, replica, way.from, peer, frame, now),
             Some(Err(reason)) => dropped(replica, way.from, reason),
-            None => self.switch(places, replica, way.from, frame, cursor, now),
+            None => match way.last {
+                Some(last)
+                    if cursor == 0 && frame.head().first_chunk() == Some(&last.addresses) =>
+                {
+                    self.unicast(places, replica, way.from, last.port, last.vlan, frame, now)
+                }
+                _ => self.switch(places, replica, way, frame, cursor, now),
+            },
         }
     }
 
@@ -191,11 +211,14 @@ impl Desk {
         &mut self,
         places: &mut [Place],
         replica: &mut Replica,
-        from: PortId,
+        way: &mut Way,
         frame: &mut Frame<'_>,
         cursor: u16,
         now: Nanos,
     ) -> Routed {
+        let from = way.from;
+        way.last = None;
+        let unlearned = replica.bridge.unlearned();
         match replica.bridge.decide(from, frame.head(), now.0) {
             // Its receiver was learned meanwhile, and may have had it already: what was begun is ended.
             Verdict::To { vlan, .. } | Verdict::Flood { vlan } if cursor > 0 => {
@@ -203,6 +226,11 @@ impl Desk {
                 self.flood(places, replica, whole, vlan, frame, cursor, now)
             }
             Verdict::To { port, vlan } => {
+                // Of a sender that cannot be learned each frame is counted.
+                if !replica.bridge.has_vlan_rules() && replica.bridge.unlearned() == unlearned {
+                    let addresses = frame.head().first_chunk().copied();
+                    way.last = addresses.map(|addresses| Last { addresses, port, vlan });
+                }
                 self.unicast(places, replica, from, port, vlan, frame, now)
             }
             Verdict::Flood { vlan } => {
@@ -213,7 +241,7 @@ impl Desk {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "each is one of the frame's circumstances")]
     fn unicast(
         &mut self,
@@ -245,7 +273,7 @@ impl Desk {
     }
 
     /// Delivers a frame of `vlan` to a port that is at home here, tagged as that port's rules say.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn leave_by(
         &mut self,
         places: &mut [Place],

@@ -4,10 +4,11 @@
 //! broken queues. What waits stays in the ring.
 
 use backend::net::Rest;
-use frame::{FRAME_MAX, FRAME_MIN, HEAD_MAX, HEADER_SIZE_LEGACY, Header, Offload};
+use frame::{FRAME_MAX, FRAME_MIN, HEAD_MAX, HEADER_SIZE, HEADER_SIZE_LEGACY, Header, Offload};
+use guest_memory::Span;
 use schedule::{Budget, Nanos, Visited};
 use switch::DropReason;
-use virtqueue::Chain;
+use virtqueue::{Chain, Single};
 
 use crate::net::Net;
 use crate::net::desk::{Ended, RETRY_NS, WALK_BYTES};
@@ -73,7 +74,7 @@ impl Net {
             replicas.get_mut(usize::from(role.nic.bridge.0)).and_then(Option::as_deref_mut);
         // Without its bridge nothing is taken: control attaches in another order.
         let Some(replica) = replica else { return (desk.visited(Ended::Empty), (0, 0)) };
-        let way = Way::new(replica, role.nic.port);
+        let mut way = Way::new(replica, role.nic.port);
         let (mut room, mut tally) = (ROOM, Tally::default());
         desk.roads.lent = role.in_flight.lent;
         let mut taken: u32 = 0;
@@ -87,21 +88,28 @@ impl Net {
             if role.in_flight.is_full() {
                 break Ended::Later;
             }
-            if !ring.queue.peek(&ring.memory, chain) {
+            let single = ring.queue.peek_single(&ring.memory, false);
+            if single.is_none() && !ring.queue.peek(&ring.memory, chain) {
                 break Ended::Empty;
             }
             desk.roads.begin(role);
             let before = desk.cost.requests;
-            desk.cost.bytes += WALK_BYTES * u64::from(chain.walked());
             let cursor = std::mem::take(&mut role.cursor);
-            match take(ring, role, chain, &mut room) {
+            let mut rest = Span::default();
+            let walked = single.map_or_else(|| chain.walked(), |_| 1);
+            desk.cost.bytes += WALK_BYTES * u64::from(walked);
+            let found = match single {
+                Some(single) => take_single(ring, role, single.span, &mut rest, &mut room),
+                None => take(ring, role, chain, &mut room),
+            };
+            match found {
                 Ok(mut frame) => {
                     // After the last read of what it is: a head on a page that was lost is zeroes.
                     if ring.health.is_lost() {
                         break role.keep(desk.roads.of_chain, Routed::Lost, now);
                     }
                     let (len, is_multicast) = (frame.len, frame.is_multicast());
-                    match desk.route(places, replica, &way, &mut frame, cursor, now) {
+                    match desk.route(places, replica, &mut way, &mut frame, cursor, now) {
                         Routed::Done => tally.count(len, is_multicast),
                         routed => break role.keep(desk.roads.of_chain, routed, now),
                     }
@@ -110,7 +118,7 @@ impl Net {
             }
             desk.charge_frame(before);
             taken += 1;
-            role.end_frame(ring, chain, desk.roads.of_chain, taken);
+            role.end_frame(ring, (single, chain), desk.roads.of_chain, taken);
         };
         if let Some(port) = replica.ports.get(role.nic.port) {
             port.counters.took(&tally);
@@ -125,12 +133,27 @@ impl Transmit {
     /// The frame is over, the visit's `nth`: its chain is completed, or waits for its parcels, or behind
     /// one that does.
     #[inline(always)]
-    fn end_frame(&mut self, ring: &mut Ring, chain: &Chain, parcels: u16, nth: u32) {
-        let ticket = ring.queue.advance(chain);
+    fn end_frame(
+        &mut self,
+        ring: &mut Ring,
+        (single, chain): (Option<Single>, &Chain),
+        parcels: u16,
+        nth: u32,
+    ) {
         if parcels > 0 || !self.in_flight.is_empty() {
+            let ticket = match single {
+                Some(single) => ring.queue.take_single(single),
+                None => ring.queue.advance(chain),
+            };
             return self.in_flight.push(ticket, parcels);
         }
-        ring.queue.complete(ticket, 0);
+        match single {
+            Some(single) => ring.queue.end_single(single, 0),
+            None => {
+                let ticket = ring.queue.advance(chain);
+                ring.queue.complete(ticket, 0);
+            }
+        }
         ring.unshown = true;
         if nth.is_multiple_of(SHOW_EVERY) && !ring.health.is_lost() {
             ring.queue.show();
@@ -155,6 +178,60 @@ impl Transmit {
     }
 }
 
+/// The frame in the one buffer `span`, as [`take`]. What follows its head is named by `rest`.
+#[inline(always)]
+fn take_single<'a>(
+    ring: &'a Ring,
+    role: &Transmit,
+    span: Span,
+    rest: &'a mut Span,
+    room: &'a mut Room,
+) -> Result<Frame<'a>, DropReason> {
+    let size = role.nic.net.header_size();
+    let len = span.len().checked_sub(size as u32).ok_or(DropReason::ShortHeader)?;
+    if len < FRAME_MIN {
+        return Err(DropReason::Runt);
+    }
+    if len > FRAME_MAX {
+        return Err(DropReason::TooLong);
+    }
+    let head_len = HEAD_MAX.min(len as usize);
+    let (front, head) = room.split_at_mut_checked(FRONT).ok_or(DropReason::ShortHeader)?;
+    let head = head.get_mut(..head_len).ok_or(DropReason::ShortHeader)?;
+    let header: Option<&mut [u8; HEADER_SIZE]> = front.last_chunk_mut();
+    let header = header.ok_or(DropReason::ShortHeader)?;
+    // Of fixed size, the header is one load or two.
+    let (is_read, header) = match size {
+        HEADER_SIZE => {
+            let is_read = ring.memory.read_both(span, header, head);
+            (is_read, header.first_chunk().copied())
+        }
+        _ => {
+            let mut short = [0; HEADER_SIZE_LEGACY];
+            (ring.memory.read_both(span, &mut short, head), Some(short))
+        }
+    };
+    let header = header.filter(|_| is_read).ok_or(DropReason::ShortHeader)?;
+    let offload = match header {
+        // Nothing is said of most frames.
+        [0, 0, ..] => Ok(Offload::NONE),
+        _ => {
+            let accepts = role.nic.net.accepts_from_guest();
+            Offload::check(&Header::decode(&header), head, len, accepts)
+        }
+    };
+    let offload = offload.map_err(|_| DropReason::BadOffload)?;
+    let rest = match head_len == len as usize {
+        true => Rest::Private(&[]),
+        false => {
+            *rest = span.after((size + head_len) as u32);
+            Rest::Guest(&ring.memory, std::slice::from_ref(rest))
+        }
+    };
+    let (health, memory) = (Some(&ring.health), Some(&ring.memory));
+    Ok(Frame { room, head_len, len, rest, offload, health, memory, pair: role.nic.pair })
+}
+
 /// The frame in `chain`: its header and head are read once, and what they say is checked.
 #[inline(always)]
 fn take<'a>(
@@ -176,20 +253,10 @@ fn take<'a>(
     let (front, head) = room.split_at_mut_checked(FRONT).ok_or(DropReason::ShortHeader)?;
     let place = front.get_mut(FRONT - size.min(FRONT)..).ok_or(DropReason::ShortHeader)?;
     let head = head.get_mut(..HEAD_MAX).ok_or(DropReason::ShortHeader)?;
-    let head_len = match (chain.readable(), head.get_mut(..len as usize)) {
-        // Most short frames are in one buffer, behind their header.
-        (&[span], Some(head)) => {
-            let is_read = ring.memory.read(span, 0, place)
-                && ring.memory.read(span, place.len() as u32, head);
-            if is_read { head.len() } else { return Err(DropReason::ShortHeader) }
-        }
-        _ => {
-            if chain.take_readable(&ring.memory, place) < size {
-                return Err(DropReason::ShortHeader);
-            }
-            chain.take_readable(&ring.memory, head)
-        }
-    };
+    if chain.take_readable(&ring.memory, place) < size {
+        return Err(DropReason::ShortHeader);
+    }
+    let head_len = chain.take_readable(&ring.memory, head);
     let header: Option<&[u8; HEADER_SIZE_LEGACY]> = place.first_chunk();
     let header = Header::decode(header.ok_or(DropReason::ShortHeader)?);
     let head = head.get(..head_len).ok_or(DropReason::ShortHeader)?;

@@ -51,6 +51,22 @@ fn b2_chain_without_end() {
     assert_eq!(rig.refused(), Some(Violation::ChainLoop { limit: 4 }), "ends in nothing");
 }
 
+/// What was found ahead is not believed of what comes behind a chain that its guest has made more of since.
+#[test]
+fn a_chain_that_grew_ends_what_was_found_ahead() {
+    let mut rig = packed();
+    let places = [0, 64, 128, 192].map(|gpa| descriptor(gpa, 9, WRITE, gpa as u16 / 64));
+    offer(&rig, &places);
+    let first = rig.queue.peek_single(&rig.map, true).unwrap();
+    assert_eq!(Some(first.span), rig.map.span(0, 9));
+    rig.driver.raw().write_descriptor(0, descriptor(0, 9, NEXT | WRITE | AVAIL, 0));
+    let (ticket, found) = rig.take().unwrap();
+    assert_eq!((found.len(), ticket.id()), (2, 1));
+    let next = rig.queue.peek_single(&rig.map, true).unwrap();
+    assert_eq!(Some(next.span), rig.map.span(128, 9));
+    rig.queue.complete(ticket, 0);
+}
+
 #[test]
 fn b3_buffer_id_outside_the_ring() {
     for id in [8, 9, 32768, 65535] {

@@ -87,18 +87,23 @@ impl Side {
                 Did::Nothing
             }
             Step::Fill(written) => {
-                let single = match self.puts_back {
-                    true => self.rig.queue.peek_single(&self.rig.map),
-                    false => None,
-                };
+                // Either way of the data, and none when it goes the other.
+                let mut single = None;
+                for is_writable in [true, false].into_iter().filter(|_| self.puts_back) {
+                    single = single.or(self.rig.queue.peek_single(&self.rig.map, is_writable));
+                }
                 let found = self.rig.peek();
                 if let Some(single) = single {
-                    assert_eq!(self.rig.chain.writable(), [single.span]);
-                    assert_eq!(
-                        (self.rig.chain.readable().len(), self.rig.chain.id),
-                        (0, single.id)
-                    );
-                    self.rig.queue.fill_single(single, written.into());
+                    let chain = &self.rig.chain;
+                    let both = [chain.writable(), chain.readable()].concat();
+                    assert_eq!((both, chain.id), (vec![single.span], single.id));
+                    assert_eq!(chain.readable().is_empty(), single.is_writable);
+                    if written.is_multiple_of(2) {
+                        self.rig.queue.end_single(single, written.into());
+                    } else {
+                        let ticket = self.rig.queue.take_single(single);
+                        self.rig.queue.complete(ticket, written.into());
+                    }
                 } else if found.is_some() {
                     let ticket = self.rig.queue.advance(&self.rig.chain);
                     self.rig.queue.complete(ticket, written.into());
@@ -247,7 +252,7 @@ fn only_a_chain_of_one_writable_buffer_is_single() {
             let mut single = |pieces: &[Buffer]| {
                 rig.driver.add(pieces, 1).unwrap();
                 rig.driver.publish();
-                let found = rig.queue.peek_single(&rig.map);
+                let found = rig.queue.peek_single(&rig.map, true);
                 let (ticket, _) = rig.take().unwrap();
                 rig.queue.complete(ticket, 0);
                 found.map(|single| single.span.len())
@@ -256,12 +261,12 @@ fn only_a_chain_of_one_writable_buffer_is_single() {
             assert_eq!(single(&[piece(9, false)]), None);
             assert_eq!(single(&[piece(9, true), piece(8, true)]), None);
             assert_eq!(single(&[piece(0, true)]), None);
-            assert_eq!(rig.queue.peek_single(&rig.map), None, "{format:?}: nothing there");
+            assert_eq!(rig.queue.peek_single(&rig.map, true), None, "{format:?}: nothing there");
         }
         let mut rig = filled(format);
         let Buffer { len, .. } = rig.peek().unwrap()[0];
         rig.queue.latch(crate::Violation::BufferOrder);
-        assert_eq!((rig.queue.peek_single(&rig.map), len), (None, 64), "{format:?}: latched");
+        assert_eq!((rig.queue.peek_single(&rig.map, true), len), (None, 64), "{format:?}: latched");
     }
 }
 
