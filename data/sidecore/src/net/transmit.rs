@@ -88,10 +88,7 @@ impl Net {
             if role.in_flight.is_full() {
                 break Ended::Later;
             }
-            let single = ring.queue.peek_single(&ring.memory, false);
-            if single.is_none() && !ring.queue.peek(&ring.memory, chain) {
-                break Ended::Empty;
-            }
+            let Some(single) = look(ring, chain) else { break Ended::Empty };
             desk.roads.begin(role);
             let before = desk.cost.requests;
             let cursor = std::mem::take(&mut role.cursor);
@@ -176,6 +173,13 @@ impl Transmit {
             Routed::Lost | Routed::Done => Ended::Empty,
         }
     }
+}
+
+/// The next chain: a single buffer, or as found in `chain`.
+#[inline(always)]
+fn look(ring: &mut Ring, chain: &mut Chain) -> Option<Option<Single>> {
+    let single = ring.queue.peek_single(&ring.memory, false);
+    (single.is_some() || ring.queue.peek(&ring.memory, chain)).then_some(single)
 }
 
 /// The frame in the one buffer `span`, as [`take`]. What follows its head is named by `rest`.
