@@ -1,13 +1,18 @@
-//! `lives`: so many seeds, on every processor, and one line that says what became of them.
+//! `lives`: so many seeds, how far they are, and one line that says what became of them.
 //!
-//! Not what a seed is (`lives::run`). Run by `./x sim control`.
+//! Not what a seed is (`lives::run`), and not how it is told (`screen`). Run by `./x sim control`.
 
-use std::io::Write;
+mod screen;
+
+use std::cell::RefCell;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 
 use clap::Parser;
 use lives::{Outcome, run};
+
+use screen::Screen;
 
 /// Seeds that once found something.
 const CASES: &str = include_str!("../cases.txt");
@@ -41,20 +46,27 @@ struct Cli {
     keep_going: bool,
 }
 
-/// What all threads add to.
-#[derive(Default)]
+/// What all threads add to, and where that is told.
 struct Sum {
+    screen: Screen,
     next: AtomicU64,
     seeds: AtomicU64,
     requests: AtomicU64,
     findings: AtomicU64,
 }
 
+thread_local! {
+    /// Where this thread has panicked last.
+    static PANICKED: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
 fn main() -> ExitCode {
     // A panic is a finding, and told as one.
-    std::panic::set_hook(Box::new(|_| {}));
+    std::panic::set_hook(Box::new(|info| {
+        PANICKED.set(info.location().map(ToString::to_string).unwrap_or_default());
+    }));
     let cli = Cli::parse();
-    let sum = Sum::default();
+    let sum = Sum::new();
     if let Some(seed) = cli.seed {
         if cli.log {
             let log =
@@ -63,36 +75,60 @@ fn main() -> ExitCode {
         }
         judge(seed, &run(seed, cli.trace, true), &sum, true);
     } else {
-        let threads = cli.threads.unwrap_or(1);
-        // Descriptors are the process's.
-        let counts = threads == 1;
         let cases = CASES.lines().filter_map(|line| line.parse().ok());
-        cases.for_each(|seed| judge(seed, &run(seed, false, counts), &sum, false));
-        std::thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(|| work(&cli, &sum, counts));
-            }
-        });
+        let seeds: Vec<u64> = cases.chain(cli.from..cli.from.saturating_add(cli.seeds)).collect();
+        live(&cli, &seeds, &sum);
     }
-    let of = |count: &AtomicU64| count.load(Ordering::SeqCst);
-    say(&format!(
-        "control: {} seeds, {} requests, {} findings",
-        of(&sum.seeds),
-        of(&sum.requests),
-        of(&sum.findings)
-    ));
-    if of(&sum.findings) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    sum.screen.say(&format!("control: {} seeds, {}", sum.seeds(), sum.words()));
+    if sum.findings() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn work(cli: &Cli, sum: &Sum, counts: bool) {
-    loop {
-        let index = sum.next.fetch_add(1, Ordering::SeqCst);
-        let is_found = sum.findings.load(Ordering::SeqCst) > 0 && !cli.keep_going;
-        if index >= cli.seeds || is_found {
-            return;
+/// Lives them all, and tells how far that is.
+fn live(cli: &Cli, seeds: &[u64], sum: &Sum) {
+    let threads = cli.threads.unwrap_or(1);
+    let (working, work) = channel();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            let working = working.clone();
+            scope.spawn(move || {
+                // Descriptors are the process's.
+                work_off(seeds, cli.keep_going, threads == 1, sum);
+                drop(working);
+            });
         }
-        let seed = cli.from + index;
-        judge(seed, &run(seed, false, counts), sum, false);
+        drop(working);
+        let words = || format!("{} of {} seeds, {}", sum.seeds(), seeds.len(), sum.words());
+        sum.screen.follow(&work, words);
+    });
+}
+
+fn work_off(seeds: &[u64], keep_going: bool, counts: bool, sum: &Sum) {
+    loop {
+        let index = sum.next.fetch_add(1, Ordering::SeqCst) as usize;
+        let Some(seed) = seeds.get(index).filter(|_| sum.findings() == 0 || keep_going) else {
+            return;
+        };
+        judge(*seed, &run(*seed, false, counts), sum, false);
+    }
+}
+
+impl Sum {
+    fn new() -> Sum {
+        let [next, seeds, requests, findings] = Default::default();
+        Sum { screen: Screen::new(), next, seeds, requests, findings }
+    }
+
+    fn seeds(&self) -> u64 {
+        self.seeds.load(Ordering::SeqCst)
+    }
+
+    fn findings(&self) -> u64 {
+        self.findings.load(Ordering::SeqCst)
+    }
+
+    fn words(&self) -> String {
+        let requests = self.requests.load(Ordering::SeqCst);
+        format!("{requests} requests, {} findings", self.findings())
     }
 }
 
@@ -101,23 +137,23 @@ fn judge(seed: u64, outcome: &Outcome, sum: &Sum, is_told: bool) {
     sum.requests.fetch_add(outcome.requests, Ordering::SeqCst);
     let Some(finding) = &outcome.finding else {
         if is_told {
-            outcome.last.iter().for_each(|line| say(line));
-            say(&format!("seed {seed}: {} events, trace {:016x}", outcome.events, outcome.hash));
+            outcome.last.iter().for_each(|line| sum.screen.say(line));
+            sum.screen.say(&format!(
+                "seed {seed}: {} events, trace {:016x}",
+                outcome.events, outcome.hash
+            ));
         }
         return;
     };
     let before = sum.findings.fetch_add(1, Ordering::SeqCst);
     let mut text = String::new();
+    let at = PANICKED.take();
+    let at = if at.is_empty() { at } else { format!(", at {at}") };
     if before < TOLD {
         outcome.last.iter().for_each(|line| text.push_str(&format!("{line}\n")));
     }
     text.push_str(&format!(
-        "seed {seed}: {finding}\n  again: ./x sim control --seed {seed} --trace"
+        "seed {seed}: {finding}{at}\n  again: ./x sim control --seed {seed} --trace"
     ));
-    say(&text);
-}
-
-fn say(text: &str) {
-    // Nobody is left to be told when this fails.
-    let _ = writeln!(std::io::stdout().lock(), "{text}");
+    sum.screen.say(&text);
 }
