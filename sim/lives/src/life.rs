@@ -108,6 +108,8 @@ pub(crate) struct Course {
     /// The stations of all switches, wires and networks.
     pub(crate) lan: Rc<RefCell<Lan>>,
     stage: Rc<Stage>,
+    /// One in so many steps a queue or a NIC is to move, and what has one is disturbed the more; 0: none.
+    move_one_in: u64,
 }
 
 struct Life {
@@ -137,9 +139,10 @@ impl Course {
         machinery.tell_apart(current);
         backend::stand_in(Some(Arc::clone(&machinery) as Arc<dyn backend::Kernel>));
         let (random, trace) = (Random::new(seed, 0), trace.clone());
+        let move_one_in = Random::new(seed, 7).of(&[0, 0, 20, 60]);
         let lan = Rc::new(RefCell::new(Lan::wide()));
         let is_proving = Rc::default();
-        Course { random, trace, is_calm, is_proving, machinery, ground, lan, stage }
+        Course { random, trace, is_calm, is_proving, machinery, ground, lan, stage, move_one_in }
     }
 
     /// The same, with nothing to draw from.
@@ -153,6 +156,7 @@ impl Course {
             ground: Rc::clone(&self.ground),
             lan: Rc::clone(&self.lan),
             stage: Rc::clone(&self.stage),
+            move_one_in: 0,
         }
     }
 

@@ -199,6 +199,36 @@ impl Operator {
         })
     }
 
+    /// A move that an operator may want.
+    pub(crate) fn wish_move(
+        &self,
+        known: &[String],
+        cores: usize,
+        random: &mut Random,
+    ) -> Option<Call> {
+        if known.is_empty() || self.pending.len() >= PENDING_MAX {
+            return None;
+        }
+        let id = known[random.below(known.len() as u64) as usize].clone();
+        let to = Target::Sidecore(random.below(cores as u64) as u16);
+        Some(match file::is_nic(&id) {
+            true => Call::MoveNic { id, wish: NicMove { to } },
+            false => {
+                let queue = random.one_in(2).then(|| random.below(3) as u16);
+                Call::MoveDisk { id, wish: DiskMove { to, queue } }
+            }
+        })
+    }
+
+    /// One of the devices whose move is asked for and not answered.
+    pub(crate) fn moved(&self, which: u64) -> Option<&str> {
+        let moved = |pending: &'_ Pending| {
+            matches!(pending.call, Call::MoveDisk { .. } | Call::MoveNic { .. })
+        };
+        let all: Vec<&Pending> = self.pending.iter().filter(|it| moved(it)).collect();
+        changed_disk(&all.get(which as usize % all.len().max(1))?.call)
+    }
+
     fn wish_of_nics(
         &self,
         busy: &BTreeSet<&str>,

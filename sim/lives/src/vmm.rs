@@ -84,6 +84,8 @@ pub(crate) struct Vmm {
     is_lost: bool,
     /// Its guest is to go on at another host when it is copied.
     moves: bool,
+    /// Between two copies.
+    pause_ns: u64,
     /// The connection of the VMM that it came from, which is there still.
     behind: Option<OwnedFd>,
     /// When it said something last.
@@ -126,6 +128,7 @@ impl Vmm {
             is_excused,
             is_lost: false,
             moves: false,
+            pause_ns: 0,
             behind: None,
             spoke_ns,
             since_ns: 0,
@@ -310,14 +313,22 @@ impl Vmm {
         self.hang_up(until_ns);
     }
 
-    /// Its guest's memory is to be copied so often while it runs, and then once more; it goes on here, or `moves`.
+    /// Has its rings stopped, for a while or to begin anew.
+    pub(crate) fn halt(&mut self, resets: bool) {
+        self.tenant.stop();
+        tracing::trace!("{}: stops", self.id);
+        self.stage = if resets { Stage::Resetting } else { Stage::Stopping };
+    }
+
+    /// Its guest's memory is to be copied so often while it runs, with a pause between, and then once more; it goes on here,
+    /// or `moves`.
     pub(crate) fn begin_copying(
         &mut self,
-        times: u32,
+        (times, pause_ns): (u32, u64),
         moves: bool,
         now_ns: u64,
     ) -> Result<(), String> {
-        self.moves = moves;
+        (self.moves, self.pause_ns) = (moves, pause_ns);
         self.stage = Stage::Copying { left: times, until_ns: now_ns };
         self.tenant.begin_copying()
     }
@@ -326,7 +337,7 @@ impl Vmm {
         match left.checked_sub(1) {
             Some(left) => {
                 self.tenant.copy();
-                self.stage = Stage::Copying { left, until_ns: now_ns + 20_000 };
+                self.stage = Stage::Copying { left, until_ns: now_ns + self.pause_ns };
             }
             None => {
                 self.tenant.stop();

@@ -308,7 +308,9 @@ impl FrontEnd {
         let payload = bytes.get(12..).unwrap_or_default();
         match Message::parse(word(0), payload) {
             Ok(Message::GetVringBase(state)) => {
-                self.bases[state.queue as usize] = state.value;
+                // What a hostile VMM has asked may be of a queue that its guest has not.
+                let base = self.bases.get_mut(state.queue as usize);
+                *base.ok_or("a base of a queue that it has not")? = state.value;
                 Ok(())
             }
             Ok(Message::GetConfig(span)) => {

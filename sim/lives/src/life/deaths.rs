@@ -79,14 +79,16 @@ impl Host {
         self.operator.lose_all();
         self.lose_ports(course);
         let until_ns = course.now().0;
-        self.restart_ns = until_ns + course.random.of(&[0, 1, 10, 100]) * course.random.below(MS);
+        // Soon enough that another process meets what this one has left with disks; or not.
+        self.restart_ns = until_ns + course.random.of(&[0, 0, 1, 100]) * course.random.below(MS);
+        let away_ns = course.random.of(&[1_000, 100_000, 2 * MS]);
         let (gone, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.vmms)
             .into_iter()
             .partition(|(id, _)| file::is_in_memory(id) && !file::is_nic(id));
         self.ended += gone.iter().map(|(_, vmm)| vmm.tenant.ended()).sum::<u64>();
         self.vmms = left.into_iter().collect();
         for vmm in self.vmms.values_mut() {
-            let until_ns = until_ns + course.random.below(2 * MS);
+            let until_ns = until_ns + course.random.below(away_ns);
             let is_over = vmm.tenant.is_hostile() && course.is_calm.get();
             vmm.lose_daemon(&course.machinery, if is_over { u64::MAX } else { until_ns });
         }

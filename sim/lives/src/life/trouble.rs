@@ -25,6 +25,7 @@ impl Life {
             return self.power_cut();
         }
         let host = self.course.any(self.hosts.len());
+        self.hosts[host].trouble_moves(&mut self.course)?;
         self.hosts[host].trouble(&mut self.course)
     }
 }
@@ -58,20 +59,19 @@ impl Host {
                 let resets = course.random.one_in(2);
                 let Some(vmm) = self.any_vmm(course) else { return Ok(()) };
                 if vmm.stage == vmm::Stage::There && vmm.tenant.has_said_all() {
-                    vmm.tenant.stop();
-                    tracing::trace!("{}: stops", vmm.id);
-                    vmm.stage = if resets { vmm::Stage::Resetting } else { vmm::Stage::Stopping };
+                    vmm.halt(resets);
                     course.note("stops", [resets.into(), 0, 0]);
                 }
             }
             19 => self.trouble_interfaces(course),
             20 => {
                 let (times, moves) = (course.random.below(4) as u32, !course.random.one_in(4));
-                let now_ns = course.now().0;
+                let (now_ns, pause_ns) = (course.now().0, course.random.of(&[0, 20_000]));
                 let Some(vmm) = self.any_vmm(course) else { return Ok(()) };
                 let is_honest = !vmm.tenant.is_hostile();
                 if is_honest && vmm.stage == vmm::Stage::There && vmm.tenant.has_said_all() {
-                    vmm.begin_copying(times, moves && is_shared(&vmm.id), now_ns)?;
+                    let moves = moves && is_shared(&vmm.id);
+                    vmm.begin_copying((times, pause_ns), moves, now_ns)?;
                     course.note("copies", [times.into(), 0, 0]);
                 }
             }
@@ -87,6 +87,41 @@ impl Host {
             16 if course.random.one_in(4) => self.stop_newcomer(course),
             17 => self.kill_heir(course),
             18 if course.random.one_in(12) => self.stop_for_a_while(course),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Moves, and what comes in the midst of them: a front-end that goes, and rings that stop.
+    fn trouble_moves(&mut self, course: &mut Course) -> Result<(), String> {
+        if course.random.one_in(course.move_one_in) {
+            let known = self.devices();
+            let cores = self.daemons.first().map_or(1, |daemon| daemon.cores.len());
+            let call = self.operator.wish_move(&known, cores, &mut course.random);
+            if let Some(call) = call {
+                course.note("moves", [kind_of(&call), 0, 0]);
+                self.ask(call, course.now().0);
+            }
+        }
+        if !course.random.one_in(course.move_one_in) {
+            return Ok(());
+        }
+        let Some(id) = self.operator.moved(course.random.next()).map(str::to_string) else {
+            return Ok(());
+        };
+        let (goes, until_ns) = (course.random.one_in(2), course.now().0 + course.random.below(MS));
+        let resets = course.random.one_in(2);
+        let vmm = self.vmms.get_mut(&id).filter(|vmm| vmm.stage == vmm::Stage::There);
+        match vmm {
+            Some(vmm) if goes => {
+                vmm.hang_up(until_ns);
+                vmm.is_excused = false;
+                course.note("hangs up", [0; 3]);
+            }
+            Some(vmm) if vmm.tenant.has_said_all() => {
+                vmm.halt(resets);
+                course.note("stops", [resets.into(), 0, 0]);
+            }
             _ => {}
         }
         Ok(())
