@@ -219,7 +219,9 @@ impl Life {
 /// How long what a thread does takes: mostly no time, and sometimes very long.
 fn delay_ns(random: &mut Random, is_calm: bool) -> u64 {
     match random.below(20) {
-        0..12 => random.below(1_000_000),
+        // An image that is opened at once meets what a dead process has submitted.
+        0..5 => random.below(3_000),
+        5..12 => random.below(1_000_000),
         12..16 => random.below(40) * MS,
         16..19 => random.below(2_000) * MS,
         _ if is_calm => 0,

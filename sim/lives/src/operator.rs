@@ -20,6 +20,9 @@ const DISKS_MAX: usize = 4;
 /// Calls that wait for their answer.
 const PENDING_MAX: usize = 6;
 
+/// What whoever asked a daemon that ends is told: what came of it the next one knows.
+const STOPPED: &str = "the daemon is being stopped";
+
 /// A call that is not answered.
 struct Pending {
     asked: Asked,
@@ -308,6 +311,9 @@ impl Operator {
                 Heard::Nobody => return Err(format!("{:?} will not be answered", pending.call)),
                 Heard::Answer(answer) => {
                     let Pending { call, at_ns, .. } = pending;
+                    if (*answer).as_ref().is_err_and(|why| why.error.contains(STOPPED)) {
+                        self.lost.push(call.clone());
+                    }
                     answered.push(Answered { call, at_ns, answer: *answer });
                 }
             }
