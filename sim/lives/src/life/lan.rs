@@ -74,12 +74,18 @@ impl Host {
     }
 
     /// All ports that are planned here.
-    fn planned(&self, plan: &Plan, control: &Simulated, course: &Course) -> BTreeMap<String, Seen> {
+    fn planned(
+        &self,
+        plan: &Plan,
+        control: Option<&Simulated>,
+        course: &Course,
+    ) -> BTreeMap<String, Seen> {
         let station = |name: &str| course.ground.interfaces.station(self.number, name);
         let mut all = BTreeMap::new();
         for nic in plan.nics.iter().filter(|nic| !rack::is_borrowed(&nic.id)) {
             let domain = self.domain_of(&nic.id, &nic.peer, &nic.vlan);
-            let (spec, place) = (format!("{:?}", nic.spec), control.port_of(&nic.id));
+            let (spec, place) =
+                (format!("{:?}", nic.spec), control.and_then(|it| it.port_of(&nic.id)));
             let (number, is_nic) = (file::station(&nic.id).into(), true);
             let seen = Seen { station: number, domain, is_nic, spec, place };
             if let Some(name) = nic.host().and_then(HostPlan::interface) {
@@ -95,18 +101,26 @@ impl Host {
                 let station =
                     if is_nic { file::station(&rack::nic_of(name)).into() } else { station(name) };
                 let domain = self.domain(&switch.id, &uplink.vlan);
-                let (spec, place) = (format!("{uplink:?}"), control.port_of(name));
+                let (spec, place) =
+                    (format!("{uplink:?}"), control.and_then(|it| it.port_of(name)));
                 all.insert(name.to_string(), Seen { station, domain, is_nic, spec, place });
             }
         }
         all
     }
 
+    /// Whoever reads the file from now on has its ports so: an heir too, whose plan is nobody's to see while it waits.
+    pub(super) fn expect_ports(&self, course: &Course) {
+        let plan = self.file.borrow().load(None).ok();
+        let ports = plan.into_iter().flat_map(|plan| self.planned(&plan, None, course));
+        ports.for_each(|(_, it)| course.lan.borrow_mut().join(it.station, it.domain, false));
+    }
+
     /// Ports are as they were, or have been touched since.
     pub(super) fn follow_ports(&mut self, course: &Course) {
         // Frames pass whatever else is under way.
         for control in self.daemons.iter().filter_map(|daemon| daemon.control.as_ref()) {
-            for seen in self.planned(control.plan(), control, course).into_values() {
+            for seen in self.planned(control.plan(), Some(control), course).into_values() {
                 course.lan.borrow_mut().join(seen.station, seen.domain, false);
             }
         }
@@ -118,7 +132,7 @@ impl Host {
             return;
         };
         let passes: Vec<u64> = cores.iter().map(|core| core.passes() + HEARD_AFTER).collect();
-        let planned = self.planned(control.plan(), control, course);
+        let planned = self.planned(control.plan(), Some(control), course);
         let mut lan = course.lan.borrow_mut();
         self.ports.retain(|id, port| planned.contains_key(id) || lan.disturb(port.seen.station));
         for (id, seen) in planned {

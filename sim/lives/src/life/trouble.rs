@@ -38,6 +38,7 @@ impl Host {
             6 => {
                 let edited = self.file.borrow_mut().edit(&mut course.random);
                 course.note("edit", [0; 3]);
+                self.expect_ports(course);
                 self.dirty.extend(edited.map(|id| (id, now)));
             }
             7 => {
