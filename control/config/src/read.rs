@@ -164,7 +164,7 @@ impl Document {
 ///
 /// # Errors
 /// Every mistake with its place.
-pub fn json<T: JsonSchema + DeserializeOwned>(body: &[u8]) -> Result<T, Vec<Mistake>> {
+pub fn json<T: JsonSchema + DeserializeOwned + 'static>(body: &[u8]) -> Result<T, Vec<Mistake>> {
     let value = strict::value(body).map_err(|error| {
         vec![Mistake::new(Path::root(), format!("the body is not JSON: {error}"), "")]
     })?;

@@ -165,7 +165,9 @@ impl Operation {
     }
 }
 
-fn body_of<T: JsonSchema + serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+fn body_of<T: JsonSchema + serde::de::DeserializeOwned + 'static>(
+    body: &[u8],
+) -> Result<T, ApiError> {
     read::json(body).map_err(|mistakes| {
         let mut refusal = api_error(ErrorKind::Malformed, &mistakes);
         if refusal.hint.is_empty() {

@@ -165,7 +165,7 @@ fn images(value: &mut Value) -> Result<Option<Vec<String>>, SavedError> {
 
 /// One list of the file; `kind` is what its items are called in messages. One that is not there is
 /// empty.
-fn list<T: JsonSchema + DeserializeOwned>(
+fn list<T: JsonSchema + DeserializeOwned + 'static>(
     value: &mut Value,
     name: &str,
     kind: &str,

@@ -5,6 +5,10 @@
 //! types of [`crate::spec`] use (tables, lists, texts, numbers with bounds, words, sizes, addresses, sidecores) and leaves
 //! the rest to serde. Recursion is bounded by the schema's depth, not by the value's.
 
+use std::any::TypeId;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -15,12 +19,16 @@ use crate::number;
 use crate::size::{SIZE_HINT, Size};
 use crate::target::{TARGET_HINT, Target};
 
+/// The schemas of what was read so far: to make one takes longer than to read a value by it, and a daemon that starts
+/// reads thousands.
+static MADE: Mutex<BTreeMap<TypeId, Arc<Value>>> = Mutex::new(BTreeMap::new());
+
 /// Checks a value whole and makes the type of it.
-pub(crate) fn read<T: JsonSchema + DeserializeOwned>(
+pub(crate) fn read<T: JsonSchema + DeserializeOwned + 'static>(
     value: Value,
     at: &Path,
 ) -> Result<T, Vec<Mistake>> {
-    let schema = schemars::schema_for!(T).to_value();
+    let schema = schema_of::<T>();
     let mut mistakes = Vec::new();
     Check { root: &schema, mistakes: &mut mistakes }.value(&schema, &value, at);
     if !mistakes.is_empty() {
@@ -28,6 +36,12 @@ pub(crate) fn read<T: JsonSchema + DeserializeOwned>(
     }
     // What the walk does not know, serde still refuses, without its place.
     serde_json::from_value(value).map_err(|e| vec![Mistake::new(at.clone(), e.to_string(), "")])
+}
+
+fn schema_of<T: JsonSchema + 'static>() -> Arc<Value> {
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let schema = made.entry(TypeId::of::<T>());
+    Arc::clone(schema.or_insert_with(|| Arc::new(schemars::schema_for!(T).to_value())))
 }
 
 struct Check<'a, 'm> {
