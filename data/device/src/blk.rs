@@ -73,13 +73,17 @@ pub struct Shape {
 #[derive(Debug)]
 pub struct Live {
     capacity_sectors: AtomicU64,
+    /// What the config space shows.
     writeback: AtomicBool,
+    /// What writes go by.
+    is_cached: AtomicBool,
 }
 
 impl Live {
     /// A device of `capacity_bytes`, with a write-back cache until the driver says otherwise.
     pub fn new(capacity_bytes: u64) -> Arc<Live> {
-        let live = Live { capacity_sectors: AtomicU64::new(0), writeback: AtomicBool::new(true) };
+        let (writeback, is_cached) = (AtomicBool::new(true), AtomicBool::new(true));
+        let live = Live { capacity_sectors: AtomicU64::new(0), writeback, is_cached };
         live.set_capacity(capacity_bytes);
         Arc::new(live)
     }
@@ -99,9 +103,21 @@ impl Live {
         self.writeback.load(Ordering::Relaxed)
     }
 
-    /// The driver's choice, or `true` at reset.
+    /// The driver's choice, which holds for its next write.
     pub fn set_writeback(&self, writeback: bool) {
         self.writeback.store(writeback, Ordering::Relaxed);
+        self.is_cached.store(writeback, Ordering::Relaxed);
+    }
+
+    /// The next driver starts anew, with a cache. What is still taken from the rings of the one before, until
+    /// [`Self::begin`], goes by that one's choice: it may be told of that by a later front-end.
+    pub fn reset(&self) {
+        self.writeback.store(true, Ordering::Relaxed);
+    }
+
+    /// No ring of an earlier driver is served any more: from now on writes go by what the config space shows.
+    pub fn begin(&self) {
+        self.is_cached.store(self.writeback(), Ordering::Relaxed);
     }
 }
 
@@ -158,7 +174,8 @@ impl Blk {
     /// switches the cache off and then writes is obeyed.
     #[inline]
     fn syncs_writes(&self) -> bool {
-        let writeback = !self.has(bit::BLK_CONFIG_WCE) || self.live.writeback();
+        let is_cached = self.live.is_cached.load(Ordering::Relaxed);
+        let writeback = !self.has(bit::BLK_CONFIG_WCE) || is_cached;
         !(writeback && self.has(bit::BLK_FLUSH))
     }
 

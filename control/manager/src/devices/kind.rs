@@ -74,6 +74,12 @@ impl Kind {
         self.disk().is_some_and(|disk| disk.resizing.is_some())
     }
 
+    /// A queue of a driver is to be served, of which none is yet if it is the first.
+    pub(crate) fn begin(&self, is_first: bool) {
+        let disk = self.disk().filter(|_| is_first);
+        disk.into_iter().for_each(|disk| disk.live.begin());
+    }
+
     /// The front-end that ran it is gone: the next driver starts anew, and a NIC may go where it likes.
     pub(crate) fn reset(&mut self) {
         self.personality().reset();
@@ -153,7 +159,7 @@ impl Personality {
     /// The driver starts anew.
     pub(crate) fn reset(&self) {
         match self {
-            Personality::Disk(_, live) => live.set_writeback(true),
+            Personality::Disk(_, live) => live.reset(),
             Personality::Nic(shape, live) => {
                 live.set_mac(shape.mac);
                 live.set_mtu(shape, shape.mtu.into());

@@ -244,13 +244,14 @@ impl Device {
         }
         let (features, logging) = (connection.session.features(), connection.session.is_logging());
         let admission = self.admission(number, connection);
+        let is_first = !self.queues.iter().any(Queue::is_attached);
+        self.kind.begin(is_first);
         let is_refused = matches!(admission, Some(Admission::Lost(_) | Admission::Other(_)));
         let mut made = match &admission {
             Some(Admission::Lost(why) | Admission::Other(why)) => Err(why.clone().into()),
             _ => start::make(&facts, features, logging, &connection.front_end, &parts),
         };
         let (size, left) = (facts.size, Left::at_start(&facts));
-        let is_first = !self.queues.iter().any(Queue::is_attached);
         let keeps_none = is_first && made.is_ok() && connection.front_end.inflight.is_none();
         if keeps_none && self.kind.disk().is_some() && self.log.allows(now) {
             warn!(device = self.facts.id, "{NO_RECORD}");

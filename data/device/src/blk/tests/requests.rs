@@ -310,6 +310,27 @@ fn p2_durability_is_what_was_negotiated() {
 }
 
 #[test]
+fn what_is_taken_for_a_driver_whose_front_end_went_goes_by_its_choice() {
+    let mut rig = Rig::new();
+    let sync = |rig: &mut Rig| match rig.work(OUT, 0, Some(reads(4096, 512))).op {
+        Op::Write { sync } => sync,
+        other => panic!("{other:?}"),
+    };
+    rig.live.set_writeback(false);
+    rig.live.reset();
+    // Its rings are with sidecores for a moment yet, and the guest that asked runs on.
+    assert!(rig.live.writeback(), "the next driver finds a cache");
+    assert!(sync(&mut rig));
+    rig.live.begin();
+    assert!(!sync(&mut rig), "that one's writes");
+    // What the next one chooses before its first ring is served holds for all.
+    rig.live.reset();
+    rig.live.set_writeback(false);
+    rig.live.begin();
+    assert!(sync(&mut rig));
+}
+
+#[test]
 fn p2_switching_the_cache_counts_from_the_next_write_on() {
     let mut rig = Rig::new();
     let negotiated = offered(&shape());
