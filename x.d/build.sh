@@ -77,31 +77,28 @@ need_bench() {
 
 sim_usage() {
     cat <<'END'
-./x sim [--seeds N] [--from N] [--seed N [--trace]] [--threads N] [--keep-going]
-./x sim control OPTIONS
+./x sim [--seeds N] [--from N] [--seed N [--trace] [--log]] [--threads N] [--keep-going]
 ./x sim schedule OPTIONS
 
-The whole system on one thread for each seed, in made-up time: guests, disks, wires and what goes wrong with them
-(docs/decisions/0012-simulator.md). The last line says how many seeds were run, and what was found. `schedule` is
-the scheduler alone, beside other ways to run a core: ./x sim schedule --help. `control` is the daemon's own
-control loop, with guests, VMMs and operators; it takes the same options, and --log with --seed.
+The whole daemon on one thread for each seed, in made-up time: its own control loop and data path, between guests,
+VMMs, operators, disks and networks, and what goes wrong with them (docs/decisions/0012-simulator.md). Progress is
+on standard error; the last line says how many seeds were run, and what was found. `schedule` is the scheduler
+alone, beside other ways to run a core: ./x sim schedule --help.
 
   --seeds N     how many (1000); those that found something once are run first
   --from N      the first of them (1)
-  --seed N      only this one; with --trace all that happens in it
-  --threads N   one for each processor, if it is not said; of `control` one, which also counts descriptors
+  --seed N      only this one; with --trace all that happens in it, with --log what the daemon says
+  --threads N   so many at a time (1); with one it is also counted whether descriptors are left
   --keep-going  also after a finding
 
 examples
   ./x sim --seeds 10000
   ./x sim --seed 4711 --trace
-  ./x sim control --seeds 1000
   ./x sim schedule --help
 END
 }
 
-# cmd_sim schedule OPTIONS...: the scheduler; control OPTIONS...: the control loop; or OPTIONS alone: the whole system.
-# None of them needs anything of this machine.
+# cmd_sim schedule OPTIONS...: the scheduler; or OPTIONS alone: the whole daemon. Neither needs anything of this machine.
 cmd_sim() {
     (($#)) || set -- --help
     need_rust
@@ -109,11 +106,6 @@ cmd_sim() {
         say 'building the simulation'
         run_cargo build --release -p sim
         cargo run --quiet --release -p sim -- "$@"
-    elif [[ $1 == control ]]; then
-        shift
-        say 'building the simulator'
-        run_cargo build --profile sim -p lives
-        cargo run --quiet --profile sim -p lives -- "$@"
     else
         case $1 in
             --help | -h) sim_usage; return ;;
@@ -121,8 +113,8 @@ cmd_sim() {
             *) die "./x sim does not know '$1'" './x sim --help' ;;
         esac
         say 'building the simulator'
-        run_cargo build --profile sim -p world
-        cargo run --quiet --profile sim -p world -- "$@"
+        run_cargo build --profile sim -p lives
+        cargo run --quiet --profile sim -p lives -- "$@"
     fi
 }
 

@@ -37,7 +37,7 @@ coverage_tests() {
 }
 
 coverage_simulator() {
-    counted run_command simulator cargo run --target "$COVERAGE_HOST" -p world -- --seeds "$COVERAGE_SEEDS"
+    counted run_command simulator cargo run --target "$COVERAGE_HOST" -p lives -- --seeds "$COVERAGE_SEEDS"
 }
 
 # coverage_fuzz: the seeds, mutations of them, and what was found before.
@@ -48,7 +48,7 @@ coverage_fuzz() {
 # coverage_objects: the programs that were run, for llvm-cov.
 coverage_objects() {
     sed -n 's/^ *Running .*(\(.*\))$/\1/p' "$TEST_DIR"/coverage-{tests,fuzz}.log
-    printf '%s\n' "$COVERAGE/target/$COVERAGE_HOST/debug/world"
+    printf '%s\n' "$COVERAGE/target/$COVERAGE_HOST/debug/lives"
 }
 
 # coverage_report: a table by file, and a number for each crate.

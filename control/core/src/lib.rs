@@ -1,6 +1,6 @@
 //! What control decides: the lives of what it owns, as functions of events and of the time that it is told.
 //!
-//! The daemon's shell (`manager`) and the simulator (`sim/world`) drive the same lives (decision 0025). Not here:
+//! The daemon's shell (`manager`) drives these lives (decision 0025), the simulator's (`sim/lives`) with it. Not here:
 //! descriptors, threads, clocks, files, sockets, guest memory; what passes through is the caller's
 //! ([`Passes`]).
 //!

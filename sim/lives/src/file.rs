@@ -9,8 +9,8 @@ use config::spec::{
 };
 use config::{Mac, Plan, Size, Spec, SwitchSpec};
 use cpus::HostCpus;
+use guests::mac;
 use random::Random;
-use world::mac;
 
 use crate::rack;
 

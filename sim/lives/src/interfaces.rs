@@ -2,7 +2,7 @@
 //! is behind each, one station of the `Lan`.
 //!
 //! A descriptor is the end of a pipe, so that whoever has it, in whatever process or on its way to one, holds its
-//! interface. Not here: when what goes wrong (`life::trouble`), and what may arrive (`world::Lan`).
+//! interface. Not here: when what goes wrong (`life::trouble`), and what may arrive (`guests::Lan`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -6,18 +6,21 @@
 //!      |                                                              |
 //!   manager   the daemon's control, a turn at a time  (simulated)  ---+
 //!      |  sockets                          |  commands, events
-//!   vmm       world's guests and VMMs     core     sidecores, a pass at a time
+//!   vmm       guests and their VMMs       core     sidecores, a pass at a time
 //! ```
 //!
 //! `life` decides what happens next, `life::judgement` whether it was right. The same seed gives the same trace. Real are the sockets, the memory
-//! files, the epoll set and a folder in memory; nobody waits for any of them. Images lie on `world`'s media. Called by
-//! `./x sim control` and by its own tests.
+//! files, the epoll set and a folder in memory; nobody waits for any of them. Below the commands of
+//! disks is `kernel`, with `medium` for what a power cut leaves. Why it is so: docs/decisions/0012 and 0025. Called by
+//! `./x sim --seeds N` and by its own tests.
 #![forbid(unsafe_code)]
 
 mod core;
 mod file;
 mod interfaces;
+mod kernel;
 mod life;
+mod medium;
 mod operator;
 mod rack;
 mod vmm;

@@ -21,14 +21,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use guests::{Lan, Trace};
 use manager::simulated::{Stage, be_on, current};
 use random::Random;
 use schedule::Nanos;
-use world::{Lan, Machinery, Trace};
 
 use host::Host;
 use links::Links;
 
+use crate::kernel::Machinery;
 use crate::wire::{Ground, Wire};
 
 /// Steps in which things go wrong.
@@ -135,12 +136,11 @@ impl Course {
         let wire = Wire::new(Random::new(seed, 5), trace);
         let ground = Rc::new(Ground::new(wire, Random::new(seed, 6)));
         be_on(Some(Rc::clone(&ground) as _));
-        let machinery = Machinery::new(Random::new(seed, 2), trace.clone());
-        machinery.tell_apart(current);
+        let machinery = Machinery::new(Random::new(seed, 2), trace.clone(), current);
         backend::stand_in(Some(Arc::clone(&machinery) as Arc<dyn backend::Kernel>));
         let (random, trace) = (Random::new(seed, 0), trace.clone());
         let move_one_in = Random::new(seed, 7).of(&[0, 0, 20, 60]);
-        let lan = Rc::new(RefCell::new(Lan::wide()));
+        let lan = Rc::new(RefCell::new(Lan::default()));
         let is_proving = Rc::default();
         Course { random, trace, is_calm, is_proving, machinery, ground, lan, stage, move_one_in }
     }

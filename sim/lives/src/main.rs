@@ -1,6 +1,6 @@
 //! `lives`: so many seeds, how far they are, and one line that says what became of them.
 //!
-//! Not what a seed is (`lives::run`), and not how it is told (`screen`). Run by `./x sim control`.
+//! Not what a seed is (`lives::run`), and not how it is told (`screen`). Run by `./x sim --seeds N`.
 
 mod screen;
 
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
         let seeds: Vec<u64> = cases.chain(cli.from..cli.from.saturating_add(cli.seeds)).collect();
         live(&cli, &seeds, &sum);
     }
-    sum.screen.say(&format!("control: {} seeds, {}", sum.seeds(), sum.words()));
+    sum.screen.say(&format!("lives: {} seeds, {}", sum.seeds(), sum.words()));
     if sum.findings() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -152,8 +152,6 @@ fn judge(seed: u64, outcome: &Outcome, sum: &Sum, is_told: bool) {
     if before < TOLD {
         outcome.last.iter().for_each(|line| text.push_str(&format!("{line}\n")));
     }
-    text.push_str(&format!(
-        "seed {seed}: {finding}{at}\n  again: ./x sim control --seed {seed} --trace"
-    ));
+    text.push_str(&format!("seed {seed}: {finding}{at}\n  again: ./x sim --seed {seed} --trace"));
     sum.screen.say(&text);
 }

@@ -12,9 +12,9 @@ use config::spec::{
     UplinkSpec,
 };
 use config::{Mac, Size, Spec};
+use guests::mac;
 use random::Random;
 use remote::handshake::public_key;
-use world::mac;
 
 use crate::file;
 use crate::wire::address_of;

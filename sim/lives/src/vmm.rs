@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use crate::file;
+use crate::kernel::{Look, Machinery};
 use crate::life::Course;
+use guests::{Sent, Tenant, Trace};
 use random::Random;
 use rustix::io::Errno;
 use rustix::net::{
@@ -14,7 +16,6 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
     connect, listen, recvmsg, sendmsg, socket_with,
 };
-use world::{Look, Machinery, Sent, Tenant, Trace};
 
 /// Bytes of a message's header; the last four are the length of what follows.
 const HEADER: usize = 12;

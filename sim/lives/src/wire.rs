@@ -14,12 +14,12 @@ use backend::link::{
     Address, LinkOpenError, LinkShards, LinkSocket, LinkSource, LinkWhy, LinkWire,
 };
 use backend::net::{HostOpenError, HostPort, HostSource};
+use guests::Trace;
 use manager::simulated::Machine;
 use random::Random;
 use remote::iohost::shard_of;
 use remote::wire::{Header, Kind};
 use rustix::io::Errno;
-use world::Trace;
 
 use crate::interfaces::Interfaces;
 

@@ -83,7 +83,7 @@ impl Step {
             Step::Tests => &["test", "--no-run", "--workspace", "--test", "*"],
             // The tests of the other programs are all of these programs, for whoever compiles.
             Step::Crates => {
-                &["build", "--workspace", "--tests", "--bin", "world", "--bin", "xtask"]
+                &["build", "--workspace", "--tests", "--bin", "lives", "--bin", "xtask"]
             }
             Step::Shipped => &["build", "--release", "-p", "sidecore-bin"],
             Step::Pass => &["build", "--release", "-p", "pass"],

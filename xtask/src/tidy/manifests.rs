@@ -159,7 +159,7 @@ mod tests {
         let tested = text.replace("[dependencies]", "[dev-dependencies]");
         let sources = [
             Source::new("bin/a/Cargo.toml", text),
-            Source::new("sim/world/Cargo.toml", text),
+            Source::new("sim/lives/Cargo.toml", text),
             Source::new("data/b/Cargo.toml", &tested),
         ];
         let found: Vec<String> = check(&sources)?.iter().map(ToString::to_string).collect();

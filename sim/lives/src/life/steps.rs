@@ -8,12 +8,12 @@ use config::spec::Carrier;
 use manager::simulated::{Door, Simulated};
 use random::Random;
 use schedule::Nanos;
-use world::Killed;
 
 use super::host::Host;
 use super::{Course, Life, MS};
 use crate::core::Core;
 use crate::file;
+use crate::kernel::Killed;
 use crate::operator::{Answered, linked, removed};
 use crate::vmm::{Step, Vmm};
 

@@ -1,4 +1,4 @@
-//! The whole system simulated.
+//! The whole daemon simulated.
 
 use std::process::Command;
 
@@ -12,19 +12,20 @@ use crate::suite::{Built, Case, Group};
 /// The group.
 pub(super) const GROUP: Group = Group::new(
     "sim",
-    "the whole system simulated: the seeds that once found something, then 300 (100,000 with --all)",
+    "the whole daemon simulated: the seeds that once found something, then 60 (1,000 with --all)",
     &[Case::run("seeds", seeds).needs_built(Built::Crates).usually(120).within(1200)],
 );
 
-/// Lives of the whole system, each from a seed.
+/// Lives of the whole daemon, each from a seed; the first 24 are those of `cargo test -p lives`.
 fn seeds(bed: &Bed) -> Result<()> {
-    let mut world = if tests_all() {
-        let words = "cargo run --quiet --profile sim -p world --";
+    let mut lives = if tests_all() {
+        let words = "cargo run --quiet --profile sim -p lives --";
         command(&words.split(' ').collect::<Vec<_>>())
     } else {
         // As the tests are built: building it to run fast takes longer than it saves.
-        Command::new(&Programs::known()?.plain("world")?.path)
+        Command::new(&Programs::known()?.plain("lives")?.path)
     };
-    bed.check("", done(world.args(["--seeds", &bed.often(300, 100_000).to_string()])));
+    let seeds = bed.often(60, 1000).to_string();
+    bed.check("", done(lives.args(["--from", "25", "--seeds", &seeds])));
     Ok(())
 }

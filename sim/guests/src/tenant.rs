@@ -1,4 +1,4 @@
-//! An honest guest with a disk, or with a NIC that it leaves alone, and its VMM, for a simulation of another daemon than the one here.
+//! A guest with a disk or a NIC, its VMM, and what its disk may hold: all of it that a simulation sees.
 
 use std::os::fd::OwnedFd;
 
@@ -12,7 +12,7 @@ use crate::front_end::FrontEnd;
 pub use crate::front_end::Sent;
 use crate::guest::{Guest, GuestSpec};
 use crate::lan::Lan;
-use crate::machine::{disk_spec, nic_spec};
+use crate::shapes::{disk_spec, nic_spec};
 use crate::trace::Trace;
 
 /// A guest, its VMM, and what its disk may hold.

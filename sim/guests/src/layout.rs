@@ -1,10 +1,9 @@
 //! Where everything is in a simulated guest's memory: each part of a ring, and what the guest writes and
 //! what the device writes, on pages of their own, so that a page tells who changed it.
 
-use guest_memory::{Area, GuestMap, Health, Mapping, Region, Seal};
+use guest_memory::{Area, Health, Mapping, Seal};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use vhost_user::MemoryRegion;
 use virtqueue::driver::{Arena, Driver, DriverSpec, IndirectTables, RingSpec};
 use virtqueue::layout;
@@ -71,21 +70,6 @@ pub(crate) fn sealed(name: &str, len: u64) -> Result<OwnedFd, String> {
     ftruncate(&file, len).map_err(|e| e.to_string())?;
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW).map_err(|e| e.to_string())?;
     Ok(file)
-}
-
-/// The regions as a daemon maps them.
-pub(crate) fn mapped(
-    regions: &[MemoryRegion],
-    files: &[OwnedFd],
-    health: &Health,
-) -> Result<GuestMap, String> {
-    let mut all = Vec::new();
-    for (region, file) in regions.iter().zip(files) {
-        let mapping = Mapping::shared(file, region.offset, region.size, Seal::Required, health);
-        let mapping: Arc<Mapping> = mapping.map_err(|e| e.to_string())?;
-        all.push(Region { gpa: region.gpa, user: region.user, mapping });
-    }
-    GuestMap::new(all).map_err(|e| e.to_string())
 }
 
 /// One part of memory: bytes, and their guest address.

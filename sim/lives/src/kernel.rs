@@ -10,11 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use backend::{Asked, Holder, Kernel};
+use guests::Trace;
 use random::Random;
 
-use crate::machine::temper;
 use crate::medium::{Begun, Medium, SECTOR};
-use crate::trace::Trace;
 
 const EIO: i32 = -5;
 const EINTR: i32 = -4;
@@ -25,32 +24,32 @@ const EOPNOTSUPP: i32 = -95;
 
 /// How a disk behaves.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Temper {
+struct Temper {
     /// A command usually takes up to so long, nanoseconds.
-    pub(crate) usual_ns: u64,
+    usual_ns: u64,
     /// One in so many takes up to a hundred times as long; 0: none.
-    pub(crate) slow_one_in: u64,
+    slow_one_in: u64,
     /// One in so many fails; 0: none.
-    pub(crate) fails_one_in: u64,
+    fails_one_in: u64,
     /// One sync in so many fails; 0: none.
-    pub(crate) sync_fails_one_in: u64,
+    sync_fails_one_in: u64,
     /// One transfer in so many is short; 0: none.
-    pub(crate) short_one_in: u64,
+    short_one_in: u64,
     /// The file system has no holes.
-    pub(crate) lacks_holes: bool,
+    lacks_holes: bool,
     /// The file system does not make zeroes.
-    pub(crate) lacks_zeroes: bool,
+    lacks_zeroes: bool,
 }
 
 /// What has become of a disk.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Look {
+pub(crate) struct Look {
     /// Failures that it has answered with.
-    pub failures: u64,
+    pub(crate) failures: u64,
     /// A sync has failed.
-    pub sync_failed: bool,
+    pub(crate) sync_failed: bool,
     /// Syncs that failed when nobody was left to be told.
-    pub failed_unheard: u64,
+    pub(crate) failed_unheard: u64,
 }
 
 #[derive(Debug)]
@@ -96,7 +95,7 @@ struct Ring {
 
 /// What unwinds a daemon that is killed in the midst of a pass: nothing of what follows is done.
 #[derive(Debug)]
-pub struct Killed;
+pub(crate) struct Killed;
 
 #[derive(Debug)]
 struct Inner {
@@ -118,11 +117,11 @@ struct Inner {
 
 /// One machine's, shared by the daemons that run on it.
 #[derive(Debug)]
-pub struct Machinery(Mutex<Inner>);
+pub(crate) struct Machinery(Mutex<Inner>);
 
 impl Machinery {
-    /// One without a disk.
-    pub fn new(random: Random, trace: Trace) -> Arc<Machinery> {
+    /// One without a disk; `process` says which process asks.
+    pub(crate) fn new(random: Random, trace: Trace, process: fn() -> u32) -> Arc<Machinery> {
         Arc::new(Machinery(Mutex::new(Inner {
             now_ns: 0,
             random,
@@ -132,24 +131,14 @@ impl Machinery {
             flights: Vec::new(),
             rings: BTreeMap::new(),
             rings_made: 0,
-            process: || 0,
+            process,
             is_calm: false,
             is_doomed: false,
         })))
     }
 
-    /// There are several processes, of which `process` says which one asks.
-    pub fn tell_apart(&self, process: fn() -> u32) {
-        self.inner().process = process;
-    }
-
-    /// A disk more, and its number.
-    pub(crate) fn add(&self, path: &Path, sectors: usize, temper: Temper) -> usize {
-        self.inner().add(path, sectors, temper)
-    }
-
     /// From now on all disks behave, those that come too.
-    pub fn calm_all(&self) {
+    pub(crate) fn calm_all(&self) {
         let mut inner = self.inner();
         inner.is_calm = true;
         inner.is_doomed = false;
@@ -157,7 +146,7 @@ impl Machinery {
     }
 
     /// What is to be known of the disk at `path`, once one was opened there.
-    pub fn look(&self, path: &Path) -> Look {
+    pub(crate) fn look(&self, path: &Path) -> Look {
         let inner = self.inner();
         let disk = inner.disks.iter().find(|disk| disk.path == path);
         disk.map_or(Look::default(), |disk| Look {
@@ -168,8 +157,8 @@ impl Machinery {
     }
 
     /// What is read of the disk at `path` now, so many sectors.
-    pub fn read(&self, path: &Path, sectors: usize) -> Vec<u8> {
-        let mut bytes = vec![0; sectors * crate::medium::SECTOR];
+    pub(crate) fn read(&self, path: &Path, sectors: usize) -> Vec<u8> {
+        let mut bytes = vec![0; sectors * SECTOR];
         let inner = self.inner();
         if let Some(disk) = inner.disks.iter().find(|disk| disk.path == path) {
             disk.medium.read(0, &mut bytes);
@@ -178,7 +167,7 @@ impl Machinery {
     }
 
     /// A daemon is killed in the midst of one of the next passes in which it asks something of the kernel.
-    pub fn doom(&self) {
+    pub(crate) fn doom(&self) {
         self.inner().is_doomed = true;
     }
 
@@ -194,33 +183,13 @@ impl Machinery {
         }
     }
 
-    /// From now on disk `disk` behaves.
-    pub(crate) fn calm(&self, disk: usize) {
-        self.inner().disks[disk].temper.calm();
-    }
-
-    /// Failures that disk `disk` has answered with.
-    pub(crate) fn failures(&self, disk: usize) -> u64 {
-        self.inner().disks[disk].failures
-    }
-
-    /// Whether a sync of it has failed.
-    pub(crate) fn sync_failed(&self, disk: usize) -> bool {
-        self.inner().disks[disk].sync_failed
-    }
-
     /// When the next command runs.
-    pub fn next_due_ns(&self) -> Option<u64> {
+    pub(crate) fn next_due_ns(&self) -> Option<u64> {
         self.inner().flights.iter().map(|flight| flight.due_ns).min()
     }
 
-    /// Commands of disk `disk` that have not run.
-    pub(crate) fn in_flight(&self, disk: usize) -> usize {
-        self.inner().flights.iter().filter(|flight| flight.disk == disk).count()
-    }
-
     /// Runs what is due. How much that was.
-    pub fn run(&self, now_ns: u64) -> usize {
+    pub(crate) fn run(&self, now_ns: u64) -> usize {
         let mut inner = self.inner();
         inner.now_ns = now_ns;
         let mut ran = 0;
@@ -233,13 +202,13 @@ impl Machinery {
     }
 
     /// The power fails: what was submitted is done in part or not at all, and caches are lost.
-    pub fn cut(&self) {
+    pub(crate) fn cut(&self) {
         self.cut_in(Path::new("/"));
         self.inner().rings.clear();
     }
 
     /// The same where only what lies in that folder is a host's whose power has failed.
-    pub fn cut_in(&self, folder: &Path) {
+    pub(crate) fn cut_in(&self, folder: &Path) {
         let mut inner = self.inner();
         let is_cut: Vec<bool> =
             inner.disks.iter().map(|disk| disk.path.starts_with(folder)).collect();
@@ -260,13 +229,6 @@ impl Machinery {
         cut.for_each(|(disk, _)| disk.medium.cut(random));
     }
 
-    /// What is read of disk `disk` now.
-    pub(crate) fn image(&self, disk: usize, sectors: usize) -> Vec<u8> {
-        let mut bytes = vec![0; sectors * crate::medium::SECTOR];
-        self.inner().disks[disk].medium.read(0, &mut bytes);
-        bytes
-    }
-
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -277,7 +239,7 @@ impl Kernel for Machinery {
         let mut inner = self.inner();
         let known = inner.disks.iter().position(|disk| disk.path == path);
         let disk = known.unwrap_or_else(|| {
-            let mut temper = temper(&mut inner.random);
+            let mut temper = Temper::draw(&mut inner.random);
             if inner.is_calm {
                 temper.calm();
             }
@@ -337,6 +299,23 @@ impl Kernel for Machinery {
 }
 
 impl Temper {
+    fn draw(random: &mut Random) -> Temper {
+        let fails = random.one_in(4);
+        let seldom = |random: &mut Random, on: bool| if on { random.between(20, 200) } else { 0 };
+        let is_slow = random.one_in(2);
+        let is_short = random.one_in(3);
+        let sync_fails = random.one_in(8);
+        Temper {
+            usual_ns: random.of(&[2_000, 10_000, 50_000]),
+            slow_one_in: seldom(random, is_slow),
+            fails_one_in: seldom(random, fails),
+            sync_fails_one_in: seldom(random, sync_fails) / 8,
+            short_one_in: seldom(random, is_short) / 4,
+            lacks_holes: random.one_in(6),
+            lacks_zeroes: random.one_in(6),
+        }
+    }
+
     /// Nothing goes wrong any more.
     fn calm(&mut self) {
         (self.slow_one_in, self.fails_one_in, self.short_one_in) = (0, 0, 0);

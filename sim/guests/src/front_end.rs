@@ -166,12 +166,6 @@ impl FrontEnd {
         self.start();
     }
 
-    /// The guest has begun anew while nobody served it.
-    pub(crate) fn forget(&mut self) {
-        self.bases.fill(self.first_base);
-        self.record = None;
-    }
-
     /// It is another daemon's that goes on: what is in flight is none of its business.
     pub(crate) fn leave_record(&mut self) {
         self.record = None;

@@ -15,8 +15,6 @@ const HEAD: usize = 14;
 const NUMBERED: usize = HEAD + 8;
 /// When it was sent is behind the number.
 const FILLED_AT: usize = NUMBERED + 8;
-/// So long after a port was made every core has heard of it, nanoseconds.
-const HEARD_AFTER_NS: u64 = 300_000;
 /// The type of RARP.
 const ANNOUNCED: [u8; 2] = [0x80, 0x35];
 const ALL: [u8; 6] = [0xff; 6];
@@ -45,9 +43,6 @@ pub struct Lan {
     linked: BTreeSet<(u64, u64, bool, u64)>,
     /// By receiver and sender: when the latest that came was sent.
     sent: BTreeMap<(u64, u64), u64>,
-    /// Stations mostly send to those of their own domain.
-    is_wide: bool,
-    pub(crate) came: u64,
 }
 
 /// The address of a station.
@@ -62,11 +57,6 @@ fn station(mac: &[u8]) -> u64 {
 }
 
 impl Lan {
-    /// One of many domains.
-    pub fn wide() -> Lan {
-        Lan { is_wide: true, ..Lan::default() }
-    }
-
     /// A station more, which is in that domain, or may be; one that is there may be where it was, too.
     pub fn join(&mut self, number: u64, domain: u32, is_hostile: bool) {
         let (next, known_ns, again) = (1, u64::MAX, Vec::new());
@@ -117,16 +107,9 @@ impl Lan {
         false
     }
 
-    /// Its switch has a port for it from now on: what is for it goes nowhere else, once all know.
-    pub(crate) fn plugged(&mut self, number: u64, now_ns: u64) {
-        if let Some(station) = self.stations.get_mut(&number) {
-            station.known_ns = now_ns.saturating_add(HEARD_AFTER_NS);
-        }
-    }
-
     /// A frame to one of the others, or to all: its number and its bytes.
     pub fn compose(&mut self, from: u64, now_ns: u64, random: &mut Random) -> (u64, Vec<u8>) {
-        let is_near = self.is_wide && !random.one_in(4);
+        let is_near = !random.one_in(4);
         let others = self.stations.keys().copied().filter(|other| *other != from);
         let others: Vec<u64> =
             others.filter(|other| !is_near || self.meet(*other, from, now_ns)).collect();
@@ -190,7 +173,6 @@ impl Lan {
     /// # Errors
     /// It should not have.
     pub fn arrived(&mut self, at: u64, bytes: &[u8]) -> Result<(), String> {
-        self.came += 1;
         if bytes.get(12..HEAD) == Some(&ANNOUNCED) {
             // The switch's own word of where a station is.
             return Ok(());
