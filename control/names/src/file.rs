@@ -1,14 +1,15 @@
 //! Files that are opened by name: images, and small texts.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, StatVfsMountFlags, flock, fstat,
-    fstatfs, fstatvfs, fsync, open, openat, seek, unlinkat,
+    AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom, StatVfsMountFlags,
+    fcntl_lock, flock, fstat, fstatfs, fstatvfs, fsync, open, openat, renameat_with, seek, statat,
+    syncfs, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -118,34 +119,61 @@ pub fn sync_image(path: &Path, user_folder: bool) -> Result<(), Refused> {
     match sync_folder(&place.folder) {
         // A file system that knows of no such thing, as some in user space and on other machines.
         Err(refused) if refused.errno() == Some(Errno::INVAL) => Ok(()),
+        // A folder that may be written and not be read is written out with all else.
+        Err(refused) if refused.errno() == Some(Errno::ACCESS) => {
+            syncfs(&image).map_err(place.os())
+        }
         synced => synced,
     }
 }
 
 /// Removes the image at `path` that [`open_or_make_image`] made, whose device and number are `file`, unless somebody
-/// else has it by now: it is another one, has another name, is locked, or holds something. Whether it is gone. Its lock
-/// is held meanwhile, so that nobody who takes it loses what he writes.
+/// else has it by now: it is another one, has another name, is locked as a whole or in part, or may hold something.
+/// Whether it is gone. Its locks are held meanwhile, so that nobody who takes them loses what he writes.
 ///
 /// # Errors
 /// [`Refused`]; it is still there.
 pub fn unmake_image(path: &Path, user_folder: bool, file: (u64, u64)) -> Result<bool, Refused> {
     let place = Place::find(path, Purpose::Image { user_folder })?;
     let Some(image) = open_found(&place, OFlags::RDWR)? else { return Ok(false) };
-    match flock(&image, FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::AGAIN) => return Ok(false),
-        locked => locked.map_err(place.os())?,
+    // Of both kinds: QEMU and others lock bytes.
+    for lock in [flock, fcntl_lock] {
+        match lock(image.as_fd(), FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::AGAIN | Errno::ACCESS) => return Ok(false),
+            // A file system without such locks has nobody who holds one.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK | Errno::INVAL) => {}
+            locked => locked.map_err(place.os())?,
+        }
     }
     let stat = fstat(&image).map_err(place.os())?;
     let is_it = (stat.st_dev, stat.st_ino) == file && stat.st_nlink == 1;
-    // A file system without one of both says that all of it is data.
-    let is_blank = stat.st_blocks == 0 || seek(&image, SeekFrom::Data(0)) == Err(Errno::NXIO);
+    // A file system that cannot tell says that all of it is data.
+    let is_blank = seek(&image, SeekFrom::Data(0)) == Err(Errno::NXIO);
     if !(is_it && is_blank) {
         return Ok(false);
     }
-    match unlinkat(&place.folder.fd, &place.name, AtFlags::empty()) {
-        Err(Errno::NOENT) => Ok(false),
-        removed => removed.map(|()| true).map_err(place.os()),
+    unlink_if(&place, file)
+}
+
+/// Unlinks what has a name, if it is `file`. What was put there a moment ago is put back: it is looked at under a name
+/// that nobody else uses.
+fn unlink_if(place: &Place, file: (u64, u64)) -> Result<bool, Refused> {
+    let (folder, name) = (&place.folder.fd, &place.name);
+    let mut aside = OsString::from(".");
+    aside.push(name);
+    aside.push(".unmade");
+    let swap =
+        |from: &OsStr, to: &OsStr| renameat_with(folder, from, folder, to, RenameFlags::NOREPLACE);
+    match swap(name, &aside) {
+        // It is gone, or is not to be told from what may come: it stays.
+        Err(Errno::NOENT | Errno::EXIST | Errno::INVAL | Errno::NAMETOOLONG) => return Ok(false),
+        moved => moved.map_err(place.os())?,
     }
+    let stat = statat(folder, &aside, AtFlags::SYMLINK_NOFOLLOW).map_err(place.os())?;
+    if (stat.st_dev, stat.st_ino) != file {
+        return swap(&aside, name).map(|()| false).map_err(place.os());
+    }
+    unlinkat(folder, &aside, AtFlags::empty()).map(|()| true).map_err(place.os())
 }
 
 /// Whether [`open_or_make_image`] could make an image at a name where nothing is. Nothing is made; that there is room and

@@ -258,6 +258,38 @@ fn an_image_is_made_where_it_is_meant_and_never_through_a_link_of_others() {
     assert!(error.is_missing());
 }
 
+fn is_hidden(name: &std::ffi::OsStr) -> bool {
+    name.to_string_lossy().starts_with('.')
+}
+
+/// What [`lock_bytes_of`] runs in a process of its own.
+#[test]
+#[ignore = "locks what another test names, until that test ends it"]
+fn locks_bytes_until_it_is_ended() {
+    let path = std::env::var_os("LOCKED_IMAGE").expect("named by who runs this");
+    let image = fs::OpenOptions::new().read(true).write(true).open(path).expect("an image");
+    let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+    rustix::fs::fcntl_lock(&image, lock).expect("nobody has it");
+    eprintln!("held");
+    let _ = std::io::stdin().read_line(&mut String::new());
+}
+
+/// Another process that holds a lock of bytes, as QEMU does.
+fn lock_bytes_of(path: &Path) -> std::process::Child {
+    use std::io::{BufRead, BufReader};
+    let mut child = std::process::Command::new(std::env::current_exe().expect("this program"))
+        .args(["--ignored", "--exact", "--nocapture", "tests::locks_bytes_until_it_is_ended"])
+        .env("LOCKED_IMAGE", path)
+        .stdin(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("a process");
+    let said = child.stderr.take().expect("a pipe");
+    let held = BufReader::new(said).lines().map_while(Result::ok).any(|line| line == "held");
+    assert!(held, "it has no lock");
+    child
+}
+
 /// What somebody else may have by now stays.
 #[test]
 fn an_image_is_unmade_as_long_as_it_is_what_was_made_and_nobody_has_it() {
@@ -277,6 +309,9 @@ fn an_image_is_unmade_as_long_as_it_is_what_was_made_and_nobody_has_it() {
     rustix::fs::flock(&made, rustix::fs::FlockOperation::LockExclusive).expect("a lock");
     assert!(!unmake(file), "it is locked");
     drop(made);
+    let mut others = lock_bytes_of(&path);
+    assert!(!unmake(file), "QEMU and others lock bytes");
+    others.kill().and_then(|()| others.wait()).expect("it ends");
     fs::hard_link(&path, site.at("other.img")).expect("a name");
     assert!(!unmake(file), "it has another name");
     fs::remove_file(site.at("other.img")).expect("a name");
@@ -288,6 +323,9 @@ fn an_image_is_unmade_as_long_as_it_is_what_was_made_and_nobody_has_it() {
     let (_, file) = make();
     assert!(unmake(file) && !path.exists());
     assert!(!unmake(file), "nothing is there");
+    let left = fs::read_dir(site.at("")).expect("a folder").flatten();
+    let left: Vec<_> = left.map(|one| one.file_name()).filter(|name| is_hidden(name)).collect();
+    assert!(left.is_empty(), "{left:?}");
     assert!(sync_image(&path, true).expect_err("nothing is there").is_missing());
 }
 

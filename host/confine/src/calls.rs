@@ -140,6 +140,7 @@ const OPENER: &[c_long] = &[
     libc::SYS_faccessat,
     libc::SYS_faccessat2,
     // An image that was made in vain.
+    libc::SYS_renameat2,
     libc::SYS_unlinkat,
     libc::SYS_fcntl,
     libc::SYS_flock,
@@ -147,6 +148,8 @@ const OPENER: &[c_long] = &[
     libc::SYS_fadvise64,
     libc::SYS_fsync,
     libc::SYS_fdatasync,
+    // Of a folder that cannot be read.
+    libc::SYS_syncfs,
     libc::SYS_pread64,
     // The label of an image.
     libc::SYS_fgetxattr,

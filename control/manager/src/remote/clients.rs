@@ -104,10 +104,10 @@ impl Clients {
     pub(super) fn answered(&mut self, who: Who, number: u32) {
         let client = self.known.iter_mut().find(|one| one.who == who);
         let Some(client) = client else { return late("client that said hello") };
-        if client.sessions.len() >= NUMBERS_MAX
-            && let Some(at) = client.sessions.iter().position(|(_, has_begun)| !has_begun)
-        {
-            client.sessions.remove(at);
+        if client.sessions.len() >= NUMBERS_MAX {
+            // The oldest that has not begun, or else the oldest.
+            let at = client.sessions.iter().position(|(_, has_begun)| !has_begun);
+            client.sessions.remove(at.unwrap_or(0));
         }
         client.sessions.push((number, false));
     }
@@ -248,6 +248,13 @@ mod tests {
         assert_eq!(clients.known[7].sessions.len(), NUMBERS_MAX);
         assert_eq!(clients.of_session(1), Some(at(7)));
         assert_eq!(clients.of_session(2), None);
+        // Nor does one whose sessions all begin.
+        for number in 0..100 {
+            clients.answered(at(7), (2 << 28) + number);
+            clients.note((2 << 28) + number, true);
+        }
+        assert_eq!(clients.known[7].sessions.len(), NUMBERS_MAX);
+        assert_eq!(clients.of_session((2 << 28) + 99), Some(at(7)));
         let mut clients = Clients::default();
         for number in 0..SESSIONS_MAX {
             assign(&mut clients, at(number), &[IDLE], start);
