@@ -250,6 +250,10 @@ impl Manager {
 
     /// Tells of an upgrade whose heir has ended, if its launcher has said how, or has not until `now`.
     fn tell_how_heir_ended(&mut self, now: Instant) {
+        // Of one that ends at once it may be said before it is said that it was started.
+        if !matches!(self.succession, Succession::GivenUp(_)) {
+            return;
+        }
         let how = self.rooms.options.launcher.as_ref().and_then(Launcher::how_ended);
         if let Some(reply) = self.succession.take_given_up(how.is_some(), now) {
             say_given_up(&how.map_or(UpgradeError::Ended, UpgradeError::EndedSo), reply);

@@ -169,9 +169,6 @@ pub(crate) enum UpgradeError {
     /// Launcher that starts no heir.
     #[error("{0}")]
     Launcher(#[source] LauncherError),
-    /// Process without a descriptor.
-    #[error("the new process cannot be watched")]
-    Watch,
     /// Channel that `epoll` does not take.
     #[error("the new process cannot be heard")]
     Listen,

@@ -40,6 +40,8 @@ const BUSY_TIME_MAX: Duration = Duration::from_secs(5);
 const BUSY_INTERVAL: Duration = Duration::from_millis(5);
 /// From BEGIN to YOURS, whatever takes long: two times five seconds for slow disks are in it.
 const BEQUEST_TIME_MAX: Duration = Duration::from_secs(15);
+/// What an heir may have said before it ended at once: its first word, and why it refuses.
+const LAST_WORDS_MAX: usize = 3;
 /// From all that there is to the heir's word that it could serve it.
 const READY_TIME_MAX: Duration = Duration::from_secs(3);
 /// From where the rings stand to the heir's word that it has them.
@@ -218,14 +220,14 @@ impl Upgrade {
     /// Its launcher has started process `pid`.
     ///
     /// # Errors
-    /// It cannot be watched or heard.
+    /// It has ended already, which is what it said last if that was a refusal, or it cannot be heard.
     pub(crate) fn start(
         &mut self,
         pid: u32,
         poll: &Poll,
         now: Instant,
     ) -> Result<(), UpgradeError> {
-        let process = Process::watch(pid).ok_or(UpgradeError::Watch)?;
+        let process = Process::watch(pid).ok_or_else(|| last_word(&self.channel))?;
         info!(pid, "an heir was started");
         let due = nanos_of(now + HELLO_TIME_MAX);
         if !self.giving.started(process, due) {
@@ -440,6 +442,16 @@ fn hear(channel: &Channel, limit: Duration) -> Result<FromHeir, UpgradeError> {
         Ok(FromHeir::Refused { why }) => Err(UpgradeError::Refused(why)),
         Ok(word) => Ok(word),
         Err(error) => Err(UpgradeError::Nonsense(error)),
+    }
+}
+
+/// Why an heir has ended that cannot be watched any more: its launcher has asked how it ended before this process heard
+/// that it was started.
+fn last_word(channel: &Channel) -> UpgradeError {
+    let said = std::iter::repeat_with(|| hear(channel, Duration::ZERO)).take(LAST_WORDS_MAX);
+    match said.filter_map(Result::err).next() {
+        Some(why @ UpgradeError::Refused(_)) => why,
+        _ => UpgradeError::Ended,
     }
 }
 

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Duration;
 
 use backend::link::{LinkOpenError, LinkShards, LinkSource, LinkWhy};
 use config::api::{Answer, ApiError, Call};
@@ -13,7 +14,12 @@ use cpus::HostCpus;
 use schedule::{Clock, Nanos};
 use sidecore::Sidecore;
 
+use super::channel::Channel;
+use super::launcher::{Launcher, Said, serve_one};
+use super::predecessor::Upgrade;
+use super::wire::FromHeir;
 use crate::options::Options;
+use crate::poll::Poll;
 use crate::simulated::{
     Around, Asked, Heard, HeirStep, Launchers, Machine, NewProcess, Simulated, Stage, Turned, be_on,
 };
@@ -232,6 +238,53 @@ fn how_an_heir_ended_is_waited_for_by_its_operator_alone() {
         assert!(why.ends_with(told), "{why}");
         // And another one may be asked for at once.
         pair.upgrade(DISK).expect("it is replaced");
+    }
+}
+
+/// Of an heir that ends at once, its launcher may say so before anybody has seen it.
+#[test]
+fn how_an_heir_ended_is_kept_until_its_end_is_heard() {
+    let mut pair = Pair::of(DISK);
+    let mut asked = pair.asks(Call::Upgrade);
+    pair.turn();
+    pair.launch(DISK);
+    pair.launchers.say_ended(1, "exit status: 0");
+    pair.turn();
+    pair.rest.heir.take().expect("it was begun").die();
+    pair.turn();
+    let Heard::Answer(answer) = asked.hear() else { panic!("he waits still") };
+    let why = answer.expect_err("it is refused").error;
+    assert!(why.ends_with("the new process has ended (exit status: 0)"), "{why}");
+}
+
+/// Its launcher has asked how it ended before it is heard that it was started, so nobody can watch it any more.
+#[test]
+fn an_heir_that_ended_before_it_was_heard_of_is_told_of_by_what_it_said() {
+    let hello = || FromHeir::Hello { version: "1".to_string(), formats: vec![1] };
+    let refused = || FromHeir::Refused { why: "f:3: no field foo".to_string() };
+    for (words, told) in [
+        (vec![], "the new process has ended"),
+        (vec![hello()], "the new process has ended"),
+        (vec![refused()], "f:3: no field foo"),
+        (vec![hello(), refused()], "f:3: no field foo"),
+    ] {
+        let (ours, theirs) = Channel::pair().expect("a channel");
+        let launcher = Launcher::of([ours]);
+        let now = crate::clock::now();
+        let mut upgrade = Upgrade::ask(Some(&launcher), now).expect("it is asked");
+        let mut start = |_: u64, input| {
+            let heir = Channel::of(input);
+            words.iter().try_for_each(|word| heir.send(word, &[], Duration::ZERO))?;
+            let mut child = std::process::Command::new("true").spawn()?;
+            child.wait()?;
+            Ok(child.id())
+        };
+        let served = serve_one(&Channel::of(theirs), Duration::from_secs(60), &mut start);
+        assert!(served.expect("it answers"));
+        let Said::Started(pid) = launcher.heard(0) else { panic!("it was started") };
+        let poll = Poll::new().expect("an epoll set");
+        let why = upgrade.start(pid, &poll, now).expect_err("it has ended");
+        assert_eq!(why.to_string(), told);
     }
 }
 
