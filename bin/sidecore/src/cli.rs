@@ -332,12 +332,14 @@ Examples:
   SIDECORE_LOG=debug sidecore serve
 
 It tells systemd when it is ready (Type=notify), reads its file again on SIGHUP or
-`sidecore reload`, and ends on SIGTERM or SIGINT when nothing is in flight any more.")]
+`sidecore reload`, and ends on SIGTERM or SIGINT when nothing is in flight any more,
+or when a disk has not answered for a moment: the next daemon does those requests again.")]
 pub(crate) struct ServeArgs {
     /// The configuration file.
     #[arg(long, value_name = "FILE", default_value = "/etc/sidecore/sidecore.toml")]
     pub(crate) config: PathBuf,
-    /// Check the file against this host and end; 0 if it is right, otherwise 2.
+    /// Check the file against this host and end; 0 if it is right, 2 if the file has a
+    /// mistake, 1 if this host lacks what it names.
     #[arg(long)]
     pub(crate) check: bool,
     /// Take over from the daemon at the standard input.

@@ -196,18 +196,25 @@ fn nics_table() -> Table {
 /// Reads the key in `file`, or makes one there.
 fn keep(file: &Path) -> Result<KeyView, Failure> {
     let name = file.display();
-    let failed = |what: &str, error: std::io::Error| {
-        Failure::usage(format!("{name}: {what}: {error}"), "name a file in a folder of root's own")
-    };
+    let in_own = "name a file in a folder of root's own";
     let private = match manager::read_key(file) {
         Ok(key) => Some(key),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Err(error) => return Err(failed("what is there is no key", error)),
+        // Its words have the name of the file, and what to do about its mode.
+        Err(error) if error.kind() == ErrorKind::InvalidData => {
+            let hint = "name the file of a key, or one that is not there yet: a key is made in it";
+            return Err(Failure::usage(error.to_string(), hint));
+        }
+        Err(error) => {
+            return Err(Failure::usage(format!("{name}: it cannot be read: {error}"), in_own));
+        }
     };
     let made = private.is_none();
     let private = match private {
         Some(private) => private,
-        None => make(file).map_err(|error| failed("it cannot be made", error))?,
+        None => make(file).map_err(|error| {
+            Failure::usage(format!("{name}: it cannot be made: {error}"), in_own)
+        })?,
     };
     let public = remote::handshake::public_key(&private)
         .map_err(|error| Failure::usage(format!("{name}: {error}"), "make another one"))?;

@@ -292,8 +292,13 @@ impl ConfigFile {
     }
 
     fn text(&self) -> Result<String, Failure> {
-        let hint = "put it there, or name another one with --config; packaging/sidecore.toml is one to begin with";
         let unreadable = |error: &dyn std::fmt::Display| {
+            let hint = match self.path.exists() {
+                true => "name a text file of UTF-8 that this user may read with --config",
+                false => {
+                    "put it there, or name another one with --config; `sidecore docs FOLDER` writes what may be in it"
+                }
+            };
             Failure::usage(format!("{} cannot be read: {error}", self.name), hint)
         };
         // What is no file may never answer, or never end.
