@@ -98,7 +98,7 @@ pub(crate) fn begin(
     let workers = sidecores::leave(&plan.sidecores.cpus);
     let (entrance, calls) = open_api(plan, estate.as_mut())?;
     let (state, entrance) = open_state(plan, estate.as_mut(), entrance)?;
-    if let Err(why) = check_folder(&plan.daemon.state_dir) {
+    if let Err(why) = check_folder(&plan.daemon.state_dir, state.lock_id()) {
         error!(
             "nothing can be kept in `state_dir`: {why}: devices made by command are refused, and after a restart a \
              guest could be served from another image than its own; `sidecore doctor` says whom"

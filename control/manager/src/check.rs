@@ -150,7 +150,7 @@ pub fn rights(plan: &Plan) -> Result<(), CheckError> {
 /// # Errors
 /// What a start would say.
 pub fn state_dir(plan: &Plan) -> Result<(), CheckError> {
-    Ok(state::check_folder(&plan.daemon.state_dir)?)
+    Ok(state::look_at(&plan.daemon.state_dir)?)
 }
 
 /// That what was made by command, and is kept in `state_dir`, can be read and goes with the file.

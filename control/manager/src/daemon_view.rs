@@ -10,7 +10,7 @@ use crate::state::Told;
 
 /// Shows the daemon itself, as soon as the folder of its state was looked at.
 pub(crate) fn ask(rooms: &mut Rooms, reply: Reply) {
-    let told = rooms.folder.ask(reply, rooms.turn.now());
+    let told = rooms.folder.ask(reply, rooms.state.lock_id(), rooms.turn.now());
     told.into_iter().for_each(|told| answer(rooms, told));
 }
 

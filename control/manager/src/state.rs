@@ -130,12 +130,26 @@ pub(crate) struct StateFile {
 
 /// Whether other daemons are kept out.
 enum Hold {
-    /// Until this is closed.
-    Ours(OwnedFd),
+    /// As long as it is open.
+    Ours(Lock),
     /// This one has to wait for its predecessor, whose program hands no lock over.
     Awaited { next: Instant, tries: u32 },
     /// The folder has no locks, or may not be written to: whoever writes to it is told.
     Unknown,
+}
+
+/// The lock of this daemon.
+struct Lock {
+    fd: OwnedFd,
+    /// Device and number of its file, if they can be told.
+    id: Option<(u64, u64)>,
+}
+
+impl From<OwnedFd> for Lock {
+    fn from(fd: OwnedFd) -> Lock {
+        let id = rustix::fs::fstat(&fd).ok().map(|stat| (stat.st_dev, stat.st_ino));
+        Lock { fd, id }
+    }
 }
 
 impl StateFile {
@@ -157,15 +171,40 @@ impl StateFile {
     pub(crate) fn of_an_heir(folder: &str, lock: Option<OwnedFd>, now: Instant) -> StateFile {
         let kept = Kept::in_folder(folder, STATE_BYTES_MAX);
         let awaited = Hold::Awaited { next: now + LOCK_INTERVAL, tries: 0 };
-        let hold = lock.map_or(awaited, Hold::Ours);
+        let hold = lock.map_or(awaited, |lock| Hold::Ours(lock.into()));
         StateFile { kept, hold, seen: SeenImages::default() }
     }
 
     /// What an heir is handed, so that the folder is never without its lock.
     pub(crate) fn lock_held(&self) -> Option<BorrowedFd<'_>> {
         match &self.hold {
-            Hold::Ours(lock) => Some(lock.as_fd()),
+            Hold::Ours(lock) => Some(lock.fd.as_fd()),
             Hold::Awaited { .. } | Hold::Unknown => None,
+        }
+    }
+
+    /// Which file the lock is, for [`check_folder`].
+    pub(crate) fn lock_id(&self) -> Option<(u64, u64)> {
+        match &self.hold {
+            Hold::Ours(lock) => lock.id,
+            Hold::Awaited { .. } | Hold::Unknown => None,
+        }
+    }
+
+    /// Has the lock be the one that others find: one that was removed is taken anew.
+    ///
+    /// # Errors
+    /// Another file is there, so another daemon may keep its state in the folder, or did.
+    fn hold_on(&mut self, api: &str) -> io::Result<()> {
+        let Some(id) = self.lock_id() else { return Ok(()) };
+        match self.kept.file_id(LOCK)? {
+            Some(found) if found == id => Ok(()),
+            Some(_) => Err(io::Error::other(replaced(&self.kept))),
+            None => {
+                warn!("{}: removed, and made anew", self.kept.path(LOCK).display());
+                self.hold = lock(&self.kept, api).map_err(io::Error::other)?;
+                Ok(())
+            }
         }
     }
 
@@ -179,8 +218,8 @@ impl StateFile {
     pub(crate) fn note_holder(&self, api: &str) {
         if let Hold::Ours(lock) = &self.hold {
             let text = holder(api);
-            let _ = rustix::fs::ftruncate(lock, 0)
-                .and_then(|()| rustix::io::pwrite(lock, text.as_bytes(), 0));
+            let _ = rustix::fs::ftruncate(&lock.fd, 0)
+                .and_then(|()| rustix::io::pwrite(&lock.fd, text.as_bytes(), 0));
         }
     }
 
@@ -249,9 +288,37 @@ impl StateFile {
 ///
 /// # Errors
 /// Why not.
-pub(crate) fn check_folder(folder: &str) -> Result<(), Refused> {
+pub(crate) fn look_at(folder: &str) -> Result<(), Refused> {
     let parts = ["", IMAGES, UNSYNCED].map(|part| Path::new(folder).join(part));
     parts.into_iter().try_for_each(|part| Kept::in_folder(part, STATE_BYTES_MAX).look())
+}
+
+/// The same of a running daemon's, whose lock is the file `lock`, if it has one.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn check_folder(folder: &str, lock: Option<(u64, u64)>) -> io::Result<()> {
+    look_at(folder)?;
+    let kept = Kept::in_folder(folder, STATE_BYTES_MAX);
+    match (lock, kept.file_id(LOCK)) {
+        (Some(lock), Ok(Some(found))) if found != lock => Err(io::Error::other(replaced(&kept))),
+        (Some(_), Ok(None)) => Err(io::Error::other(format!(
+            "{} was removed, so another daemon could be started on it: any change by command has it made anew",
+            kept.path(LOCK).display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Another lock is there than the one that this daemon has.
+fn replaced(kept: &Kept) -> String {
+    let words = kept.read(LOCK).ok().flatten().unwrap_or_default();
+    format!(
+        "{} is another file than this daemon has locked: another daemon keeps its state there, or did ({}); nothing \
+         more is kept: stop that one, and start this one anew",
+        kept.path(LOCK).display(),
+        words.lines().next().unwrap_or("nothing is in it")
+    )
 }
 
 /// Whose the lock is, in words.
@@ -265,7 +332,7 @@ fn holder(api: &str) -> String {
 /// Who has it.
 fn lock(kept: &Kept, api: &str) -> Result<Hold, Unlocked> {
     match kept.lock(LOCK, &holder(api)) {
-        Ok(Locking::Taken(lock)) => Ok(Hold::Ours(lock)),
+        Ok(Locking::Taken(lock)) => Ok(Hold::Ours(lock.into())),
         Ok(Locking::Held(words)) => Err(Unlocked::Held(Holder::of(words))),
         // Nothing is kept there either, or there are no locks.
         Err(error) if kept.is_closed() || has_no_locks(&error) => {
@@ -362,8 +429,9 @@ impl StateFile {
     /// Keeps what was made through the API, and that the images of these disks were there which are `open` now.
     ///
     /// # Errors
-    /// What the file system said; what was kept before still is.
+    /// What the file system said, or another daemon may have the folder; what was kept before still is.
     pub(crate) fn keep(&mut self, plan: &Plan, open: &[&str]) -> io::Result<()> {
+        self.hold_on(&plan.daemon.api)?;
         let seen = self.seen.with(open, plan);
         let Plan { disks, switches, nics, groups, .. } = plan;
         let disks = disks.iter().filter(|disk| disk.origin == Origin::Api);

@@ -186,6 +186,18 @@ impl Kept {
         Ok(Locking::Taken(file.into()))
     }
 
+    /// Device and number of file `name`, which are those of no other while it is open; nothing, if there is none.
+    ///
+    /// # Errors
+    /// What the file system said, or [`Refused`].
+    pub fn file_id(&self, name: &str) -> io::Result<Option<(u64, u64)>> {
+        let folder = match Folder::find(&self.folder, Purpose::Own) {
+            Err(error) if error.is_missing() => return Ok(None),
+            folder => folder?,
+        };
+        Ok(folder.look(OsStr::new(name))?.map(|found| (found.stat.st_dev, found.stat.st_ino)))
+    }
+
     /// Writes `text` over the first bytes of file `name`, which is made if it is missing, and syncs both: for a
     /// folder in which nothing may be renamed. What follows in the file stays.
     ///

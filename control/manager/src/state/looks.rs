@@ -27,6 +27,8 @@ type Problem = Option<String>;
 /// The looks of one daemon, and who waits for them.
 pub(crate) struct FolderLooks {
     folder: String,
+    /// The file that this daemon's lock is.
+    lock: Option<(u64, u64)>,
     /// The look that is under way.
     under_way: Option<Look>,
     /// Those who have asked since it began.
@@ -56,11 +58,18 @@ impl FolderLooks {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         poll.add(&bell, Token::Folder)?;
         let (folder, bell) = (folder.to_string(), Arc::new(bell));
-        Ok(FolderLooks { folder, under_way: None, next: Vec::new(), bell })
+        Ok(FolderLooks { folder, lock: None, under_way: None, next: Vec::new(), bell })
     }
 
-    /// An operator is told of the next look. What he is told at once, if there can be none.
-    pub(crate) fn ask(&mut self, reply: Reply, now: Instant) -> Option<Told> {
+    /// An operator is told of the next look, in which the daemon's lock is to be `lock`. What he is told at once, if
+    /// there can be none.
+    pub(crate) fn ask(
+        &mut self,
+        reply: Reply,
+        lock: Option<(u64, u64)>,
+        now: Instant,
+    ) -> Option<Told> {
+        self.lock = lock;
         self.next.push((reply, now));
         self.begin(now)
     }
@@ -72,10 +81,10 @@ impl FolderLooks {
         }
         let asked = std::mem::take(&mut self.next);
         let (tell, found) = channel();
-        let (folder, bell) = (self.folder.clone(), Arc::clone(&self.bell));
+        let (folder, lock, bell) = (self.folder.clone(), self.lock, Arc::clone(&self.bell));
         let begun = threads::begin("folder", Kind::Opener, move || {
             // Nobody hears it when the daemon has ended.
-            let _ = tell.send(check_folder(&folder).err().map(|why| why.to_string()));
+            let _ = tell.send(check_folder(&folder, lock).err().map(|why| why.to_string()));
             let _ = rustix::io::write(&*bell, &1u64.to_ne_bytes());
         });
         match begun {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use config::api::{Answer, Call, DaemonView};
 
 use crate::simulated::{Asked, Heard};
+use crate::state::{StateError, StateFile};
 use crate::trial::Trial;
 use crate::trial::vmm::{Vmm, WRITE};
 
@@ -80,4 +81,43 @@ fn who_waits_is_answered_by_a_daemon_that_stops() {
     }
     let Heard::Answer(answer) = asked.hear() else { panic!("he waits still") };
     assert!(answer.is_err_and(|why| why.error.contains("being stopped")));
+}
+
+/// A lock that others no longer find keeps nobody out, so it is told of, and taken anew while nobody else has been there.
+#[test]
+fn a_lock_that_was_removed_is_taken_anew_and_one_of_another_daemon_is_respected() {
+    let mut trial = Trial::of(DISK);
+    let add = |trial: &mut Trial, id: &str| {
+        let spec = format!("{{\"id\": {id:?}, \"backend\": \"memory\", \"size\": \"1M\"}}");
+        trial.ask(Call::AddDisk(serde_json::from_str(&spec).expect("a disk")))
+    };
+    let problem = |trial: &mut Trial| {
+        let mut asked = trial.asks(Call::ShowDaemon);
+        trial.rest();
+        heard(&mut asked).expect("at once").state.problem
+    };
+    add(&mut trial, "b").expect("it is kept");
+    assert_eq!(problem(&mut trial), None);
+    let (folder, lock) = (trial.path("state"), trial.path("state/lock"));
+    let start = || StateFile::of_a_start(folder.to_str().expect("a path"), "other.sock");
+    std::fs::remove_file(&lock).expect("it is there");
+    let told = problem(&mut trial).expect("anybody could have the folder");
+    assert!(told.contains("state/lock was removed, so another daemon"), "{told}");
+    add(&mut trial, "c").expect("it is kept, and the folder locked");
+    assert_eq!(problem(&mut trial), None);
+    assert!(matches!(start(), Err(StateError::Held { .. })));
+    // The whole folder, and another daemon comes before anything is kept.
+    std::fs::remove_dir_all(&folder).expect("it is there");
+    let mut others = start().expect("nobody has it");
+    others.keep(&trial.manager().rooms.plan, &[]).expect("it is kept");
+    let kept = std::fs::read_to_string(folder.join("disks.json")).expect("it is there");
+    let refused = add(&mut trial, "d").expect_err("it would be lost, or what is there");
+    assert!(refused.error.contains("whose `api` is other.sock"), "{}", refused.error);
+    let told = problem(&mut trial).expect("both keep something");
+    assert!(told.contains("another daemon keeps its state there, or did"), "{told}");
+    assert_eq!(std::fs::read_to_string(folder.join("disks.json")).expect("it is there"), kept);
+    // And when that has ended: what it kept is not overwritten either.
+    drop(others);
+    add(&mut trial, "d").expect_err("what is there would be lost");
+    assert_eq!(std::fs::read_to_string(folder.join("disks.json")).expect("it is there"), kept);
 }
