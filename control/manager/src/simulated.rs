@@ -32,6 +32,9 @@ pub(crate) use processes::{end_here, go_on, is_dying, is_ready, kill, process};
 /// When made-up time begins, on the machine's clock.
 const BEGIN: Nanos = Nanos(1_000_000_000_000);
 
+/// Queues that a sidecore can hold: nobody has more of them here, and to make room for all takes longer than most lives.
+const QUEUES_MAX: u16 = 512;
+
 /// How long what would be a thread takes, by its name.
 type Delay = Box<dyn FnMut(&'static str) -> Duration>;
 
@@ -192,7 +195,8 @@ pub(crate) fn launch(
     if now().is_none() {
         return sidecore::launch(spec, begin);
     }
-    let (sidecore, handle) = Sidecore::new(SidecoreSpec { cpu: None, ..spec })?;
+    let queues_max = spec.queues_max.min(QUEUES_MAX);
+    let (sidecore, handle) = Sidecore::new(SidecoreSpec { cpu: None, queues_max, ..spec })?;
     on_stage(|stage| stage.cores.push((stage.processes.current, sidecore)));
     Ok(handle)
 }

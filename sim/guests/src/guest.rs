@@ -30,6 +30,9 @@ const OK: u8 = 0;
 const IO_ERROR: u8 = 1;
 const UNSUPPORTED: u8 = 2;
 
+/// What a place for data has that nobody has written to.
+static CANARIES: [u8; ROOM] = [CANARY; ROOM];
+
 /// What the guest waits for.
 #[derive(Debug)]
 pub(crate) enum Awaited {
@@ -283,11 +286,10 @@ impl Guest {
         };
         let mut bytes = vec![0; ROOM];
         let _ = room.read(at * ROOM, &mut bytes);
-        let around = bytes
-            .iter()
-            .enumerate()
-            .find(|(place, byte)| !(from..from + data).contains(place) && **byte != CANARY);
-        if let Some((place, _)) = around {
+        let beside = [0..from, from + data..ROOM];
+        let changed = beside.into_iter().find(|part| bytes[part.clone()] != CANARIES[part.clone()]);
+        let mut changed = changed.into_iter().flatten();
+        if let Some(place) = changed.find(|place| bytes[*place] != CANARY) {
             return Err(wrong(format!("byte {place} beside its buffer at {from} was written")));
         }
         let wrote = if status == OK { data as u32 + 1 } else { 1 };
@@ -315,7 +317,7 @@ impl Guest {
             Awaited::Flush(_) | Awaited::Identity { .. } => {}
             Awaited::Frame(_) | Awaited::Buffer { .. } => {}
         }
-        let _ = room.write(at * ROOM + from, &vec![CANARY; data]);
+        let _ = room.write(at * ROOM + from, &CANARIES[..data]);
         mark(&mut self.written, queue.layout.into.gpa + (at * ROOM) as u64, ROOM as u64);
         Ok(())
     }

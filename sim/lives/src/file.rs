@@ -181,7 +181,8 @@ pub(crate) fn switch(id: &str, random: &mut Random) -> SwitchSpec {
     let all = all.iter().skip(number(id) as usize % 2).step_by(2);
     let count = random.below(3) as usize;
     let uplink = all.take(count).map(|name| uplink(name, random)).collect();
-    SwitchSpec { uplink, ..SwitchSpec::new(id) }
+    // A table for thousands, as a switch has it that says nothing, is larger than all else that a daemon here begins with.
+    SwitchSpec { uplink, macs_max: random.between(16, 64) as u16, ..SwitchSpec::new(id) }
 }
 
 /// An uplink on the interface of that name.

@@ -32,9 +32,11 @@ use links::Links;
 use crate::kernel::Machinery;
 use crate::wire::{Ground, Wire};
 
-/// Steps in which things go wrong.
-const STEPS: u64 = 4_000;
-/// The same between two troubles where hosts are linked: more of them take part in each request.
+/// Troubles of a life: of most a few, for many short lives find more than some long ones, and of one in ten many.
+const TROUBLES: u64 = 400;
+const TROUBLES_LONG: u64 = 4_000;
+/// Steps of each host between two troubles, and of all where they are linked.
+const STEPS: u64 = 2;
 const STEPS_LINKED: u64 = 5;
 const MS: u64 = 1_000_000;
 
@@ -47,6 +49,10 @@ pub struct Outcome {
     pub events: u64,
     /// Requests that ended.
     pub requests: u64,
+    /// Steps that it had.
+    pub steps: u64,
+    /// Who is in it: a host of its own, two that share disks, or some that are linked.
+    pub kind: &'static str,
     /// What was wrong, if anything was.
     pub finding: Option<String>,
     /// The last events, a line each.
@@ -60,13 +66,14 @@ pub fn run(seed: u64, keep_all: bool, counts: bool) -> Outcome {
     if keep_all {
         trace.keep_all();
     }
-    let mut requests = 0;
+    let (mut requests, mut steps, mut kind) = (0, 0, "none");
     backend::stand_in(None);
     let before = open();
     let lived = catch_unwind(AssertUnwindSafe(|| {
         let mut life = Life::new(seed, &trace)?;
         let lived = life.live();
         requests = life.hosts.iter().map(Host::requests).sum();
+        (steps, kind) = (life.steps, life.kind());
         life.end(lived)
     }));
     let finding = match lived {
@@ -80,7 +87,7 @@ pub fn run(seed: u64, keep_all: bool, counts: bool) -> Outcome {
         Err(panic) => Some(format!("a panic: {}", said_by(&*panic))),
     };
     let (hash, events, last) = (trace.hash(), trace.events(), trace.last());
-    Outcome { hash, events, requests, finding, last }
+    Outcome { hash, events, requests, steps, kind, finding, last }
 }
 
 /// What is open in this process, but for what it is looked at with.
@@ -118,8 +125,10 @@ struct Life {
     /// Clients of links before their IOhost.
     hosts: Vec<Host>,
     links: Option<Links>,
+    /// Steps so far.
+    steps: u64,
     /// Steps since something was done.
-    idle: u32,
+    idle: usize,
     /// Somebody waits until then at most.
     until: Option<Nanos>,
     /// What went wrong around somebody who waits.
@@ -168,6 +177,12 @@ impl Course {
         self.stage.now()
     }
 
+    /// All of so many, from any on: who has nothing to do is passed over.
+    fn all_from_any(&mut self, count: usize) -> impl Iterator<Item = usize> + use<> {
+        let first = self.any(count);
+        (first..count).chain(0..first)
+    }
+
     /// One of so many; the first of none.
     fn any(&mut self, count: usize) -> usize {
         self.random.below(count.max(1) as u64) as usize
@@ -183,12 +198,22 @@ impl Life {
             None if course.random.one_in(3) => shared::hosts(&mut course)?,
             None => vec![Host::new(0, None, &mut course, |_, _, _| Ok(()))?],
         };
-        Ok(Life { course, hosts, links, idle: 0, until: None, finding: None })
+        Ok(Life { course, hosts, links, steps: 0, idle: 0, until: None, finding: None })
+    }
+
+    fn kind(&self) -> &'static str {
+        match (&self.links, self.hosts.len()) {
+            (Some(_), _) => "linked",
+            (None, 1) => "lone",
+            _ => "shared",
+        }
     }
 
     fn live(&mut self) -> Result<(), String> {
-        let steps = if self.links.is_some() { STEPS_LINKED } else { self.hosts.len() as u64 };
-        for _ in 0..STEPS {
+        let hosts = self.hosts.len() as u64;
+        let steps = if self.links.is_some() { STEPS_LINKED } else { STEPS * hosts };
+        let is_long = self.course.random.one_in(10);
+        for _ in 0..if is_long { TROUBLES_LONG } else { TROUBLES } {
             for _ in 0..steps {
                 self.step()?;
             }

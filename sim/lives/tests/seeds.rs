@@ -3,7 +3,7 @@
 use lives::{Outcome, run};
 
 /// Enough that everything happens in one of them.
-const SEEDS: u64 = 24;
+const SEEDS: u64 = 48;
 
 /// One test, for it counts the descriptors of its process.
 #[test]

@@ -9,7 +9,7 @@ use super::{Life, MS};
 use crate::vmm::Vmm;
 
 /// Steps in which what must come does.
-const STEPS_AFTER_MAX: u64 = 60_000;
+const STEPS_AFTER_MAX: u64 = 120_000;
 /// Steps in which half a second passes where little happens.
 const STEPS_OF_WAITING: u64 = 5_000;
 /// How often a file is read that a slow file system keeps from being read.
@@ -148,11 +148,16 @@ impl Life {
         what: &str,
         is_so: impl Fn(&Host) -> bool,
     ) -> Result<(), String> {
-        for _ in 0..STEPS_AFTER_MAX {
+        for step in 1..=STEPS_AFTER_MAX {
             if self.hosts.iter().all(&is_so) {
                 return Ok(());
             }
             self.step()?;
+            if step % STEPS_OF_WAITING == 0 {
+                // Who is busy keeps time from going on, for which others wait.
+                let until = Nanos(self.course.now().0 + 500 * MS);
+                self.course.stage.pass_until(until);
+            }
         }
         let lacks: Vec<String> = self.hosts.iter().map(Host::lacks).collect();
         Err(format!("it never comes that {what}: {lacks:?}"))

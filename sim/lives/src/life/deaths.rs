@@ -4,6 +4,7 @@ use random::Random;
 
 use super::host::{Daemon, Host};
 use super::{Course, Life, MS};
+use crate::core::Core;
 use crate::file;
 use crate::vmm::{Stage, Vmm};
 
@@ -35,15 +36,28 @@ impl Host {
             // Whoever came since it took over came to nobody else, who goes on without it.
             let came = self.vmms.values_mut().filter(|vmm| vmm.since_ns >= self.taken_over_ns);
             came.filter(|_| at > 0).for_each(|vmm| vmm.is_excused = true);
+            if at > 0 {
+                self.forget_places(course);
+            }
             self.dying.extend(daemon.control.is_none().then_some(pid));
             daemon.die(course);
         }
         if let Some(at) = self.newcomers.iter().position(|newcomer| newcomer.pid == pid) {
             let newcomer = self.newcomers.remove(at);
             self.dying.extend(newcomer.is_amid().then_some(pid));
+            if newcomer.cores.iter().any(Core::serves) {
+                self.forget_places(course);
+            }
             newcomer.die(course);
         }
         self.see_who_is_left(course);
+    }
+
+    /// Where a packed ring without a record stands knew only one that has died (0009): whoever takes it back stops it, and
+    /// its guest begins anew.
+    pub(super) fn forget_places(&mut self, course: &Course) {
+        let vmms = self.vmms.values_mut().filter(|vmm| vmm.tenant.loses_its_place());
+        vmms.for_each(|vmm| vmm.hang_up(course.now().0));
     }
 
     /// Who serves is stopped as a service is, and started again.

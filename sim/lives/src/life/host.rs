@@ -56,6 +56,8 @@ pub(super) struct Host {
     pub(super) dirty: BTreeMap<String, u64>,
     /// Devices whose guests are on other hosts.
     pub(super) away: BTreeSet<String>,
+    /// Disks that are smaller than their guests have seen them.
+    pub(super) shrunk: BTreeSet<String>,
     /// Disks whose losses an operator has said to be known.
     pub(super) cleared: Vec<String>,
     /// Where the bytes of disks lie that it has of another host.
@@ -148,6 +150,7 @@ impl Host {
             file,
             dirty: BTreeMap::new(),
             away: BTreeSet::new(),
+            shrunk: BTreeSet::new(),
             cleared: Vec::new(),
             borrowed: BTreeMap::new(),
             deaths: 0,
@@ -234,7 +237,7 @@ impl Host {
 
     /// Whether somebody serves, and it is so of the VMM of each device.
     pub(super) fn is_each(&self, is_so: impl Fn(&Vmm) -> bool) -> bool {
-        !self.daemons.is_empty() && self.served().all(|id| self.vmms.get(&id).is_some_and(&is_so))
+        !self.daemons.is_empty() && self.served().all(|id| self.vmms.get(id).is_some_and(&is_so))
     }
 
     /// Whether the guest of a device of that name is here, if there is one.
@@ -243,8 +246,11 @@ impl Host {
     }
 
     /// Devices with guests here.
-    fn served(&self) -> impl Iterator<Item = String> {
-        self.devices().into_iter().filter(|id| self.has_guest(id))
+    fn served(&self) -> impl Iterator<Item = &str> {
+        let plans = || self.plan().into_iter();
+        let disks = plans().flat_map(|plan| &plan.disks).map(|disk| disk.id.as_str());
+        let nics = plans().flat_map(|plan| &plan.nics).map(|nic| nic.id.as_str());
+        disks.chain(nics).filter(|id| self.has_guest(id))
     }
 
     /// Whether it lends other hosts something, or has something of another one.
@@ -260,10 +266,11 @@ impl Host {
     /// Each device has a guest.
     pub(super) fn seat_guests(&mut self, course: &mut Course) -> Result<(), String> {
         let Some(plan) = self.plan() else { return Ok(()) };
-        let disks = plan.disks.iter().map(|disk| (disk.id.clone(), disk.spec.queues));
-        let all = disks.chain(plan.nics.iter().map(|nic| (nic.id.clone(), 1)));
+        let disks = plan.disks.iter().map(|disk| (&disk.id, disk.spec.queues));
+        let all = disks.chain(plan.nics.iter().map(|nic| (&nic.id, 1)));
         let is_without = |id: &String| self.has_guest(id) && !self.vmms.contains_key(id);
-        let without: Vec<_> = all.filter(|(id, _)| is_without(id)).collect();
+        let without = all.filter(|(id, _)| is_without(id));
+        let without: Vec<_> = without.map(|(id, queues)| (id.clone(), queues)).collect();
         for (id, queues) in without {
             let image = self.borrowed.get(&id).cloned();
             let image = image.or_else(|| plan_image(self.plan(), &id));

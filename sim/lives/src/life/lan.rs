@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use config::Plan;
 use config::api::Call;
-use config::plan::{HostPlan, NicPeer, VlanPlan};
-use config::spec::LinkRole;
+use config::plan::{HostPlan, NicPeer, UplinkPlan, VlanPlan};
+use config::spec::{LinkRole, NicSpec};
 use manager::simulated::Simulated;
 
 use super::host::{Daemon, Host};
@@ -20,20 +20,34 @@ pub(super) const HEARD_AFTER: u64 = 64;
 /// Frames of one station that are on their way through a sidecore at most.
 const UNDER_WAY: u64 = 32;
 
-/// What is planned of a port, and where that is.
-#[derive(Clone, Debug, PartialEq)]
-struct Seen {
+/// What is planned of a port, `S` being what its plan says, and where that is.
+#[derive(Clone, Debug)]
+struct Seen<S> {
     station: u64,
     domain: u32,
     is_nic: bool,
-    spec: String,
+    spec: S,
     place: Option<(u16, u16)>,
+}
+
+/// What a plan says of a port, in the plan: turns are many, and plans change seldom.
+#[derive(Clone, Copy)]
+enum Says<'a> {
+    Nic(&'a NicSpec),
+    Uplink(&'a UplinkPlan),
+}
+
+/// The same, kept.
+#[derive(Debug)]
+enum Said {
+    Nic(Box<NicSpec>),
+    Uplink(UplinkPlan),
 }
 
 /// A port that was as it is since each sidecore had so many passes.
 #[derive(Debug)]
 pub(super) struct Port {
-    seen: Seen,
+    seen: Seen<Said>,
     passes: Vec<u64>,
     is_known: bool,
 }
@@ -74,25 +88,24 @@ impl Host {
     }
 
     /// All ports that are planned here.
-    fn planned(
+    fn planned<'a>(
         &self,
-        plan: &Plan,
+        plan: &'a Plan,
         control: Option<&Simulated>,
         course: &Course,
-    ) -> BTreeMap<String, Seen> {
+    ) -> BTreeMap<&'a str, Seen<Says<'a>>> {
         let station = |name: &str| course.ground.interfaces.station(self.number, name);
         let mut all = BTreeMap::new();
         for nic in plan.nics.iter().filter(|nic| !rack::is_borrowed(&nic.id)) {
             let domain = self.domain_of(&nic.id, &nic.peer, &nic.vlan);
-            let (spec, place) =
-                (format!("{:?}", nic.spec), control.and_then(|it| it.port_of(&nic.id)));
+            let (spec, place) = (Says::Nic(&nic.spec), control.and_then(|it| it.port_of(&nic.id)));
             let (number, is_nic) = (file::station(&nic.id).into(), true);
             let seen = Seen { station: number, domain, is_nic, spec, place };
             if let Some(name) = nic.host().and_then(HostPlan::interface) {
                 let there = Seen { station: station(name), is_nic: false, ..seen.clone() };
-                all.insert(name.to_string(), there);
+                all.insert(name, there);
             }
-            all.insert(nic.id.clone(), seen);
+            all.insert(&nic.id, seen);
         }
         for switch in &plan.switches {
             for uplink in &switch.uplinks {
@@ -101,9 +114,8 @@ impl Host {
                 let station =
                     if is_nic { file::station(&rack::nic_of(name)).into() } else { station(name) };
                 let domain = self.domain(&switch.id, &uplink.vlan);
-                let (spec, place) =
-                    (format!("{uplink:?}"), control.and_then(|it| it.port_of(name)));
-                all.insert(name.to_string(), Seen { station, domain, is_nic, spec, place });
+                let (spec, place) = (Says::Uplink(uplink), control.and_then(|it| it.port_of(name)));
+                all.insert(name, Seen { station, domain, is_nic, spec, place });
             }
         }
         all
@@ -112,7 +124,7 @@ impl Host {
     /// Whoever reads the file from now on has its ports so: an heir too, whose plan is nobody's to see while it waits.
     pub(super) fn expect_ports(&self, course: &Course) {
         let plan = self.file.borrow().load(None).ok();
-        let ports = plan.into_iter().flat_map(|plan| self.planned(&plan, None, course));
+        let ports = plan.iter().flat_map(|plan| self.planned(plan, None, course));
         ports.for_each(|(_, it)| course.lan.borrow_mut().join(it.station, it.domain, false));
     }
 
@@ -134,17 +146,18 @@ impl Host {
         let passes: Vec<u64> = cores.iter().map(|core| core.passes() + HEARD_AFTER).collect();
         let planned = self.planned(control.plan(), Some(control), course);
         let mut lan = course.lan.borrow_mut();
-        self.ports.retain(|id, port| planned.contains_key(id) || lan.disturb(port.seen.station));
+        let is_planned = |id: &String| planned.contains_key(id.as_str());
+        self.ports.retain(|id, port| is_planned(id) || lan.disturb(port.seen.station));
         for (id, seen) in planned {
-            let touches = |call: &Call| is_touched(call, &id);
-            let is_as_before = self.ports.get(&id).is_some_and(|port| port.seen == seen);
+            let touches = |call: &Call| is_touched(call, id);
+            let is_as_before = self.ports.get(id).is_some_and(|port| port.seen.is(&seen));
             if !is_as_before || self.operator.is_asked(touches) {
                 lan.disturb(seen.station);
                 if !is_as_before && !seen.is_nic {
                     lan.stranded(seen.station, UNDER_WAY);
                 }
-                let passes = passes.clone();
-                self.ports.insert(id, Port { seen, passes, is_known: false });
+                let (seen, passes) = (seen.kept(), passes.clone());
+                self.ports.insert(id.to_string(), Port { seen, passes, is_known: false });
             }
         }
     }
@@ -262,6 +275,31 @@ impl Life {
         let vmms = self.hosts.iter_mut().flat_map(|host| &mut host.vmms);
         let nics = vmms.filter(|(id, _)| file::is_nic(id));
         nics.for_each(|(_, vmm)| vmm.tenant.set_quiet(!sends));
+    }
+}
+
+impl Seen<Says<'_>> {
+    fn kept(self) -> Seen<Said> {
+        let Seen { station, domain, is_nic, spec, place } = self;
+        let spec = match spec {
+            Says::Nic(nic) => Said::Nic(Box::new(nic.clone())),
+            Says::Uplink(uplink) => Said::Uplink(uplink.clone()),
+        };
+        Seen { station, domain, is_nic, spec, place }
+    }
+}
+
+impl Seen<Said> {
+    /// Whether that is what was seen before.
+    fn is(&self, now: &Seen<Says<'_>>) -> bool {
+        let is_there = (self.station, self.domain, self.is_nic, self.place)
+            == (now.station, now.domain, now.is_nic, now.place);
+        let is_same = match (&self.spec, now.spec) {
+            (Said::Nic(before), Says::Nic(now)) => **before == *now,
+            (Said::Uplink(before), Says::Uplink(now)) => before == now,
+            _ => false,
+        };
+        is_there && is_same
     }
 }
 

@@ -17,7 +17,7 @@ use crate::vmm::{Stage, Vmm};
 use crate::wire::Weather;
 
 /// Steps in which guests read what is there, when all is well again.
-const STEPS_OF_PROOF: u64 = 2_000;
+const STEPS_OF_PROOF: u64 = 1_000;
 
 /// How the hosts of a life are linked.
 pub(super) struct Links {

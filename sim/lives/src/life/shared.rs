@@ -54,6 +54,10 @@ fn make_image(disk: &DiskSpec) -> Result<(), String> {
 impl Life {
     /// Guests that have left one host go on at the other; and what an operator has cleared is lost for all.
     pub(super) fn carry_over(&mut self) {
+        let has_left = |host: &Host| host.vmms.values().any(|vmm| vmm.stage == Stage::Left);
+        if !self.hosts.iter().any(|host| !host.cleared.is_empty() || has_left(host)) {
+            return;
+        }
         for from in 0..self.hosts.len() {
             for id in std::mem::take(&mut self.hosts[from].cleared) {
                 let all = self.hosts.iter_mut().enumerate();

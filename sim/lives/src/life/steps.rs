@@ -9,7 +9,7 @@ use manager::simulated::{Door, Simulated};
 use random::Random;
 use schedule::Nanos;
 
-use super::host::Host;
+use super::host::{Daemon, Host};
 use super::{Course, Life, MS};
 use crate::core::Core;
 use crate::file;
@@ -20,14 +20,15 @@ use crate::vmm::{Step, Vmm};
 /// What a step takes; where hosts are linked more, so that frames arrive before much else is done.
 const STEP_NS: u64 = 200;
 const STEP_LINKED_NS: u64 = 1_000;
+/// Steps for each host without anything done, after which time jumps to what is due.
+const IDLE_STEPS: usize = 8;
 /// The same while a process is to take over: whoever it waits for has its turn by then.
-const IDLE_STEPS_OF_MANY: u32 = 100;
-/// Steps without anything done, after which time jumps to what is due.
-const IDLE_STEPS: u32 = 16;
+const IDLE_STEPS_OF_MANY: usize = 24;
 
 impl Life {
     /// Somebody does something.
     pub(super) fn step(&mut self) -> Result<(), String> {
+        self.steps += 1;
         let now = self.course.now();
         let ran = self.course.machinery.run(now.0);
         let host = self.course.any(self.hosts.len());
@@ -42,7 +43,7 @@ impl Life {
         self.idle = if did { 0 } else { self.idle + 1 };
         let is_busy = self.hosts.iter().any(|host| host.daemons.len() + host.newcomers.len() > 1);
         let patience = if is_busy { IDLE_STEPS_OF_MANY } else { IDLE_STEPS };
-        if self.idle >= patience {
+        if self.idle >= patience * self.hosts.len() {
             self.idle = 0;
             self.jump();
         } else {
@@ -128,6 +129,9 @@ impl Host {
 
     /// Guests are served by one process at a time.
     fn judge_alone(&self) -> Result<(), String> {
+        if self.daemons.len() + self.newcomers.len() < 2 {
+            return Ok(());
+        }
         let daemons = self.daemons.iter().map(|daemon| &daemon.cores);
         let all = daemons.chain(self.newcomers.iter().map(|it| &it.cores));
         match all.filter(|cores| cores.iter().any(Core::serves)).count() {
@@ -168,6 +172,16 @@ impl Host {
         if let Some(vmm) = gone.and_then(|id| self.vmms.get_mut(id)) {
             vmm.is_excused = true;
         }
+        if let (Call::AddDisk(spec), Ok(_)) = (call, answer) {
+            // On an image of which its guest has seen more, whose rings are not served until that is accepted.
+            let told = self.vmms.get(&spec.id).map_or(0, |vmm| vmm.tenant.told_bytes());
+            if spec.size.is_some_and(|size| size.0 < told) {
+                self.shrunk.insert(spec.id.clone());
+            }
+        }
+        if let (Call::AcceptDisk { id }, Ok(_)) = (call, answer) {
+            self.shrunk.remove(id);
+        }
         if let (Call::ClearDisk { id }, Ok(_)) = (call, answer) {
             self.cleared.push(id.clone());
         }
@@ -187,21 +201,33 @@ impl Host {
         tracing::trace!("{what}: {call:?}: {:?}", answer.as_ref().err());
     }
 
-    /// A pass of a sidecore, in the midst of which guests may act, or its process be killed: whether it did something.
+    /// A pass of a sidecore, of the first that does something, from any on.
+    fn pass(&mut self, course: &mut Course) -> Result<bool, String> {
+        let daemons = self.daemons.iter().map(|daemon| daemon.cores.len());
+        let newcomers = self.newcomers.iter().map(|newcomer| newcomer.cores.len());
+        for at in course.all_from_any(daemons.chain(newcomers).sum()) {
+            if self.pass_of(at, course)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// A pass of that sidecore of all, in the midst of which guests may act, or its process be killed: whether it did
+    /// something.
     ///
     /// # Errors
     /// A device was wrong.
-    pub(super) fn pass(&mut self, course: &mut Course) -> Result<bool, String> {
+    fn pass_of(&mut self, at: usize, course: &mut Course) -> Result<bool, String> {
         let daemons = self.daemons.iter_mut().map(|daemon| (daemon.pid, &mut daemon.cores));
         let newcomers = self.newcomers.iter_mut().map(|it| (it.pid, &mut it.cores));
-        let mut all: Vec<_> = daemons.chain(newcomers).filter(|(_, it)| !it.is_empty()).collect();
-        let at = course.any(all.len());
-        let Some((pid, cores)) = all.get_mut(at) else { return Ok(false) };
-        let pid = *pid;
+        let mut all = daemons.chain(newcomers).flat_map(|(pid, cores)| {
+            cores.iter_mut().enumerate().map(move |(core, it)| (pid, core, it))
+        });
+        let Some((pid, core, core_of_it)) = all.nth(at) else { return Ok(false) };
         if course.stage.is_killed(pid) {
             return Ok(false);
         }
-        let core = course.any(cores.len());
         let (vmms, now) = (&mut self.vmms, course.now());
         let mut met = Ok(false);
         let mut meanwhile = |now_ns: u64| {
@@ -211,7 +237,6 @@ impl Host {
                 met = vmm.act(now_ns, course);
             }
         };
-        let core_of_it = &mut cores[core];
         let passed = catch_unwind(AssertUnwindSafe(|| core_of_it.pass(now, &mut meanwhile)));
         let met = met?;
         match passed {
@@ -242,11 +267,13 @@ impl Host {
         if course.random.one_in(3) {
             return self.go_elsewhere(course);
         }
-        let at = course.any(self.vmms.len());
-        match self.vmms.values_mut().nth(at) {
-            Some(vmm) if vmm.runs() => vmm.act(now_ns, course),
-            _ => Ok(false),
+        for at in course.all_from_any(self.vmms.len()) {
+            let vmm = self.vmms.values_mut().nth(at).filter(|vmm| vmm.runs());
+            if vmm.map_or(Ok(false), |vmm| vmm.act(now_ns, course))? {
+                return Ok(true);
+            }
         }
+        Ok(false)
     }
 
     fn vmm_speaks(&mut self, course: &mut Course) -> Result<bool, String> {
@@ -256,27 +283,48 @@ impl Host {
         }
         self.seat_guests(course)?;
         self.know_ports(course);
-        let at = course.any(self.vmms.len());
-        let Some(vmm) = self.vmms.values_mut().nth(at) else { return Ok(false) };
-        let id = vmm.id.clone();
-        if course.random.one_in(40) {
-            vmm.babble(&mut course.random);
+        if course.random.one_in(40)
+            && let Some(vmm) = self.any_vmm(course)
+        {
+            let mut random = Random::new(course.random.next(), 4);
+            vmm.babble(&mut random);
         }
-        let step = vmm.step(course.now().0).map_err(|why| format!("{id}: {why}"))?;
+        for at in course.all_from_any(self.vmms.len()) {
+            if self.speak(at, course)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// What a VMM says and hears next, if there is anything.
+    fn speak(&mut self, at: usize, course: &mut Course) -> Result<bool, String> {
+        let Some(vmm) = self.vmms.values_mut().nth(at) else { return Ok(false) };
+        let step = vmm.step(course.now().0).map_err(|why| format!("{}: {why}", vmm.id))?;
+        if step == Step::Nothing {
+            return Ok(false);
+        }
+        let id = vmm.id.clone();
         let number = u64::from(vmm.number);
-        if step != Step::Nothing && file::is_nic(&id) {
+        if file::is_nic(&id) {
             let station = file::station(&id).into();
             course.lan.borrow_mut().interrupted(station, vmm.tenant.oldest_frame());
         }
         if step == Step::CutOff {
-            let is_excused = vmm.is_excused
+            // The one that has taken over has died, and the one before is about to take all back, or to end. Whoever came since
+            // is heard by neither.
+            let is_between =
+                matches!(&self.daemons[..], [Daemon { control: None, is_succeeded: true, .. }]);
+            let is_excused = is_between && vmm.since_ns >= self.taken_over_ns
+                || vmm.is_excused
                 || vmm.is_unheard
                 || vmm.tenant.is_hostile()
                 || self.dirty.contains_key(&id)
+                || self.shrunk.contains(&id)
                 || self.is_restarting
                 || self.is_going(&id);
             course.note("cut off", [number, is_excused.into(), 0]);
-            if !is_excused && self.daemons.is_empty() {
+            if !is_excused && (is_between || self.daemons.is_empty()) {
                 // Another process may be about to have it.
                 self.lost.push(id.clone());
                 self.after_cut_off(&id, course);
@@ -287,7 +335,7 @@ impl Host {
             }
             self.after_cut_off(&id, course);
         }
-        Ok(step != Step::Nothing)
+        Ok(true)
     }
 
     fn after_cut_off(&mut self, id: &str, course: &mut Course) {

@@ -12,6 +12,9 @@ use super::steps::chosen;
 use super::{Course, Life, MS};
 use crate::core::Core;
 
+/// How often it is looked whether a launcher was asked, while no operator waits for an upgrade.
+const LATE_ONE_IN: u64 = 16;
+
 /// A process that was begun, and does not serve yet.
 pub(super) struct Newcomer {
     pub(super) pid: u32,
@@ -69,6 +72,7 @@ impl Life {
             course: std::mem::replace(&mut self.course, aside),
             hosts: std::mem::take(&mut self.hosts),
             links: self.links.take(),
+            steps: self.steps,
             idle: self.idle,
             until: self.until,
             finding: self.finding.take(),
@@ -91,11 +95,17 @@ impl Life {
         if host.begin_heir(course)? {
             return Ok(true);
         }
-        let which = course.any(host.daemons.len() + host.newcomers.len());
-        match which.checked_sub(host.daemons.len()) {
-            None => self.turn_of_control(at, which),
-            Some(which) => self.step_of_newcomer(at, which),
+        let daemons = host.daemons.len();
+        for which in course.all_from_any(daemons + host.newcomers.len()) {
+            let did = match which.checked_sub(daemons) {
+                None => self.turn_of_control(at, which)?,
+                Some(which) => self.step_of_newcomer(at, which)?,
+            };
+            if did {
+                return Ok(true);
+            }
         }
+        Ok(false)
     }
 
     /// A turn of control, with some of what has come.
@@ -256,6 +266,9 @@ impl Host {
             HeirStep::Ended => {
                 course.note("heir ended", [pid.into(), 0, 0]);
                 let newcomer = self.newcomers.remove(at);
+                if newcomer.cores.iter().any(Core::serves) {
+                    self.forget_places(course);
+                }
                 newcomer.die(course);
                 self.see_who_is_left(course);
                 Ok(true)
@@ -281,6 +294,11 @@ impl Host {
 
     /// A launcher that was asked begins a process, or does not.
     fn begin_heir(&mut self, course: &mut Course) -> Result<bool, String> {
+        // One that was asked for an upgrade of which nobody knows any more is heard late.
+        let is_asked = self.operator.is_asked(|call| matches!(call, Call::Upgrade));
+        if !is_asked && !course.random.one_in(LATE_ONE_IN) {
+            return Ok(false);
+        }
         let asked = self.daemons.iter().enumerate();
         let mut asked = asked.filter_map(|(at, daemon)| Some((at, daemon.launchers.asked()?)));
         let Some((at, launcher)) = asked.next() else { return Ok(false) };
