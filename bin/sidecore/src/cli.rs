@@ -307,10 +307,12 @@ Examples:
         #[arg(value_name = "DIR")]
         folder: PathBuf,
     },
-    /// Write docs/config.md and docs/api.md into a folder.
-    #[command(hide = true, after_help = "Examples:\n  sidecore docs docs")]
+    /// Write the manual's pages of the file and of the API (config.md, api.md) into a folder.
+    #[command(after_help = "\
+Examples:
+  sidecore docs /usr/local/share/doc/sidecore")]
     Docs {
-        /// The folder.
+        /// The folder; it is made if need be.
         #[arg(value_name = "DIR")]
         folder: PathBuf,
     },

@@ -15,6 +15,7 @@ pub(crate) fn man(folder: &Path) -> Result<(), Failure> {
 
 /// `docs`
 pub(crate) fn docs(folder: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(folder).map_err(|error| unwritable(folder, &error))?;
     for (name, text) in pages() {
         let path = folder.join(name);
         fs::write(&path, text).map_err(|error| unwritable(&path, &error))?;
@@ -44,6 +45,14 @@ mod tests {
             let kept = fs::read_to_string(repository().join("docs").join(name)).unwrap_or_default();
             assert!(kept == text, "docs/{name} is old: run `sidecore docs docs`");
         }
+    }
+
+    #[test]
+    fn a_folder_for_pages_is_made() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("share/doc");
+        docs(&folder).ok().unwrap();
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), pages().len());
     }
 
     #[test]

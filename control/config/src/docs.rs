@@ -15,8 +15,8 @@ use crate::spec::{
 
 mod reload;
 
-const MADE: &str = "<!-- Made by `sidecore docs docs`; change the comments in control/config/src \
-                    instead. -->";
+const MADE: &str =
+    "<!-- Made by `sidecore docs DIR`, which writes it anew: what is changed here is lost. -->";
 
 /// Where a path begins, everywhere.
 const PATHS: &str = "A path that does not begin with `/` begins in the folder of the file that it is written in; on the \

@@ -104,7 +104,10 @@ pub fn meaning(status: u16) -> &'static str {
             "The path is there, but not by this method. There is no `PUT`: what is there is changed by \
                 `PATCH`, and made by `POST`."
         }
-        408 => "The request was not whole within 5 s.",
+        408 => {
+            "The body was not whole within 5 s. A connection whose header is not is closed, without an \
+                answer."
+        }
         409 => "Does not go with what is there: taken, declared in the file, or used by a guest.",
         413 => "The body is too long.",
         422 => "Well formed, but not possible.",
