@@ -14,6 +14,10 @@ use crate::table::{Align, Room, Table};
 /// How an effect ends by which an image is made.
 const MADE: &str = "an empty one is made";
 
+/// What puts another `run_dir` into force: devices whose sockets are in it become others.
+const RUN_DIR: &str = "a restart puts it into force; `sidecore upgrade` does as well, unless a guest uses a device \
+                       whose socket is there";
+
 /// `reload`
 pub(crate) fn run(args: ReloadArgs, client: &Client, output: &Output) -> Result<(), Failure> {
     let done: ReloadView = match (args.dry_run, args.force) {
@@ -65,9 +69,12 @@ pub(crate) fn text(done: &ReloadView, room: Room) -> String {
         let _ = writeln!(text, "{} {id} is not open: {problem}", kind.word());
     }
     for name in &done.restart_needed {
-        let what = match config::api::upgrade_refuses(name) {
-            true => "a restart of the daemon puts it into force, and `sidecore upgrade` refuses it",
-            false => "`sidecore upgrade`, or a restart, puts it into force",
+        let what = match name.as_str() {
+            "daemon.run_dir" => RUN_DIR,
+            name if config::api::upgrade_refuses(name) => {
+                "a restart of the daemon puts it into force, and `sidecore upgrade` refuses it"
+            }
+            _ => "`sidecore upgrade`, or a restart, puts it into force",
         };
         let _ = writeln!(text, "{name} is different: {what}");
     }
@@ -164,6 +171,11 @@ mod tests {
              --force` does it\n\n\
              1 of these could not be filled: `sidecore reload` refuses, and `sidecore reload --force` does it\n";
         assert_eq!(text(&view, Room::Whole), expected);
+        let restart_needed = vec!["daemon.run_dir".to_string()];
+        let moved = ReloadView { file: "f".into(), restart_needed, ..ReloadView::default() };
+        let expected = "daemon.run_dir is different: a restart puts it into force; `sidecore upgrade` does as \
+             well, unless a guest uses a device whose socket is there\n";
+        assert_eq!(text(&moved, Room::Whole), expected);
         let nothing = ReloadView { file: "f".into(), dry_run: true, ..ReloadView::default() };
         assert_eq!(text(&nothing, Room::Whole), "f: a reload would change nothing\n");
     }

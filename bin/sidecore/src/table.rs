@@ -94,7 +94,11 @@ pub(crate) fn held(held: &HeldView, is_limited: bool) -> Option<String> {
         _ => format!("; {group_held} of them by its group's, {}", duration(group_held_ns)),
     };
     let is_shown = is_limited || times > 0;
-    is_shown.then(|| format!("{times} times by its limits, {} in all{group}", duration(held_ns)))
+    let times = match times {
+        1 => "once".to_string(),
+        _ => format!("{times} times"),
+    };
+    is_shown.then(|| format!("{times} by its limits, {} in all{group}", duration(held_ns)))
 }
 
 #[cfg(test)]
@@ -108,6 +112,8 @@ mod tests {
         assert_eq!(held(&view, true).unwrap(), "0 times by its limits, 0 ns in all");
         (view.held, view.held_ns) = (3, 2_500_000);
         assert_eq!(held(&view, false).unwrap(), "3 times by its limits, 2.5 ms in all");
+        (view.held, view.held_ns) = (1, 1_000_000);
+        assert_eq!(held(&view, false).unwrap(), "once by its limits, 1.0 ms in all");
         (view.group_held, view.group_held_ns) = (1, 1_000_000);
         assert!(held(&view, true).unwrap().ends_with("; 1 of them by its group's, 1.0 ms"));
     }

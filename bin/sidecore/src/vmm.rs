@@ -132,11 +132,18 @@ fn libvirt(disk: &DiskView, memory: Size) -> Result<Paste, Failure> {
         disk.queues_max,
         xml(disk.access.path()),
     );
-    Ok(Paste { text, notes: vec![other_user("disk", &disk.id, &disk.access.rights())] })
+    Ok(Paste {
+        text,
+        notes: vec![other_user(("disk", &disk.id), &disk.declared, &disk.access.rights())],
+    })
 }
 
 /// libvirt's QEMU is another user than the daemon.
-fn other_user(kind: &str, id: &str, rights: &SocketRights) -> String {
+fn other_user((kind, id): (&str, &str), declared: &str, rights: &SocketRights) -> String {
+    let how = match declared {
+        "api" => format!("`sidecore {kind} set {id} --socket-owner libvirt-qemu`"),
+        place => format!("write it at {place}, then `sidecore reload`"),
+    };
     match rights.in_words() {
         Some(words) => format!(
             "libvirt runs QEMU as another user (`libvirt-qemu` with Debian, `qemu` with Fedora), and the socket is \
@@ -144,7 +151,7 @@ fn other_user(kind: &str, id: &str, rights: &SocketRights) -> String {
         ),
         None => format!(
             "libvirt runs QEMU as another user, who may not open this socket yet: `socket_owner = \
-             \"libvirt-qemu\"` of the {kind} lets it (`sidecore {kind} set {id} --socket-owner libvirt-qemu`; with \
+             \"libvirt-qemu\"` of the {kind} lets it ({how}; with \
              Fedora the user is `qemu`); `sidecore doctor --vmm libvirt-qemu` says whether it is reached"
         ),
     }
@@ -236,6 +243,19 @@ pub(crate) mod tests {
     fn at(socket: &str, mode: Mode) -> DiskView {
         let access = AccessView { socket: Some(socket.to_string()), mode, ..disk().access };
         DiskView { access, ..disk() }
+    }
+
+    #[test]
+    fn who_may_open_the_socket_is_changed_where_the_device_is_declared() {
+        let note = |declared: &str| {
+            let disk = DiskView { declared: declared.to_string(), ..disk() };
+            paste(Vmm::Libvirt, &disk, Size(1 << 30)).map(|paste| paste.notes.concat()).unwrap()
+        };
+        let by_command = "`sidecore disk set vm1 --socket-owner libvirt-qemu`";
+        assert!(note("api").contains(by_command));
+        let of_file = note("/etc/s.toml:6");
+        assert!(of_file.contains("write it at /etc/s.toml:6, then `sidecore reload`"), "{of_file}");
+        assert!(!of_file.contains("disk set"), "{of_file}");
     }
 
     fn text(vmm: Vmm, disk: &DiskView) -> String {

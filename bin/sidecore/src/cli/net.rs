@@ -60,6 +60,9 @@ Examples:
     },
     /// Take a NIC's cable out, or put it in. Its guest sees the carrier go and come.
     #[command(after_help = "\
+Down, its VMM is cut off, and the NIC is `waiting`: QEMU needs `reconnect=1`, with which the
+carrier is back about a second after `up`.
+
 A NIC that the configuration file declares follows the file again after a restart.
 
 Examples:

@@ -108,7 +108,7 @@ fn libvirt(nic: &NicView, memory: Size) -> Paste {
     text += &format!(
         "  <driver{queues} rx_queue_size='{NIC_RING}' tx_queue_size='{NIC_RING}'/>\n</interface>\n"
     );
-    let mut notes = vec![other_user("nic", &nic.id, &nic.access.rights())];
+    let mut notes = vec![other_user(("nic", &nic.id), &nic.declared, &nic.access.rights())];
     if nic.guest_offloads {
         notes.push(
             "a guest that attaches XDP loses TCP, for libvirt cannot switch QEMU's \

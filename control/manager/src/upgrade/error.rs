@@ -78,7 +78,8 @@ pub(crate) enum HeirError {
     /// Device that a guest runs and that would be taken from it.
     #[error(
         "a guest uses {0:?}, and the file has it no more, or as a device that would be made anew: put the file \
-         back, or run `sidecore reload --force` first, which takes it from that guest"
+         back, or run `sidecore reload --force` first, which takes it from that guest; if that \
+         changes nothing, `run_dir` is different: restart the daemon instead"
     )]
     InUse(String),
     /// Device that cannot be served here.
