@@ -113,7 +113,8 @@ enum Hindrance {
 }
 
 /// Said of a disk that an IOhost does not have.
-pub(super) const NO_DISK: &str = "its IOhost has no such disk for this machine: see its [[link.client]]; requests wait until it has";
+pub(super) const NO_DISK: &str = "its IOhost has no such disk for this machine, or its image is not open there: see its [[link.client]] and \
+                                   its `sidecore ls`; requests wait until it has";
 pub(super) const BUSY: &str = "another machine has it, or its IOhost has no room; it is asked for again and again, and requests wait";
 pub(super) const FAILED: &str =
     "its IOhost cannot open it: see its log; it is asked for again and again, and requests wait";

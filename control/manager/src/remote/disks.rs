@@ -196,6 +196,11 @@ impl Client<'_, '_> {
 
     /// All disks of that name there are missing, or not.
     fn each_named(&mut self, name: &str, is_missing: bool) {
+        self.set_named(name, is_missing).into_iter().for_each(|device| self.say(device));
+    }
+
+    /// The same, which the log is yet to be told: of these devices.
+    fn set_named(&mut self, name: &str, is_missing: bool) -> Vec<u32> {
         let mut its = Vec::new();
         for (number, device) in self.around.devices.iter_mut() {
             let parts = device.disk_mut().and_then(|disk| disk.remote.as_mut());
@@ -205,10 +210,8 @@ impl Client<'_, '_> {
             parts.availability_mut().set_missing(is_missing);
             its.push(*number);
         }
-        for device in its {
-            self.around.turn.touch(device);
-            self.say(device);
-        }
+        its.iter().for_each(|device| self.around.turn.touch(*device));
+        its
     }
 
     /// A disk that is asked for is so, or is so now; with `is_bound` its IOhost serves it from here on.
@@ -287,12 +290,16 @@ impl Client<'_, '_> {
     /// Nothing of a disk is executed any more.
     pub(super) fn is_over(&mut self, number: u16, why: Over) {
         let name = self.asked_for(number).and_then(|parts| parts.remote.as_ref());
+        let mut missing = Vec::new();
         if why == Over::Revoked
             && let Some(name) = name.map(|remote| remote.name().to_string())
         {
-            self.is_missing(&name);
+            self.using.miss(&name, self.around.turn.now());
+            missing = self.set_named(&name, true);
         }
         let had_guest = self.change(number, |availability| availability.is_over(why));
+        // Only now: until it is over, the log would say that requests wait, which are about to fail.
+        missing.into_iter().for_each(|device| self.say(device));
         // What was given back in order has nothing more to say.
         if !had_guest
             && why != Over::Released

@@ -18,7 +18,8 @@ use crate::views::{self, told};
 
 /// A stranger is not answered, whatever is wrong.
 const NO_ANSWER: &str = "no IOhost answers; they are asked in turn. Check their addresses and ports, that the way is \
-                         open, `iohost_key`, and that their file has this machine's key (`sidecore link key FILE` prints it)";
+                         open, that `security` is the same at both ends, `iohost_key`, and that their file has this machine's key \
+                         (`sidecore link key FILE` prints it)";
 
 impl OneLink {
     /// For operators. `has_port` says which ports are there.
