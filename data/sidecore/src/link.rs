@@ -339,7 +339,7 @@ impl Sidecore {
     }
 
     #[inline]
-    fn has_links(&self) -> bool {
+    pub(crate) fn has_links(&self) -> bool {
         !self.links.is_empty() || self.io.has_links()
     }
 

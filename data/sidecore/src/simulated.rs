@@ -34,10 +34,10 @@ impl Sidecore {
         self.rest.bell().awake();
     }
 
-    /// Whether it has a queue, or descriptors of the host's.
+    /// Whether it has a queue, a link, or descriptors of the host's.
     pub fn serves(&self) -> bool {
         let serves = |place: &Place| matches!(place.tenant, Tenant::Queue(_) | Tenant::Host(_));
-        self.places.iter().any(serves)
+        self.has_links() || self.places.iter().any(serves)
     }
 
     /// Its process was killed: nothing more is done or said, least of all to a guest.

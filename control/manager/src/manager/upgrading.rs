@@ -180,8 +180,9 @@ impl Manager {
         upgrade.flip(&self.rooms, &shards, drained)?;
         self.let_go_of_hosts();
         upgrade.give()?;
+        let after = self.rooms.turn.tick() - began;
         let (ready, drained) = (ready - began, drained - ready);
-        info!(?ready, ?drained, after = ?began.elapsed(), "handed over");
+        info!(?ready, ?drained, ?after, "handed over");
         Ok(())
     }
 

@@ -65,7 +65,7 @@ pub(super) fn inherit(
 fn open_shards(source: &LinkSource, shards: usize) -> Result<LinkShards, LinkOpenError> {
     #[cfg(any(test, feature = "simulated"))]
     if let Some(machine) = crate::simulated::machine() {
-        return machine.open_link(source, shards, false);
+        return machine.open_link(source, shards);
     }
     LinkShards::open(source, shards)
 }
@@ -73,7 +73,7 @@ fn open_shards(source: &LinkSource, shards: usize) -> Result<LinkShards, LinkOpe
 fn inherit_shards(source: &LinkSource, sockets: Vec<OwnedFd>) -> Result<LinkShards, LinkOpenError> {
     #[cfg(any(test, feature = "simulated"))]
     if let Some(machine) = crate::simulated::machine() {
-        return machine.open_link(source, sockets.len(), true);
+        return machine.inherit_link(source, sockets);
     }
     LinkShards::inherit(source, sockets)
 }

@@ -67,6 +67,8 @@ pub enum Turned {
     Stopped,
     /// Its process has ended: another one serves, or nobody.
     Ended,
+    /// It has ended: whoever took over from it is dead, and what that had cannot be taken back.
+    Lost,
     /// It panicked.
     Broken(String),
 }
@@ -152,7 +154,7 @@ impl Simulated {
         let chosen = choose(self.hear());
         match self.turn_amid(&chosen, Alone).0 {
             Turned::On => false,
-            Turned::Stopped | Turned::Ended => true,
+            Turned::Stopped | Turned::Ended | Turned::Lost => true,
             Turned::Broken(said) => std::panic::panic_any(said),
         }
     }
@@ -184,7 +186,8 @@ impl Simulated {
             Some(End::Stopped) => Turned::Stopped,
             Some(End::HandedOver(handed_over)) => {
                 match begin::let_go(&mut self.manager, *handed_over, Ok) {
-                    Gone::ForGood(_) | Gone::Lost => Turned::Ended,
+                    Gone::ForGood(_) => Turned::Ended,
+                    Gone::Lost => Turned::Lost,
                     Gone::Back(entrance) => {
                         self.entrance = entrance;
                         Turned::On

@@ -12,17 +12,22 @@ use rustix::io::Errno;
 
 /// One of them. With none, a daemon finds the machine that the simulation runs on.
 pub trait Machine {
-    /// Opens the sockets of a link, so many at most. Those that another process on the machine has, too, are found open
-    /// with `is_inherited`.
+    /// Opens the sockets of a link, so many at most.
     ///
     /// # Errors
     /// As the kernel's.
-    fn open_link(
+    fn open_link(&self, source: &LinkSource, shards: usize) -> Result<LinkShards, LinkOpenError>;
+    /// Takes over those that another process on the machine has, too.
+    ///
+    /// # Errors
+    /// They are elsewhere, or as the kernel's.
+    fn inherit_link(
         &self,
         source: &LinkSource,
-        shards: usize,
-        is_inherited: bool,
-    ) -> Result<LinkShards, LinkOpenError>;
+        sockets: Vec<OwnedFd>,
+    ) -> Result<LinkShards, LinkOpenError> {
+        self.open_link(source, sockets.len())
+    }
     /// Opens a port on one of its interfaces.
     ///
     /// # Errors

@@ -31,7 +31,7 @@ const STEPS_MAX: u32 = 20_000;
 struct NoLinks;
 
 impl Machine for NoLinks {
-    fn open_link(&self, _: &LinkSource, _: usize, _: bool) -> Result<LinkShards, LinkOpenError> {
+    fn open_link(&self, _: &LinkSource, _: usize) -> Result<LinkShards, LinkOpenError> {
         Err(LinkOpenError { at: "rack".to_string(), why: LinkWhy::NoAddress })
     }
 

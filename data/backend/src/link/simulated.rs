@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::{Address, FRAME_BYTES_MAX, LinkLosses};
 
@@ -25,6 +26,8 @@ pub(super) struct SimulatedSocket {
     wire: Arc<dyn LinkWire>,
     at: Address,
     some: Arc<OwnedFd>,
+    /// Says where it is, to a process that has nothing else of it.
+    name: OwnedFd,
     came: Vec<u8>,
     place: Box<[u8]>,
 }
@@ -32,9 +35,25 @@ pub(super) struct SimulatedSocket {
 impl SimulatedSocket {
     pub(super) fn new(wire: Arc<dyn LinkWire>, at: Address) -> std::io::Result<SimulatedSocket> {
         let some = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let name = memfd_create("simulated-socket", MemfdFlags::CLOEXEC)?;
+        let text = at.as_udp().map_or_else(String::new, |at| at.to_string());
+        rustix::io::pwrite(&name, text.as_bytes(), 0)?;
         wire.joined(at, Arc::clone(&some));
         let (came, place) = (Vec::with_capacity(FRAME_BYTES_MAX), vec![0; FRAME_BYTES_MAX].into());
-        Ok(SimulatedSocket { wire, at, some, came, place })
+        Ok(SimulatedSocket { wire, at, some, name, came, place })
+    }
+
+    /// What another process has of it.
+    pub(super) fn handed(&self) -> BorrowedFd<'_> {
+        self.name.as_fd()
+    }
+
+    /// Where one is of which another process has handed that over, as `getsockname` says of a kernel's.
+    pub(super) fn bound_to(handed: &OwnedFd) -> Option<Address> {
+        let mut text = [0; 64];
+        let read = rustix::io::pread(handed, &mut text[..], 0).ok()?;
+        let text = std::str::from_utf8(text.get(..read)?).ok()?;
+        text.parse().ok().map(Address::udp)
     }
 
     pub(super) fn frame_bytes(&self) -> usize {

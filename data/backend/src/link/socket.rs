@@ -164,6 +164,12 @@ impl LinkSocket {
         Ok(LinkSocket(Inner::Simulated(SimulatedSocket::new(wire, at)?)))
     }
 
+    /// Where such a one is of which another process has handed over what it could ([`Self::handed`]).
+    #[cfg(feature = "simulated")]
+    pub fn simulated_at(handed: &OwnedFd) -> Option<Address> {
+        SimulatedSocket::bound_to(handed)
+    }
+
     /// Bytes of the longest frame that can be sent and received here.
     pub fn frame_bytes(&self) -> usize {
         each!(&self.0, socket => socket.frame_bytes())
@@ -235,7 +241,7 @@ impl LinkSocket {
             Inner::Xdp(socket) => socket.beside().poll_fd(),
             Inner::Kernel(socket) => socket.poll_fd(),
             #[cfg(feature = "simulated")]
-            Inner::Simulated(socket) => socket.poll_fd(),
+            Inner::Simulated(socket) => socket.handed(),
         }
     }
 

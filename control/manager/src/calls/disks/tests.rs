@@ -476,7 +476,7 @@ struct Syncs {
 }
 
 impl Machine for Syncs {
-    fn open_link(&self, _: &LinkSource, _: usize, _: bool) -> Result<LinkShards, LinkOpenError> {
+    fn open_link(&self, _: &LinkSource, _: usize) -> Result<LinkShards, LinkOpenError> {
         unreachable!("there are no links")
     }
 

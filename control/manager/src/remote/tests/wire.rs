@@ -109,12 +109,7 @@ impl Drop for OnGround {
 }
 
 impl Machine for Ground {
-    fn open_link(
-        &self,
-        source: &LinkSource,
-        shards: usize,
-        _is_inherited: bool,
-    ) -> Result<LinkShards, LinkOpenError> {
+    fn open_link(&self, source: &LinkSource, shards: usize) -> Result<LinkShards, LinkOpenError> {
         let LinkSource::Udp { bind } = source else { unreachable!("links of UDP alone") };
         let failed = || LinkOpenError {
             at: format!("udp {bind}"),
@@ -129,6 +124,21 @@ impl Machine for Ground {
         let socket = |_| LinkSocket::simulated(Arc::clone(&self.wire) as Arc<dyn LinkWire>, at);
         let sockets: std::io::Result<Vec<LinkSocket>> = (0..shards.min(1)).map(socket).collect();
         Ok(LinkShards { sockets: sockets.map_err(|_| failed())?, refused: None })
+    }
+
+    fn inherit_link(
+        &self,
+        _: &LinkSource,
+        sockets: Vec<OwnedFd>,
+    ) -> Result<LinkShards, LinkOpenError> {
+        let failed = |why| LinkOpenError { at: "udp".to_string(), why };
+        let inherit = |socket: &OwnedFd| {
+            let at = LinkSocket::simulated_at(socket).ok_or_else(|| failed(LinkWhy::Elsewhere))?;
+            let socket = LinkSocket::simulated(Arc::clone(&self.wire) as Arc<dyn LinkWire>, at);
+            socket.map_err(|_| failed(LinkWhy::Os { what: "open", source: Errno::MFILE }))
+        };
+        let sockets: Result<Vec<LinkSocket>, _> = sockets.iter().map(inherit).collect();
+        Ok(LinkShards { sockets: sockets?, refused: None })
     }
 
     /// Not random at all, and never the same.
