@@ -26,4 +26,4 @@ mod rack;
 mod vmm;
 mod wire;
 
-pub use life::{Outcome, run};
+pub use life::{Outcome, is_linked, run};

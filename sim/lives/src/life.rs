@@ -59,6 +59,11 @@ pub struct Outcome {
     pub last: Vec<String>,
 }
 
+/// Whether hosts are linked in the life of `seed`.
+pub fn is_linked(seed: u64) -> bool {
+    links::are_there(&mut Random::new(seed, 0))
+}
+
 /// Lives the life of `seed` to its end. With `counts` nobody else opens or closes anything in this process meanwhile,
 /// and what is open after it is compared with what was open before.
 pub fn run(seed: u64, keep_all: bool, counts: bool) -> Outcome {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 
 use clap::Parser;
-use lives::{Outcome, run};
+use lives::{Outcome, is_linked, run};
 
 use screen::Screen;
 
@@ -41,6 +41,9 @@ struct Cli {
     /// Threads; with one, which is the default, it is also looked whether descriptors are left.
     #[arg(long)]
     threads: Option<usize>,
+    /// Only seeds whose hosts are linked.
+    #[arg(long)]
+    linked: bool,
     /// Goes on after a finding.
     #[arg(long)]
     keep_going: bool,
@@ -76,7 +79,9 @@ fn main() -> ExitCode {
         judge(seed, &run(seed, cli.trace, true), &sum, true);
     } else {
         let cases = CASES.lines().filter_map(|line| line.parse().ok());
-        let seeds: Vec<u64> = cases.chain(cli.from..cli.from.saturating_add(cli.seeds)).collect();
+        let asked = cli.from..cli.from.saturating_add(cli.seeds);
+        let asked = asked.filter(|seed| !cli.linked || is_linked(*seed));
+        let seeds: Vec<u64> = cases.chain(asked).collect();
         live(&cli, &seeds, &sum);
     }
     sum.screen.say(&format!("lives: {} seeds, {}", sum.seeds(), sum.words()));

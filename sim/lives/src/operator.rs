@@ -55,6 +55,8 @@ pub(crate) struct Operator {
     lost: Vec<Call>,
     count: u32,
     host: u32,
+    /// When an upgrade was under way last.
+    upgraded_ns: u64,
 }
 
 impl Operator {
@@ -293,13 +295,20 @@ impl Operator {
         now_ns: u64,
         is_closed: impl Fn(&Door) -> bool,
     ) -> Result<Vec<Answered>, String> {
-        let upgrades = self.pending.iter().any(|it| matches!(it.call, Call::Upgrade));
-        let most_ns = if upgrades { UPGRADE_NS_MAX } else { ANSWER_NS_MAX };
+        if self.is_asked(|call| matches!(call, Call::Upgrade)) {
+            self.upgraded_ns = now_ns;
+        }
+        // Of the time in which a daemon waits for its heir nothing is left for others.
+        let since_ns = self.upgraded_ns;
+        let is_late = |pending: &Pending| {
+            now_ns > pending.at_ns + UPGRADE_NS_MAX
+                || now_ns > pending.at_ns.max(since_ns) + ANSWER_NS_MAX
+        };
         let mut answered = Vec::new();
         let mut left = Vec::new();
         for mut pending in std::mem::take(&mut self.pending) {
             match pending.asked.hear() {
-                Heard::Nothing if now_ns > pending.at_ns + most_ns => {
+                Heard::Nothing if is_late(&pending) => {
                     return Err(format!("{:?} is not answered in time", pending.call));
                 }
                 Heard::Nothing => left.push(pending),

@@ -91,8 +91,8 @@ pub(crate) struct Vmm {
     behind: Option<OwnedFd>,
     /// When it said something last.
     spoke_ns: u64,
-    /// And when it connected.
-    pub(crate) since_ns: u64,
+    /// And when it was answered first since it connected: never, if it was not.
+    pub(crate) known_ns: u64,
     trace: Trace,
 }
 
@@ -132,7 +132,7 @@ impl Vmm {
             pause_ns: 0,
             behind: None,
             spoke_ns,
-            since_ns: 0,
+            known_ns: 0,
             trace,
         })
     }
@@ -245,7 +245,7 @@ impl Vmm {
     pub(crate) fn hang_up(&mut self, until_ns: u64) {
         self.is_lost |= self.socket.take().is_some() && self.tenant.loses_its_place();
         self.got.clear();
-        self.got_fd = None;
+        (self.got_fd, self.known_ns) = (None, 0);
         self.tenant.hang_up();
         self.stage = Stage::Away { until_ns };
         tracing::trace!("{}: hangs up", self.id);
@@ -294,6 +294,7 @@ impl Vmm {
         }
         let said = self.whole()?;
         if said {
+            self.known_ns = self.known_ns.min(now_ns);
             tracing::trace!("{}: is answered", self.id);
         }
         if matches!(self.stage, Stage::Stuck { .. }) {
@@ -377,7 +378,7 @@ impl Vmm {
         self.is_unheard = file::is_called(&self.id);
         self.stage = Stage::There;
         self.tenant.connect();
-        (self.spoke_ns, self.since_ns) = (now_ns, now_ns);
+        (self.spoke_ns, self.known_ns) = (now_ns, u64::MAX);
         let Some(Sent { bytes, fds }) = self.tenant.say() else { return Ok(Step::Something) };
         Ok(if self.send(&bytes, &fds) { Step::Something } else { Step::CutOff })
     }

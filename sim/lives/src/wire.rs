@@ -147,37 +147,71 @@ impl Wire {
         host: u8,
         source: &LinkSource,
         shards: usize,
-        is_inherited: bool,
     ) -> Result<LinkShards, LinkOpenError> {
-        let LinkSource::Udp { bind } = source else {
-            return Err(LinkOpenError { at: "no port".into(), why: LinkWhy::Missing });
-        };
-        let at = self.address(host, *bind, is_inherited);
-        let failed = |why| LinkOpenError { at: format!("udp {bind}"), why };
+        let bind = port_of(source)?;
+        let at = self.address(host, bind);
         let is_used = {
             let state = self.state();
             state.ends.iter().any(|((place, _), end)| place == at.as_bytes() && end.is_open())
         };
-        if is_used && !is_inherited {
-            return Err(failed(LinkWhy::InUse));
+        match is_used {
+            true => Err(failed(bind, LinkWhy::InUse)),
+            false => self.join(bind, at, shards),
         }
+    }
+
+    /// The same of what another process has open: it is where that one has bound it.
+    fn inherit(
+        self: &Arc<Wire>,
+        source: &LinkSource,
+        sockets: &[OwnedFd],
+    ) -> Result<LinkShards, LinkOpenError> {
+        let bind = port_of(source)?;
+        let at = sockets.first().and_then(LinkSocket::simulated_at);
+        let is_its = |at: &Address| {
+            at.as_udp().is_some_and(|at| bind.port() == 0 || at.port() == bind.port())
+        };
+        let at = at.filter(is_its).ok_or_else(|| failed(bind, LinkWhy::Elsewhere))?;
+        self.join(bind, at, sockets.len())
+    }
+
+    fn join(
+        self: &Arc<Wire>,
+        bind: SocketAddr,
+        at: Address,
+        shards: usize,
+    ) -> Result<LinkShards, LinkOpenError> {
         let socket = |shard| {
             let socket = LinkSocket::simulated(Arc::new(ShardWire(Arc::clone(self), shard)), at);
-            socket.map_err(|_| failed(LinkWhy::Os { what: "open", source: Errno::MFILE }))
+            socket.map_err(|_| failed(bind, LinkWhy::Os { what: "open", source: Errno::MFILE }))
         };
         let sockets: Result<Vec<LinkSocket>, LinkOpenError> = (0..shards).map(socket).collect();
         Ok(LinkShards { sockets: sockets?, refused: None })
     }
 
-    /// Where a socket is. A client's that is handed over is the host's latest.
-    fn address(&self, host: u8, bind: SocketAddr, is_inherited: bool) -> Address {
+    /// Where a new socket is.
+    fn address(&self, host: u8, bind: SocketAddr) -> Address {
         let mut state = self.state();
-        if bind.port() == 0 && !is_inherited {
-            state.port += 1;
-        }
-        let port = if bind.port() == 0 { state.port } else { bind.port() };
+        let port = match bind.port() {
+            0 => {
+                state.port += 1;
+                state.port
+            }
+            port => port,
+        };
         Address::udp(SocketAddr::new(address_of(host).into(), port))
     }
+}
+
+fn port_of(source: &LinkSource) -> Result<SocketAddr, LinkOpenError> {
+    match source {
+        LinkSource::Udp { bind } => Ok(*bind),
+        _ => Err(LinkOpenError { at: "no port".into(), why: LinkWhy::Missing }),
+    }
+}
+
+fn failed(bind: SocketAddr, why: LinkWhy) -> LinkOpenError {
+    LinkOpenError { at: format!("udp {bind}"), why }
 }
 
 /// A host's address.
@@ -289,13 +323,16 @@ impl Ground {
 }
 
 impl Machine for Ground {
-    fn open_link(
+    fn open_link(&self, source: &LinkSource, shards: usize) -> Result<LinkShards, LinkOpenError> {
+        self.wire.open(self.host.get(), source, shards)
+    }
+
+    fn inherit_link(
         &self,
         source: &LinkSource,
-        shards: usize,
-        is_inherited: bool,
+        sockets: Vec<OwnedFd>,
     ) -> Result<LinkShards, LinkOpenError> {
-        self.wire.open(self.host.get(), source, shards, is_inherited)
+        self.wire.inherit(source, &sockets)
     }
 
     fn open_port(&self, source: &HostSource) -> Result<HostPort, HostOpenError> {

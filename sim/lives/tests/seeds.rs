@@ -41,6 +41,8 @@ fn a_seed_gives_one_life_in_which_nothing_is_found_and_all_lives_together_have_e
         "launcher",
         "heir",
         "serves",
+        "serves as an IOhost",
+        "serves as a client",
         "ended",
         "heir ended",
         "read",

@@ -10,6 +10,9 @@ use crate::vmm::Vmm;
 
 /// Steps in which what must come does.
 const STEPS_AFTER_MAX: u64 = 120_000;
+/// The same where hosts are linked: one may wait for the lease of another, and looks every few milliseconds whether its
+/// heir can be told.
+const STEPS_AFTER_MAX_LINKED: u64 = 240_000;
 /// Steps in which half a second passes where little happens.
 const STEPS_OF_WAITING: u64 = 5_000;
 /// How often a file is read that a slow file system keeps from being read.
@@ -64,12 +67,11 @@ impl Life {
         let now = self.course.now().0;
         self.hosts.iter_mut().for_each(|host| host.clear_shared(now));
         self.until("guests are served, and operators are answered", Host::is_content)?;
-        // Linked hosts have other things to do.
-        if self.links.is_none() {
-            (0..self.hosts.len()).try_for_each(|host| self.upgrade_for_good(host))?;
-            self.until("guests are served after an upgrade", Host::is_content)?;
-            self.prove_frames()?;
-        }
+        (0..self.hosts.len()).try_for_each(|host| self.upgrade_for_good(host))?;
+        self.until("guests are served after an upgrade", Host::is_content)?;
+        self.prove_frames()?;
+        // Links are up again.
+        self.have_borrowers_ask()?;
         self.until("guests are served when all is proved", Host::is_content)?;
         for _ in 0..LOOKS_MAX {
             for host in &mut self.hosts {
@@ -148,7 +150,8 @@ impl Life {
         what: &str,
         is_so: impl Fn(&Host) -> bool,
     ) -> Result<(), String> {
-        for step in 1..=STEPS_AFTER_MAX {
+        let most = if self.links.is_some() { STEPS_AFTER_MAX_LINKED } else { STEPS_AFTER_MAX };
+        for step in 1..=most {
             if self.hosts.iter().all(&is_so) {
                 return Ok(());
             }

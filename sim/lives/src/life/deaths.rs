@@ -33,8 +33,8 @@ impl Host {
         self.dies_unheard = false;
         if let Some(at) = self.daemons.iter().position(|daemon| daemon.pid == pid) {
             let daemon = self.daemons.remove(at);
-            // Whoever came since it took over came to nobody else, who goes on without it.
-            let came = self.vmms.values_mut().filter(|vmm| vmm.since_ns >= self.taken_over_ns);
+            // Whoever was not answered before it took over came to nobody else, who goes on without it.
+            let came = self.vmms.values_mut().filter(|vmm| vmm.known_ns >= self.taken_over_ns);
             came.filter(|_| at > 0).for_each(|vmm| vmm.is_excused = true);
             if at > 0 {
                 self.forget_places(course);

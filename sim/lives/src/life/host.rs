@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use config::api::{ApiError, Call, DiskView, LinkView, ReloadView};
+use config::spec::LinkRole;
 use config::{Plan, Spec};
 use manager::Options;
 use manager::simulated::{Door, Launchers, Simulated};
@@ -99,7 +100,18 @@ impl Daemon {
         let (control, sidecores) = started.map_err(|e| format!("it does not start: {e}"))?;
         let (pid, door) = (control.pid(), control.door());
         let cores = sidecores.into_iter().map(Core::new).collect();
-        Ok(Daemon { pid, control: Some(control), door, cores, is_succeeded: false, launchers })
+        Ok(Daemon::of(pid, control, door, cores, launchers))
+    }
+
+    /// A process that serves.
+    pub(super) fn of(
+        pid: u32,
+        control: Simulated,
+        door: Door,
+        cores: Vec<Core>,
+        launchers: Launchers,
+    ) -> Daemon {
+        Daemon { pid, control: Some(control), door, cores, is_succeeded: false, launchers }
     }
 
     /// Its process has ended. One that waits within its turn is unwound from there.
@@ -255,7 +267,12 @@ impl Host {
 
     /// Whether it lends other hosts something, or has something of another one.
     pub(super) fn is_linked(&self) -> bool {
-        !self.file.borrow().spec.link.is_empty()
+        self.role().is_some()
+    }
+
+    /// Which end it has of its link.
+    pub(super) fn role(&self) -> Option<LinkRole> {
+        self.file.borrow().spec.link.first().map(|link| link.role)
     }
 
     /// Where front-ends of a device connect.

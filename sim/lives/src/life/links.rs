@@ -32,10 +32,15 @@ pub(super) struct Links {
     is_doubted: bool,
 }
 
+/// A third of lives has linked hosts; which is the first that is drawn.
+pub(super) fn are_there(random: &mut Random) -> bool {
+    random.one_in(3)
+}
+
 impl Links {
-    /// Those of a life, if its hosts are linked, which a third is.
+    /// Those of a life, if its hosts are linked.
     pub(super) fn of(course: &mut Course) -> Option<Links> {
-        let rack = course.random.one_in(3).then(|| Rack::new(&mut course.random))?;
+        let rack = are_there(&mut course.random).then(|| Rack::new(&mut course.random))?;
         let (spoiled, removed) = (BTreeSet::new(), Vec::new());
         Some(Links { rack, spoiled, removed, deaths: 0, is_doubted: false })
     }
@@ -244,7 +249,7 @@ impl Life {
     }
 
     /// Guests of other hosts' disks ask for something for a while.
-    fn have_borrowers_ask(&mut self) -> Result<(), String> {
+    pub(super) fn have_borrowers_ask(&mut self) -> Result<(), String> {
         self.set_borrowers(|vmm| vmm.tenant.set_quiet(false));
         for _ in 0..STEPS_OF_PROOF {
             self.step()?;

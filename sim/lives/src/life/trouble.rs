@@ -83,8 +83,7 @@ impl Host {
                 course.stage.pass_until(Nanos(now + time));
             }
             13 => self.have_killed(course),
-            // What hosts that are linked lend one another has rules of its own.
-            14 | 15 if !self.is_linked() && !self.is_broken => self.upgrade(course),
+            14 | 15 if !self.is_broken => self.upgrade(course),
             16 if course.random.one_in(4) => self.stop_newcomer(course),
             17 => self.kill_heir(course),
             18 if course.random.one_in(12) => self.stop_for_a_while(course),

@@ -4,6 +4,7 @@
 //! Not here: how a process ends by a kill (`deaths`), and what is asked of daemons (`trouble`).
 
 use config::api::Call;
+use config::spec::LinkRole;
 use manager::simulated::{Around, HeirStep, Launchers, NewProcess, Simulated, Turned};
 use schedule::Nanos;
 
@@ -179,10 +180,9 @@ impl Host {
                 self.daemons[at].control = Some(control);
                 return Err(format!("a panic: {said}"));
             }
-            Turned::Ended | Turned::Stopped => {
-                let has_stopped = matches!(turned, Turned::Stopped);
+            Turned::Ended | Turned::Stopped | Turned::Lost => {
                 self.daemons[at].control = Some(control);
-                self.has_ended(at, has_stopped, course)?;
+                self.has_ended(at, turned, course)?;
             }
             Turned::On => {
                 self.daemons[at].door = control.door();
@@ -201,23 +201,19 @@ impl Host {
     }
 
     /// A daemon has ended by itself.
-    fn has_ended(
-        &mut self,
-        at: usize,
-        has_stopped: bool,
-        course: &mut Course,
-    ) -> Result<(), String> {
+    fn has_ended(&mut self, at: usize, how: Turned, course: &mut Course) -> Result<(), String> {
         let daemon = self.daemons.remove(at);
+        let has_stopped = matches!(how, Turned::Stopped);
         course.note("ended", [daemon.pid.into(), has_stopped.into(), 0]);
         // Another one serves, or has died of something else; or it will, since this one has waited too long for its end.
         let has_another = daemon.is_succeeded || !self.newcomers.is_empty();
         let is_restarting = self.is_restarting;
         daemon.die(course);
         self.see_who_is_left(course);
-        match (has_stopped, has_another) {
-            (true, _) if self.is_stopping || is_restarting => Ok(()),
-            (false, true) => Ok(()),
-            _ => Err("it has stopped by itself".into()),
+        match how {
+            Turned::Stopped if self.is_stopping || is_restarting => Ok(()),
+            Turned::Ended if has_another => Ok(()),
+            how => Err(format!("it has stopped by itself: {how:?}")),
         }
     }
 
@@ -253,13 +249,16 @@ impl Host {
                 Ok(true)
             }
             HeirStep::Serves(control) => {
-                course.note("serves", [pid.into(), 0, 0]);
+                let what = match self.role() {
+                    None => "serves",
+                    Some(LinkRole::Iohost) => "serves as an IOhost",
+                    Some(LinkRole::Client) => "serves as a client",
+                };
+                course.note(what, [pid.into(), 0, 0]);
                 let Newcomer { cores, launchers, .. } = self.newcomers.remove(at);
                 let door = control.door();
-                let control = Some(*control);
                 self.daemons.iter_mut().for_each(|daemon| daemon.is_succeeded = true);
-                let is_succeeded = false;
-                self.daemons.push(Daemon { pid, control, door, cores, is_succeeded, launchers });
+                self.daemons.push(Daemon::of(pid, *control, door, cores, launchers));
                 self.has_heir(course)?;
                 Ok(true)
             }
