@@ -116,25 +116,40 @@ impl Model {
             Step::Set(port, rules) => {
                 assert_eq!(bridge.set_port(PortId(port), rules.clone()), Ok(()));
                 let before = self.ports.insert(port, rules.clone());
+                let freed = before.as_ref().and_then(|before| before.mac);
                 let is_same = |before: Rules| before.vlan == rules.vlan && before.mac == rules.mac;
                 if !before.is_some_and(is_same) || !rules.is_up {
                     self.stations.retain(|_, known| known.port != port);
                 }
-                if let Some((mac, vlan)) = rules.mac.zip(untagged(&rules.vlan)) {
-                    let known = self.stations.entry((mac, vlan));
-                    let known = known.or_insert(Known { port, seen: 0, is_pinned: false });
-                    if !known.is_pinned {
-                        *known = Known { port, seen: self.now, is_pinned: true };
-                    }
-                }
+                self.pin(port, rules.mac);
+                self.pin_freed(freed);
             }
             Step::Remove(port) => {
                 bridge.remove_port(PortId(port));
-                self.ports.remove(&port);
+                let freed = self.ports.remove(&port).and_then(|before| before.mac);
                 self.stations.retain(|_, known| known.port != port);
+                self.pin_freed(freed);
             }
             Step::Send { port, from, to, tags } => self.send(bridge, port, from, to, &tags),
         }
+    }
+
+    /// Has a port have that address, if it is its own and no other port's.
+    fn pin(&mut self, port: u16, mac: Option<[u8; 6]>) {
+        let its = self.ports.get(&port).filter(|rules| rules.mac == mac);
+        let vlan = its.and_then(|rules| untagged(&rules.vlan));
+        let Some(key) = mac.zip(vlan) else { return };
+        let known = self.stations.entry(key);
+        let known = known.or_insert(Known { port, seen: 0, is_pinned: false });
+        if !known.is_pinned {
+            *known = Known { port, seen: self.now, is_pinned: true };
+        }
+    }
+
+    /// An address is no port's own any more, or another one's.
+    fn pin_freed(&mut self, mac: Option<[u8; 6]>) {
+        let ports: Vec<u16> = self.ports.keys().copied().collect();
+        ports.into_iter().for_each(|port| self.pin(port, mac));
     }
 
     /// What is known is the same, and counts are between those of the young ones and of all.

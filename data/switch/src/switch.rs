@@ -72,10 +72,11 @@ impl Switch {
                 }
             }
         }
-        *place = Some(now);
+        let freed = place.replace(now).map_or(0, |before| before.own);
         if let Some(vlan) = untagged.filter(|_| is_station(own)) {
             self.table.pin(own, vlan, port);
         }
+        self.pin_freed(freed);
         Ok(())
     }
 
@@ -86,6 +87,22 @@ impl Switch {
         self.ruled -= usize::from(before.vlan != Vlan::None);
         self.order.retain(|one| *one != port);
         self.table.forget(port);
+        self.pin_freed(before.own);
+    }
+
+    /// An address that was a port's own is now that of another one which has had it meanwhile, though that has sent
+    /// nothing yet: what is for it goes nowhere else.
+    fn pin_freed(&mut self, own: u64) {
+        if !is_station(own) {
+            return;
+        }
+        for port in &self.order {
+            let its = self.ports.get(usize::from(port.0)).and_then(Option::as_ref);
+            let its = its.filter(|its| its.own == own);
+            if let Some(vlan) = its.and_then(|its| its.vlan.untagged()) {
+                self.table.pin(own, vlan, *port);
+            }
+        }
     }
 
     #[inline]

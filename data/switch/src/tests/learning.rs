@@ -245,13 +245,18 @@ fn an_own_address_is_kept_while_the_link_is_down_and_not_longer_than_the_port() 
     );
     bridge.remove_port(PortId(0));
     assert_eq!(to(send(&mut bridge, 2, 7, 9, 0)), None);
-    // Of two with one address, the first has it; when that goes, the other gets it as it sends.
+    // Of two with one address, the first has it; when that goes, the other has it before it has sent anything.
     bridge.set_port(PortId(0), own(2, true)).expect("a port");
     assert_eq!(to(send(&mut bridge, 2, 3, 2, 0)), Some(1));
     assert_eq!(send(&mut bridge, 0, 2, 3, 0), Verdict::Drop(DropReason::BadSource));
     bridge.remove_port(PortId(1));
+    assert_eq!(to(send(&mut bridge, 2, 3, 2, 0)), Some(0), "and no other port hears it");
     assert_eq!(to(send(&mut bridge, 0, 2, 3, 0)), Some(2));
     assert_eq!(send(&mut bridge, 2, 2, 3, 0), Verdict::Drop(DropReason::BadSource));
+    // The same where the first one gets another address.
+    bridge.set_port(PortId(1), own(2, true)).expect("a port");
+    bridge.set_port(PortId(0), own(7, true)).expect("a port");
+    assert_eq!(to(send(&mut bridge, 2, 3, 2, 0)), Some(1));
 }
 
 #[test]
