@@ -270,7 +270,7 @@ fn locks_bytes_until_it_is_ended() {
     let image = fs::OpenOptions::new().read(true).write(true).open(path).expect("an image");
     let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
     rustix::fs::fcntl_lock(&image, lock).expect("nobody has it");
-    eprintln!("held");
+    std::io::Write::write_all(&mut std::io::stderr(), b"held\n").expect("somebody reads");
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 

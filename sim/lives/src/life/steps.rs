@@ -315,7 +315,7 @@ impl Host {
             // is heard by neither.
             let is_between =
                 matches!(&self.daemons[..], [Daemon { control: None, is_succeeded: true, .. }]);
-            let is_excused = is_between && vmm.since_ns >= self.taken_over_ns
+            let is_excused = is_between && vmm.known_ns >= self.taken_over_ns
                 || vmm.is_excused
                 || vmm.is_unheard
                 || vmm.tenant.is_hostile()
