@@ -166,6 +166,10 @@ impl Host {
     pub(super) fn know_ports(&mut self, course: &Course) {
         let (now_ns, mut lan) = (course.now().0, course.lan.borrow_mut());
         let Some(Daemon { control: Some(_), cores, .. }) = self.daemons.first() else { return };
+        if !self.newcomers.is_empty() {
+            // One of them may have read what has ports elsewhere.
+            return;
+        }
         let ports = self.ports.values_mut();
         for port in ports.filter(|port| !port.is_known && port.seen.place.is_some()) {
             let has_heard = |(core, passes): (&Core, &u64)| core.passes() >= *passes;

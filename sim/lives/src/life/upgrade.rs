@@ -307,22 +307,23 @@ impl Host {
         }
         let fate = if course.is_calm.get() { 99 } else { course.random.below(100) };
         course.note("launcher", [pid.into(), launcher as u64, fate]);
-        let launchers = &mut self.daemons[at].launchers;
         match fate {
             // It says nothing for now.
             0..60 => return Ok(false),
-            60 => launchers.end(launcher),
-            61 => launchers
+            60 => self.daemons[at].launchers.end(launcher),
+            61 => self.daemons[at]
+                .launchers
                 .answer(launcher, &mut |_| Err(std::io::Error::other("nothing is started"))),
             _ => {
                 let plan = self.file.borrow().load(None).map_err(|e| e.error)?;
+                self.expect_ports(course);
                 let (own, launcher_of_it) = Launchers::begin().map_err(|e| e.to_string())?;
                 let options = super::host::options(&self.file, launcher_of_it);
                 let pid = course.stage.begin_process();
                 let stands_until_ns = course.now().0 + delay_ns(course);
                 let mut given = Some((plan, options, own));
                 let newcomers = &mut self.newcomers;
-                launchers.answer(launcher, &mut |input| {
+                self.daemons[at].launchers.answer(launcher, &mut |input| {
                     if let Some((plan, options, launchers)) = given.take() {
                         let process = Some(NewProcess::begin(pid, input, plan, options));
                         let cores = Vec::new();
