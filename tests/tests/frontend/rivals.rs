@@ -66,7 +66,8 @@ fn a_guest_on_a_sidecores_processor_is_reported() -> Result<()> {
         ensure!(shown["run_state"]["vcpus"][0]["on_sidecore"] == 0, "{shown}");
         Ok::<_, anyhow::Error>(())
     })?;
-    await_that("it to be over", || Ok(sidecore(&daemon)?["lost_percent"] == 0))?;
+    // Of a sidecore that serves nothing nobody knows it.
+    await_that("it to be over", || Ok(sidecore(&daemon)?["lost_percent"].is_null()))?;
     ensure!(said(&daemon)? == 1, "it was said more than once:\n{}", daemon.last_words());
     daemon.is_alive()
 }
