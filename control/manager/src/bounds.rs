@@ -44,8 +44,7 @@ const HOST_DESCRIPTORS: u64 = 4;
 /// asked for their vCPUs.
 const OWN_DESCRIPTORS: u64 = 8 + DIALOGUES_MAX as u64;
 /// What is open before the first device: the launcher's channel, the control loop, the API, the lock of the state and
-/// the bell of looks at it; and of each sidecore. A test
-/// of the program compares them with a daemon's.
+/// the bell of looks at it; and of each sidecore. A test of the program compares them with a daemon's.
 const START_DESCRIPTORS: u64 = 16;
 const CORE_DESCRIPTORS: u64 = 3;
 /// Regions of memory that each guest may have; one that has more takes from what is free. QEMU has two,

@@ -7,7 +7,7 @@ use crate::chain::Chain;
 use crate::inflight::Inflight;
 use crate::inflight::packed::PackedRecord;
 use crate::inflight::split::SplitRecord;
-use crate::layout::{self, Format};
+use crate::layout::Format;
 use crate::packed::{Packed, Place};
 use crate::split::Split;
 use crate::ticket::Ticket;
@@ -94,14 +94,14 @@ impl Queue {
     /// # Errors
     /// [`SetupError`]: what does not fit, before anything in the ring is changed.
     pub fn new(spec: QueueSpec) -> Result<Queue, SetupError> {
-        check(&spec)?;
+        fit::check(&spec)?;
         let QueueSpec { size, format, event_index, indirect, inflight, base, .. } = spec;
         let parts = [spec.descriptors, spec.driver, spec.device];
         let rules = (event_index, indirect);
         let ring = match format {
             Format::Split => split_ring(Split::new(parts, size, rules, base as u16)?, inflight),
             Format::Packed => {
-                let (next, used) = packed_places(base, size)?;
+                let (next, used) = fit::packed_places(base, size)?;
                 packed_ring(Packed::new(parts, size, rules, next, used)?, inflight)?
             }
         };
@@ -558,44 +558,7 @@ fn packed_ring(mut ring: Packed, inflight: Option<Inflight>) -> Result<Ring, Set
     Ok(Ring::Packed(ring, Some(Box::new(record))))
 }
 
-fn packed_places(base: u32, size: u16) -> Result<(Place, Place), SetupError> {
-    let next = Place::of_bits(base as u16);
-    let high = (base >> 16) as u16;
-    let used = if high == 0 { next } else { Place::of_bits(high) };
-    if next.index >= size || used.index >= size {
-        return Err(SetupError::Base(base));
-    }
-    Ok((next, used))
-}
-
-fn check(spec: &QueueSpec) -> Result<(), SetupError> {
-    if !layout::is_size(spec.format, spec.size) {
-        return Err(SetupError::Size(spec.size));
-    }
-    let (format, size) = (spec.format, spec.size);
-    if let Some(inflight) = &spec.inflight {
-        inflight.is_for(format, size)?;
-    }
-    if format == Format::Split && spec.base > u32::from(u16::MAX) {
-        return Err(SetupError::Base(spec.base));
-    }
-    let aligns = if format == Format::Split { (2, 4) } else { (4, 4) };
-    let parts = [
-        ("descriptor", &spec.descriptors, layout::descriptors_len(format, size), 16),
-        ("driver", &spec.driver, layout::driver_len(format, size, spec.event_index), aligns.0),
-        ("device", &spec.device, layout::device_len(format, size, spec.event_index), aligns.1),
-    ];
-    for (part, area, need, align) in parts {
-        let have = area.len() as u64;
-        if have < need {
-            return Err(SetupError::Short { part, have, need });
-        }
-        if !area.is_aligned(align) {
-            return Err(SetupError::Unaligned { part, align });
-        }
-    }
-    Ok(())
-}
+mod fit;
 
 #[cfg(test)]
 mod tests;
