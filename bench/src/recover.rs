@@ -1,7 +1,7 @@
-//! `bench recover`: how long guests wait for a daemon that was killed and started again, and for one that was replaced,
-//! and what they lost.
+//! `bench recover`: how long guests wait for a daemon that they connect to, for one that was killed
+//! and started again, and for one that was replaced, and what they lost.
 //!
-//! The numbers are those of `tests/recover` and its module `upgrade`, which this has cargo build and run.
+//! The numbers are those of `tests/recover` and its modules `attach` and `upgrade`, which this has cargo build and run.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -21,10 +21,10 @@ const LINES: usize = 30;
 /// The units of what the tests measure.
 const UNITS: [&str; 2] = ["ms", "1"];
 
-/// What to measure: 2,000 kills and 500 upgrades.
+/// What to measure: 100 attaches of 16 GiB, 2,000 kills and 500 upgrades.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// 200 and 60.
+    /// 20, 200 and 60.
     #[arg(long)]
     quick: bool,
 }
@@ -39,18 +39,19 @@ struct Line {
 }
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>> {
-    let [kills, upgrades] = if options.quick { [200, 60] } else { [2_000, 500] };
+    let [attaches, kills, upgrades] = if options.quick { [20, 200, 60] } else { [100, 2_000, 500] };
     let rows = build_folder().join("recover.rows");
     let _ = std::fs::remove_file(&rows);
-    under_load(&rows, "kills", "recover::kill_at_random_instants", ("RECOVER_KILLS", kills))?;
-    under_load(&rows, "upgrades", "upgrade::disks_under_load", ("UPGRADES", upgrades))?;
+    measure(&rows, "attaches", "attach::a_guest_of_16_gib", ("ATTACHES", attaches))?;
+    measure(&rows, "kills", "recover::kill_at_random_instants", ("RECOVER_KILLS", kills))?;
+    measure(&rows, "upgrades", "upgrade::disks_under_load", ("UPGRADES", upgrades))?;
     let text = std::fs::read_to_string(&rows).with_context(|| format!("{}", rows.display()))?;
     text.lines().map(row).collect()
 }
 
 /// Runs one test so often.
-fn under_load(rows: &Path, what: &str, test: &str, (variable, often): (&str, u32)) -> Result<()> {
-    say(&format!("recover: {often} {what} under load"));
+fn measure(rows: &Path, what: &str, test: &str, (variable, often): (&str, u32)) -> Result<()> {
+    say(&format!("recover: {often} {what}"));
     let log = build_folder().join(format!("recover-{what}.log"));
     let said = File::create(&log)?;
     let status = Command::new("cargo")

@@ -281,6 +281,15 @@ impl Frontend {
         &self.map
     }
 
+    /// Bytes of guest memory that are not a hole.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn resident_bytes(&self) -> Result<u64> {
+        let blocks = rustix::fs::fstat(&self.memory_fd)?.st_blocks;
+        Ok(u64::try_from(blocks)? * 512)
+    }
+
     /// What of guest memory is not given out yet.
     pub fn memory(&mut self) -> &mut Arena {
         &mut self.memory

@@ -3,6 +3,7 @@
 //! `./x test recover` runs each module in a process of its own: its tests may count what the process
 //! has, and take its processors for themselves.
 
+mod attach;
 mod fence;
 mod recover;
 mod recover_many;
