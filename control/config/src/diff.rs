@@ -364,8 +364,10 @@ fn changes_in_place(old: &DiskPlan, new: &DiskPlan) -> bool {
 
 fn in_place(old: &DiskPlan, new: &DiskPlan) -> Vec<Change> {
     let mut changes = Vec::new();
-    let failures = |disk: &DiskPlan| (disk.on_full, disk.on_error);
-    if old.service != new.service || failures(old) != failures(new) {
+    let what = |disk: &DiskPlan| {
+        (disk.service.clone(), disk.on_full, disk.on_error, disk.drain_timeout_s, disk.format)
+    };
+    if what(old) != what(new) {
         changes.push(Change::Set(Box::new(DevicePlan::Disk(new.clone()))));
     }
     if old.rights != new.rights {

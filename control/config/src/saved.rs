@@ -11,14 +11,15 @@ use serde_json::Value;
 
 use crate::mistake::{Mistake, Path};
 use crate::schema;
-use crate::spec::told::Told;
+use crate::spec::told::{Told, newest};
 use crate::spec::{
     DISKS_MAX, DiskSpec, GROUPS_MAX, GroupSpec, NICS_MAX, NicSpec, SWITCHES_MAX, SwitchSpec,
 };
 
 /// The highest version that is read. Like those below and between it is written only when a field says something that
 /// came with it (`since` in the tables of [`crate::spec`]), so that an older program reads the rest.
-pub const VERSION: u64 = 6;
+pub const VERSION: u64 =
+    newest(&[VERSION_OF_BURSTS, DiskSpec::NEWEST, NicSpec::NEWEST, GroupSpec::NEWEST]);
 /// With bursts that wait for a limit.
 const VERSION_OF_BURSTS: u64 = 4;
 /// With groups. Still written when there is none of these, so that an older program reads it.
@@ -53,13 +54,13 @@ pub struct Devices {
 struct Saved<'a> {
     format: &'a str,
     version: u64,
-    disks: &'a [DiskSpec],
+    disks: Vec<Value>,
     #[serde(skip_serializing_if = "<[SwitchSpec]>::is_empty")]
     switches: &'a [SwitchSpec],
-    #[serde(skip_serializing_if = "<[NicSpec]>::is_empty")]
-    nics: &'a [NicSpec],
-    #[serde(skip_serializing_if = "<[GroupSpec]>::is_empty")]
-    groups: &'a [GroupSpec],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    nics: Vec<Value>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    groups: Vec<Value>,
     /// Programs that do not know it leave it out, and need no other version.
     #[serde(skip_serializing_if = "Option::is_none")]
     images: Option<&'a [String]>,
@@ -99,12 +100,27 @@ pub fn write(devices: &Devices) -> String {
         (false, _) => VERSION_OF_GROUPS,
     };
     let fields = disks.iter().map(Told::since).chain(nics.iter().map(Told::since));
-    let version = fields.fold(kinds, u64::max);
+    let version = fields.chain(groups.iter().map(Told::since)).fold(kinds, u64::max);
+    let (disks, nics, groups) = (said(disks), said(nics), said(groups));
     let images = images.as_deref();
     let saved = Saved { format: FORMAT, version, disks, switches, nics, groups, images };
     let mut text = serde_json::to_string_pretty(&saved).unwrap_or_default();
     text.push('\n');
     text
+}
+
+/// The specs without fields of newer forms that are as usual: a program that does not know one reads the rest.
+fn said<S: Told + Serialize>(specs: &[S]) -> Vec<Value> {
+    let usual = serde_json::to_value(S::usual()).unwrap_or_default();
+    let said = |spec: &S| {
+        let mut value = serde_json::to_value(spec).unwrap_or_default();
+        if let Some(fields) = value.as_object_mut() {
+            let is_older = |name: &str| !S::SINCE.contains(&name);
+            fields.retain(|name, field| is_older(name) || usual.get(name) != Some(field));
+        }
+        value
+    };
+    specs.iter().map(said).collect()
 }
 
 /// Whether something has a burst that waits for a limit: a program that does not know that refuses it.
@@ -259,6 +275,20 @@ mod tests {
         let again: Value = serde_json::from_str(&write(&expected)).unwrap();
         let (version, fields) = (&again["version"], again.as_object().unwrap().len());
         assert_eq!((version, fields), (&1.into(), 3));
+    }
+
+    #[test]
+    fn a_device_of_which_nothing_new_is_said_has_no_newer_field() {
+        fn check<S: Told + Serialize>() {
+            let text = said(&[S::usual()]);
+            assert_eq!(S::usual().since(), 1);
+            let of_newer = |name: &&&str| text[0].get(name).is_some();
+            assert_eq!(S::SINCE.iter().find(of_newer), None);
+        }
+        check::<DiskSpec>();
+        check::<NicSpec>();
+        check::<GroupSpec>();
+        assert_eq!(VERSION, 6, "a version more is a form more: say what came with it");
     }
 
     #[test]

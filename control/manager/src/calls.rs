@@ -10,7 +10,7 @@
 //! | `shown` | what is shown |
 
 use config::api::{Answer, ApiError, ErrorKind};
-use config::plan::Origin;
+use config::plan::{Origin, Plan};
 
 pub(crate) mod answer;
 mod changes;
@@ -50,4 +50,10 @@ pub(crate) fn check_origin(what: &str, origin: &Origin) -> Result<(), ApiError> 
         )),
         Origin::Api => Ok(()),
     }
+}
+
+/// Refuses to change a disk that the file declares, or that is none.
+pub(crate) fn check_disk_made_by_api(id: &str, plan: &Plan) -> Result<(), ApiError> {
+    let disk = plan.disk(id).ok_or_else(|| plan.no_such_disk(id))?;
+    check_origin(&format!("disk {id:?}"), &disk.origin)
 }

@@ -192,29 +192,63 @@ fn reach<'a>(from: &'a str, imports: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> B
     reached
 }
 
-/// The modules that a file names by `crate::` or `super::`.
+/// The modules that a file names by `crate::` or `super::`, in groups too. Its children, which it names by their own
+/// names, are parts of it.
 fn imports_of<'a>(
     name: &str,
     source: &Source,
     modules: &'a BTreeMap<String, &Source>,
 ) -> BTreeSet<&'a str> {
-    let above = name.rsplit_once("::").map_or("", |(above, _)| above);
-    let mut found = BTreeSet::new();
-    for (_, code) in source.shipped() {
-        for (at, root) in code.match_indices("crate::").chain(code.match_indices("super::")) {
-            let rest = &code[at + root.len()..];
-            let path: String = rest
-                .chars()
-                .take_while(|c| c.is_alphanumeric() || matches!(c, '_' | ':'))
-                .collect();
-            let whole = match root {
-                "super::" if !above.is_empty() => format!("{above}::{path}"),
-                _ => path,
-            };
-            found.extend(module_named(&whole, modules).filter(|other| *other != name));
+    let lines: Vec<&str> = source.shipped().map(|(_, code)| code).collect();
+    let text = lines.join("\n");
+    let mut paths = Vec::new();
+    for (at, _) in text.match_indices("::") {
+        let first = text[..at].rsplit(|c: char| !is_of_name(c)).next().unwrap_or_default();
+        let is_first = !text[..at - first.len()].ends_with("::");
+        let base = match first {
+            "crate" => "",
+            "super" => parent(name),
+            _ => continue,
+        };
+        if is_first {
+            tree(&text[at + 2..], base, &mut paths);
         }
     }
-    found
+    let found = paths.iter().filter_map(|path| module_named(path, modules));
+    found.filter(|other| *other != name).collect()
+}
+
+fn is_of_name(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+fn parent(name: &str) -> &str {
+    name.rsplit_once("::").map_or("", |(above, _)| above)
+}
+
+fn joined(above: &str, name: &str) -> String {
+    if above.is_empty() { name.to_owned() } else { format!("{above}::{name}") }
+}
+
+/// Adds the paths of a use tree, `a::{b, c::d}`, below `base`; what follows it.
+fn tree<'t>(text: &'t str, base: &str, paths: &mut Vec<String>) -> &'t str {
+    let text = text.trim_start();
+    if let Some(mut group) = text.strip_prefix('{') {
+        loop {
+            group = tree(group, base, paths).trim_start();
+            match group.strip_prefix(',') {
+                Some(more) => group = more,
+                None => return group.strip_prefix('}').unwrap_or(group),
+            }
+        }
+    }
+    let (name, rest) = text.split_at(text.find(|c| !is_of_name(c)).unwrap_or(text.len()));
+    let path = if name == "super" { parent(base).to_owned() } else { joined(base, name) };
+    if let Some(more) = rest.strip_prefix("::") {
+        return tree(more, &path, paths);
+    }
+    paths.push(path);
+    rest.trim_start().strip_prefix("as ").map_or(rest, |other| other.trim_start_matches(is_of_name))
 }
 
 /// The longest module that begins a path.
@@ -232,6 +266,27 @@ fn module_named<'a>(path: &str, modules: &'a BTreeMap<String, &Source>) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn groups_are_imports_too() {
+        let files = [
+            ("a.rs", "use super::{b::C, d as e};\nmod f;\nfn g() { f::h(); }\n"),
+            ("b.rs", "use crate::{\n    a::X,\n    d::{Y, Z},\n};\n"),
+            ("d.rs", ""),
+            ("a/f.rs", "use super::super::d;\nuse super::g;\n"),
+        ]
+        .map(|(file, text)| source(file, text));
+        let modules: BTreeMap<String, &Source> =
+            ["a", "b", "d", "a::f"].map(str::to_owned).into_iter().zip(&files).collect();
+        for (at, (name, imported)) in
+            [("a", vec!["b", "d"]), ("b", vec!["a", "d"]), ("d", vec![]), ("a::f", vec!["a", "d"])]
+                .into_iter()
+                .enumerate()
+        {
+            let found = imports_of(name, &files[at], &modules);
+            assert_eq!(found.into_iter().collect::<Vec<_>>(), imported, "{name}");
+        }
+    }
 
     fn source(file: &str, text: &str) -> Source {
         Source::new(&format!("{MANAGER}{file}"), text)

@@ -82,6 +82,8 @@ mod tests {
         assert_ne!(running, wanted, "{after}");
         let Difference { changes, restart_needed } = diff(&running, &wanted);
         let is_anew = changes.iter().any(|change| change.to_string().starts_with("removed"));
+        // What nobody is told of was forgotten.
+        assert!(!changes.is_empty() || !restart_needed.is_empty(), "no change: {after}");
         match (restart_needed.is_empty(), is_anew) {
             (false, _) if restart_needed.iter().all(|field| upgrade_refuses(field)) => {
                 AtReload::RestartOnly
@@ -124,7 +126,8 @@ mod tests {
             "socket_group = \"g\"",
             "socket_mode = \"0660\"",
         ];
-        check::<DaemonSpec>("[daemon]", "[daemon]\napi_read = \"/r\"\n", &lines, &[]);
+        let base = "disk=[{ id = \"a\", path = \"/a\" }]\n[daemon]\napi_read = \"/r\"\n";
+        check::<DaemonSpec>("[daemon]", base, &lines, &[]);
         let lines = [
             "cpus = \"0\"",
             "min = 2",
@@ -134,7 +137,8 @@ mod tests {
             "elvis.rate_in = 20000",
             "urgency = \"off\"",
         ];
-        let base = "disk=[{ id = \"a\", path = \"/a\" }]\n[sidecores]\ncpus = \"0-1\"\n";
+        let base = "disk=[{ id = \"a\", path = \"/a\" }, { id = \"b\", path = \"/b\", policy = \"elvis\" }]\n\
+                    [sidecores]\ncpus = \"0-1\"\npolicy = \"es2\"\n";
         check::<SidecoresSpec>("[sidecores]", base, &lines, &[]);
     }
 
@@ -188,7 +192,7 @@ mod tests {
             "native = 9",
             "macs_max = 7",
             "spoof = \"deny\"",
-            "redirect = \"off\"",
+            "redirect = \"always\"",
             "vcpus = [0]",
             "qmp = \"/q\"",
             "mtu = 9000",

@@ -15,12 +15,29 @@ pub(crate) trait Told {
     const NUMBERS: &'static [Number];
     /// Fields for which a reload makes the device anew.
     const ANEW: &'static [&'static str];
+    /// Fields that an older form of the saved state does not have.
+    const SINCE: &'static [&'static str];
+    /// The newest form that one of them came with, 1 if there are none.
+    const NEWEST: u64;
+
+    /// One of which nothing is said.
+    fn usual() -> Self;
 
     /// The numbers that are written, as [`Told::NUMBERS`] has them.
     fn numbers(&self) -> Vec<Option<u32>>;
 
     /// The oldest version of the saved state that can hold what is written.
     fn since(&self) -> u64;
+}
+
+/// The highest of some versions of the saved state, 1 if there are none.
+pub(crate) const fn newest(versions: &[u64]) -> u64 {
+    let (mut newest, mut rest) = (1, versions);
+    while let [version, more @ ..] = rest {
+        newest = if *version > newest { *version } else { newest };
+        rest = more;
+    }
+    newest
 }
 
 /// What may be changed of it.
@@ -322,13 +339,19 @@ macro_rules! told {
                 none: &[$($none)?],
             }),*];
             const ANEW: &'static [&'static str] = &[$(stringify!($anew)),*];
+            const SINCE: &'static [&'static str] = &[$(stringify!($news)),*];
+            const NEWEST: u64 = $crate::spec::told::newest(&[$($version),*]);
+
+            fn usual() -> $Spec {
+                $Spec::new("")
+            }
 
             fn numbers(&self) -> Vec<Option<u32>> {
                 vec![$(self.$number.written()),*]
             }
 
             fn since(&self) -> u64 {
-                [1, $(if self.$news != $Spec::new("").$news { $version } else { 1 }),*].into_iter().fold(1, u64::max)
+                [1, $(if self.$news != $Spec::usual().$news { $version } else { 1 }),*].into_iter().fold(1, u64::max)
             }
         }
 

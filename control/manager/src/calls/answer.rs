@@ -8,7 +8,7 @@ use control::mode::Mode;
 use control::moves::{Problems, Waited};
 use sidecore::Stay;
 
-use super::{disks, groups, nics, removal, resizing, shown};
+use super::{check_disk_made_by_api, disks, groups, nics, removal, resizing, shown};
 use crate::api::Reply;
 use crate::daemon_view;
 use crate::in_use::InUse;
@@ -29,7 +29,7 @@ pub(crate) fn answer(call: Call, reply: Reply, rooms: &mut Rooms, mode: Mode) {
             return resizing::ask(&id, &resize, force, reply, rooms);
         }
         Call::RemoveDisk { id, force } => {
-            let may = disks::check_made_by_api(&id, &rooms.plan);
+            let may = check_disk_made_by_api(&id, &rooms.plan);
             match may.and_then(|()| in_use(rooms).check_unused("disk", &id, force)) {
                 Ok(()) => return removal::remove(&id, reply, rooms, mode),
                 Err(error) => Err(error),

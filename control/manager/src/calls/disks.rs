@@ -11,7 +11,7 @@ use config::{DiskSpec, Plan};
 use control::mode::Mode;
 use tracing::info;
 
-use super::{Answered, changes, check_origin, shown};
+use super::{Answered, changes, check_disk_made_by_api, shown};
 use crate::api::Reply;
 use crate::disk::DiskParts;
 use crate::opening::apart;
@@ -81,7 +81,7 @@ fn add(spec: &DiskSpec, rooms: &mut Rooms, mode: Mode) -> Result<String, ApiErro
 
 /// Changes how a disk is served, and who may open its socket.
 pub(crate) fn change(id: &str, change: &DiskChange, rooms: &mut Rooms) -> Answered {
-    check_made_by_api(id, &rooms.plan)?;
+    check_disk_made_by_api(id, &rooms.plan)?;
     let after = rooms.plan.disk_changed(id, change)?;
     let before = rooms.plan.disk(id).cloned().ok_or_else(|| rooms.plan.no_such_disk(id))?;
     let ServicePlan { share, policy, limit, group, .. } = after.service.clone();
@@ -137,21 +137,6 @@ pub(crate) fn clear(id: &str, rooms: &mut Rooms, mode: Mode) -> Answered {
     rooms.have_links(mode, |remote, around| remote.forgive_remote(number, around));
     info!(disk = id, "cleared: it may flush again");
     shown::disk(rooms, id, true)
-}
-
-/// The device of that name, which is to be changed through the API and open.
-pub(super) fn made_by_api(id: &str, rooms: &Rooms) -> Result<u32, ApiError> {
-    check_made_by_api(id, &rooms.plan)?;
-    rooms.devices.number_of(id).ok_or_else(|| {
-        let hint = "`sidecore show` says why; remove it, or put that right";
-        ApiError::new(ErrorKind::Refused, format!("disk {id:?} is not open"), hint)
-    })
-}
-
-/// Refuses to change a disk that the file declares, or that is none.
-pub(crate) fn check_made_by_api(id: &str, plan: &Plan) -> Result<(), ApiError> {
-    let disk = plan.disk(id).ok_or_else(|| plan.no_such_disk(id))?;
-    check_origin(&format!("disk {id:?}"), &disk.origin)
 }
 
 #[cfg(test)]

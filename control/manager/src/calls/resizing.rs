@@ -11,8 +11,7 @@ use config::spec::DiskResize;
 use control::mode::Mode;
 use tracing::{info, warn};
 
-use super::disks::made_by_api;
-use super::{Answered, changes, shown};
+use super::{Answered, changes, check_disk_made_by_api, shown};
 use crate::api::Reply;
 use crate::defects::found;
 use crate::devices::Devices;
@@ -213,6 +212,15 @@ fn tell_capacity(number: u32, rooms: &mut Rooms, mode: Mode) {
         rooms.turn.touch(number);
         rooms.have_links(mode, |remote, around| remote.tell_clients(number, around));
     }
+}
+
+/// The device of that name, which is to be changed through the API and open.
+fn made_by_api(id: &str, rooms: &Rooms) -> Result<u32, ApiError> {
+    check_disk_made_by_api(id, &rooms.plan)?;
+    rooms.devices.number_of(id).ok_or_else(|| {
+        let hint = "`sidecore show` says why; remove it, or put that right";
+        ApiError::new(ErrorKind::Refused, format!("disk {id:?} is not open"), hint)
+    })
 }
 
 #[cfg(test)]
