@@ -8,14 +8,18 @@
 use std::fmt;
 
 mod links;
+mod made;
 
 use crate::plan::{
-    DeviceKind, DevicePlan, DiskPlan, GroupPlan, NicPlan, Plan, Source, SwitchPlan, UplinkPlan,
+    DeviceKind, DevicePlan, DiskPlan, GroupPlan, NicPlan, Plan, SwitchPlan, UplinkPlan,
 };
 use crate::size::Size;
 use crate::spec::OnFailure;
 
 pub use links::after as links_after;
+pub use made::{MadeOf, is_made_of, made_of};
+
+use made::{made_of_disk, made_of_nic};
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -327,39 +331,13 @@ fn network(running: &Plan, wanted: &Plan, (removed, kept, added): Lists<'_>) {
 
 /// Whether a front-end that is connected may stay.
 fn nic_changes_in_place(old: &NicPlan, new: &NicPlan) -> bool {
-    old.peer == new.peer
-        && old.mac == new.mac
-        && old.mtu == new.mtu
-        && old.queues == new.queues
-        && old.guest_offloads == new.guest_offloads
-        && old.socket == new.socket
-        && old.mode == new.mode
-        && old.allow_unsealed_memory == new.allow_unsealed_memory
+    made_of_nic(old) == made_of_nic(new)
 }
 
-/// The same for a disk.
+/// The same for a disk. An heir takes another `allow_user_folder` in place, so that a disk is not made of it.
 fn changes_in_place(old: &DiskPlan, new: &DiskPlan) -> bool {
-    let same_source = match (&old.source, &new.source) {
-        (Source::Null { .. }, Source::Null { .. }) => true,
-        (Source::Memory { .. }, Source::Memory { .. }) => true,
-        (Source::File { path: a, cache: c, .. }, Source::File { path: b, cache: d, .. }) => {
-            a == b && c == d
-        }
-        (Source::Remote { link: a, name: c }, Source::Remote { link: b, name: d }) => {
-            a == b && c == d
-        }
-        _ => false,
-    };
-    same_source
-        && old.socket == new.socket
-        && old.mode == new.mode
-        && old.readonly == new.readonly
-        && old.serial == new.serial
-        && old.queues == new.queues
-        && old.migratable == new.migratable
-        && old.block_size == new.block_size
+    made_of_disk(old) == made_of_disk(new)
         && old.spec.allow_user_folder == new.spec.allow_user_folder
-        && old.allow_unsealed_memory == new.allow_unsealed_memory
 }
 
 fn in_place(old: &DiskPlan, new: &DiskPlan) -> Vec<Change> {

@@ -7,13 +7,13 @@
 use std::collections::BTreeMap;
 
 use config::api::{ActionView, ApiError, EffectView, ErrorKind, ThingView};
+use config::diff::made_of;
 use config::plan::{DevicePlan, HostPlan, LinkPlan, NicPeer, NullPlan};
 use config::{Change, Plan, Source};
 use control::reload::{Does, loses};
 
 use crate::in_use::InUse;
 use crate::sizes::Beyond;
-use crate::upgrade::bequest::made_of;
 
 /// Devices that one refusal names.
 const NAMED_MAX: usize = 8;

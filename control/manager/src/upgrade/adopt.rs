@@ -253,7 +253,7 @@ mod tests {
     use crate::disk::DiskParts;
     use crate::disk::bonds::Bonds;
     use crate::opening::openers::{Openers, Patience};
-    use crate::upgrade::bequest::made_of;
+    use config::diff::made_of;
     use config::plan::DevicePlan;
 
     /// A disk of nothing.

@@ -4,13 +4,12 @@
 //! Only read here, and sent; nothing of this process changes. Not here: when (`predecessor`), and how it
 //! is taken (`estate`, `heir`).
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use backend::{Disk, Grain, Handles};
-use config::plan::DevicePlan;
+use config::diff::made_of;
 use vhost_user::Message;
 
 use super::channel::{Channel, SEND_TIME_MAX};
@@ -30,64 +29,6 @@ use crate::devices::queue::{Known, Queue};
 use crate::disk::DiskParts;
 use crate::network::Network;
 use crate::remote::Remote;
-
-/// The block size of a disk of which the file has none.
-const AS_THE_IMAGE: &str = "as the image has it";
-/// Words that programs before this one never had, and what their devices were made of.
-const SINCE: [(&str, &str); 2] = [("block_size", AS_THE_IMAGE), ("guest_offloads", "true")];
-
-/// Whether a device that was made of `before` is one that is made of `now`. What only one side has a word for is not
-/// compared, if that word is not known of old.
-pub(crate) fn is_made_of(
-    before: &BTreeMap<String, String>,
-    now: &BTreeMap<String, String>,
-) -> bool {
-    now.iter().all(|(name, word)| {
-        let of_old = || SINCE.iter().find(|(since, _)| since == name).map(|(_, word)| *word);
-        let before = before.get(name).map(String::as_str).or_else(of_old);
-        before.is_none_or(|before| before == word)
-    })
-}
-
-/// What a device is made of, in words: what a reload would not change in place. The heir makes the same
-/// of its own plan, and where they differ it is another device.
-pub(crate) fn made_of(plan: &DevicePlan) -> BTreeMap<String, String> {
-    let words: Vec<(&str, String)> = match plan {
-        DevicePlan::Disk(disk) => {
-            let (source, cache) = match &disk.source {
-                config::Source::Null { .. } => ("null".to_string(), String::new()),
-                config::Source::Memory { .. } => ("memory".to_string(), String::new()),
-                config::Source::File { path, cache, .. } => (path.clone(), format!("{cache:?}")),
-                config::Source::Remote { link, name } => (format!("{link}:{name}"), String::new()),
-            };
-            vec![
-                ("kind", "disk".to_string()),
-                ("source", source),
-                ("cache", cache),
-                ("socket", disk.socket.clone()),
-                ("mode", format!("{:?}", disk.mode)),
-                ("readonly", disk.readonly.to_string()),
-                ("migratable", disk.migratable.to_string()),
-                ("serial", disk.serial.clone()),
-                ("queues", disk.queues.to_string()),
-                ("allow_unsealed_memory", disk.allow_unsealed_memory.to_string()),
-                ("block_size", disk.block_size.map_or(AS_THE_IMAGE.to_string(), |n| n.to_string())),
-            ]
-        }
-        DevicePlan::Nic(nic) => vec![
-            ("kind", "nic".to_string()),
-            ("peer", format!("{:?}", nic.peer)),
-            ("mac", nic.mac.to_string()),
-            ("socket", nic.socket.clone()),
-            ("mode", format!("{:?}", nic.mode)),
-            ("mtu", nic.mtu.to_string()),
-            ("queues", nic.queues.to_string()),
-            ("guest_offloads", nic.guest_offloads.to_string()),
-            ("allow_unsealed_memory", nic.allow_unsealed_memory.to_string()),
-        ],
-    };
-    words.into_iter().map(|(name, word)| (name.to_string(), word)).collect()
-}
 
 /// What there is to hand over.
 pub(crate) struct Bequest<'a> {
@@ -293,27 +234,4 @@ fn ring_words(device: &Device) -> Vec<RingWords> {
         }
     };
     device.queues().iter().enumerate().map(words).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn made(words: &[(&str, &str)]) -> BTreeMap<String, String> {
-        words.iter().map(|(name, word)| (name.to_string(), word.to_string())).collect()
-    }
-
-    #[test]
-    fn what_a_guest_was_told_stays_the_same_also_where_one_side_had_no_word_for_it() {
-        let old = made(&[("kind", "disk"), ("gone", "1")]);
-        let now = made(&[("kind", "disk"), ("block_size", AS_THE_IMAGE), ("other", "2")]);
-        assert!(is_made_of(&old, &now) && is_made_of(&now, &old));
-        let large = made(&[("kind", "disk"), ("block_size", "4096")]);
-        assert!(!is_made_of(&old, &large), "a program without a word for it had the image's");
-        assert!(!is_made_of(&now, &large) && !is_made_of(&large, &now));
-        assert!(is_made_of(&large, &large));
-        let card = |offloads| made(&[("kind", "nic"), ("guest_offloads", offloads)]);
-        assert!(is_made_of(&made(&[("kind", "nic")]), &card("true")));
-        assert!(!is_made_of(&made(&[("kind", "nic")]), &card("false")));
-    }
 }

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use backend::net::HostOpenError;
 use backend::{Grain, Handles, Inherited, Limits};
+use config::diff::{is_made_of, made_of};
 use config::plan::DevicePlan;
 use control::upgrade::Taking;
 use rustix::fs::{Mode, OFlags};
 
-use super::bequest::{is_made_of, made_of};
 use super::channel::{Channel, SEND_TIME_MAX};
 use super::error::HeirError;
 use super::estate::{DeviceEstate, Estate, Progress};
