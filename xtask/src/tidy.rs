@@ -8,6 +8,7 @@ mod exempt;
 mod groups;
 mod layers;
 mod manifests;
+mod measured;
 mod modules;
 mod mutants;
 mod pure;
@@ -78,6 +79,7 @@ fn check(sources: &[Source]) -> anyhow::Result<Vec<Finding>> {
     findings.extend(mutants::check(sources));
     findings.extend(control::check(sources));
     findings.extend(told::check(sources));
+    findings.extend(measured::check(sources));
     for source in sources {
         findings.extend(text::check(source));
         if source.is_rust() {
