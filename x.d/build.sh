@@ -54,24 +54,32 @@ cmd_bench() {
     run_cargo build --release -p bench
     case " $* " in
         *' --help '* | *' -h '*) ;;
-        *) need_bench "$1" ;;
+        *) need_bench "$@" ;;
     esac
     # Its guest needs more of this machine than the tests do that run the rest of it.
     [[ $1 != runstate ]] || set -- "$@" --guest
     SIDECORE_BIN=$SIDECORE SIDECORE_BUILD=$BUILD exec "${CARGO_TARGET_DIR:-$ROOT/target}/release/bench" "$@"
 }
 
-# need_bench NAME: what it measures, and with what.
+# need_bench NAME OPTIONS...: what it measures, and with what.
 need_bench() {
     need_sidecore
     need_packages qemu-system-common util-linux valgrind
     case $1 in
-        net) need_testpmd ;;
+        net | peers) need_testpmd ;;
         remote) need_packages iproute2 qemu-utils nbdkit ;;
         tap | runstate)
             need_guests
             need_guest_kernel
             [[ $1 == tap ]] || need_newer_qemu ;;
+    esac
+    case $* in
+        # It measures what there is, and says what is missing.
+        peers*)
+            get_testpmd_13 || say "without Debian 13's testpmd"
+            get_fio || say 'without fio' ;;
+        *24.11*) get_testpmd_13 || die "Debian 13's testpmd is missing" "look at $BUILD/apt.log" ;;
+        *fio*) get_fio || die 'a fio with libblkio is missing' "FIO=PROGRAM names one; look at $BUILD/apt.log" ;;
     esac
 }
 

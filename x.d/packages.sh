@@ -83,21 +83,79 @@ need_testpmd() {
 
 # need_newer_qemu: unpacked in build/qemu-newer: without KVM Debian 12's takes no MSI-X vectors of vhost-user NICs.
 need_newer_qemu() {
-    local place=$BUILD/qemu-newer package mirror
+    local place=$BUILD/qemu-newer package apt
     [[ ! -x $place/root/usr/bin/qemu-system-x86_64 && ! -d /sys/module/kvm_intel && ! -d /sys/module/kvm_amd ]] || return 0
     say 'downloading a newer QEMU (not installed, only unpacked)'
-    rm -rf "$place"
-    mkdir -p "$place"/{lists/partial,cache/archives/partial}
-    # shellcheck disable=SC2016  # apt's own words
-    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -m 1 '/debian/$') ||
-        die 'apt has no source of Debian' 'look into /etc/apt/sources.list'
-    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror bookworm-backports main" >"$place/sources.list"
-    local apt=(apt-get -o "Dir::Etc::sourcelist=$place/sources.list" -o Dir::Etc::sourceparts=/nonexistent
-        -o "Dir::State::lists=$place/lists" -o "Dir::Cache=$place/cache")
+    apt_of "$place" bookworm-backports
     (cd "$place" && "${apt[@]}" update &&
         "${apt[@]}" download qemu-system-x86 qemu-system-data seabios) >"$BUILD/apt.log" 2>&1 || {
         show_tail "$BUILD/apt.log" 'the end of what apt said'
         die 'apt could not download a newer QEMU' 'run this again where bookworm-backports can be reached'
     }
     for package in "$place"/*.deb; do dpkg-deb -x "$package" "$place/root"; done
+}
+
+# get_testpmd_13: Debian 13's testpmd with all that it needs down to libc, unpacked in build/debian-13. Nothing of it is
+# installed: it is run by its own loader. Fails where it cannot be reached.
+get_testpmd_13() {
+    local place=$BUILD/debian-13 package apt
+    [[ ! -f $place/complete ]] || return 0
+    say "downloading Debian 13's DPDK (not installed, only unpacked)"
+    apt_of "$place" trixie
+    if ! { "${apt[@]}" update && "${apt[@]}" install --download-only --no-install-recommends -y dpdk-dev \
+        librte-net-virtio25 librte-net-vhost25 librte-mempool-ring25; } >"$BUILD/apt.log" 2>&1; then
+        show_tail "$BUILD/apt.log" 'the end of what apt said'
+        return 1
+    fi
+    for package in "$place"/cache/archives/*.deb; do dpkg-deb -x "$package" "$place/root" || return 1; done
+    rm -rf "$place"/{cache,lists}
+    touch "$place/complete"
+}
+
+# get_fio: a fio with libblkio, which no Debian's has: the source of Debian 13's, built in build/fio with Debian 13's
+# libblkio, which needs no newer libc than Debian 12's. FIO=PROGRAM takes another. Fails where it cannot be reached.
+get_fio() {
+    local place=$BUILD/fio package apt
+    [[ -z ${FIO:-} && ! -x $place/fio ]] || return 0
+    need_packages gcc libc6-dev make pkg-config
+    say "downloading the source of Debian 13's fio, and libblkio (not installed)"
+    apt_of "$place" trixie
+    sed 's/^deb /deb-src /' "$place/sources.list" >"$place/more" && cat "$place/more" >>"$place/sources.list"
+    if ! (cd "$place" && "${apt[@]}" update && "${apt[@]}" download libblkio1 libblkio-dev &&
+        "${apt[@]}" source --tar-only --download-only fio) >"$BUILD/apt.log" 2>&1; then
+        show_tail "$BUILD/apt.log" 'the end of what apt said'
+        return 1
+    fi
+    mkdir -p "$place/source"
+    tar -xf "$place"/fio_*.orig.tar.* -C "$place/source" --strip-components 1 || return 1
+    for package in "$place"/*.deb; do dpkg-deb -x "$package" "$place/libblkio" || return 1; done
+    rm -rf "$place"/{cache,lists}
+    build_fio "$place"
+}
+
+# build_fio PLACE: fio, of PLACE/source with PLACE/libblkio.
+build_fio() {
+    local library=$1/libblkio/usr/lib/x86_64-linux-gnu
+    say 'building fio (a minute or two)'
+    (cd "$1/source" && export PKG_CONFIG_PATH=$library/pkgconfig PKG_CONFIG_SYSROOT_DIR=$1/libblkio &&
+        ./configure --disable-native && grep -q '^CONFIG_LIBBLKIO=y' config-host.mak &&
+        LDFLAGS="-L$library -Wl,-rpath,$library" make fio && cp fio "$1/fio") >"$BUILD/fio.log" 2>&1 || {
+        show_tail "$BUILD/fio.log" 'the end of what building fio said'
+        return 1
+    }
+}
+
+# apt_of PLACE SUITE: in the array `apt`, apt-get with the packages of that suite of Debian alone, as on a machine that
+# has none; what it downloads is in an empty PLACE.
+apt_of() {
+    local place=$1 mirror
+    rm -rf "$place"
+    mkdir -p "$place"/{lists/partial,cache/archives/partial}
+    # shellcheck disable=SC2016  # apt's own words
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -m 1 '/debian/$') ||
+        die 'apt has no source of Debian' 'look into /etc/apt/sources.list'
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $2 main" >"$place/sources.list"
+    : >"$place/status"
+    apt=(apt-get -o "Dir::Etc::sourcelist=$place/sources.list" -o Dir::Etc::sourceparts=/nonexistent
+        -o "Dir::State::lists=$place/lists" -o "Dir::State::status=$place/status" -o "Dir::Cache=$place/cache")
 }

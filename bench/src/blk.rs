@@ -1,7 +1,9 @@
-//! `bench blk`: IOPS, round trip and CPU per request of one queue, beside qemu-storage-daemon.
+//! `bench blk`: IOPS, round trip and CPU per request of one queue, beside qemu-storage-daemon and SPDK.
 //!
-//! Both servers run as processes on core 0, our driver polls on core 1. Rounds alternate between
-//! them; the one that is not measured is stopped by a signal.
+//! Servers run as processes on core 0, the client polls on core 1: our driver, fio with libblkio, or
+//! SPDK's bdevperf. Rounds alternate between servers; who is not measured is stopped by a signal.
+
+mod foreign;
 
 use std::path::{Path, PathBuf};
 
@@ -10,20 +12,22 @@ use guest_memory::{Area, GuestMap};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use testing::clock::now_ns;
 use testing::content;
-use testing::frontend::FrontendSpec;
+use testing::frontend::{Frontend, FrontendSpec};
 use testing::load::{BATCH, Random};
 use testing::report::{ROUNDS_MIN, Row};
 use testing::scratch::Scratch;
 use testing::server::{DiskSetup, Medium, Server, Who};
 use testing::slots::Kind;
+use testing::spdk::Spdk;
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 
+pub(crate) use self::foreign::client;
 use crate::bed::{Bed, DRIVER_CORE, Measured, RoundSpec, SERVER_CORE, sidecore, warn_if_disturbed};
 
 const DEPTHS: [u16; 3] = [1, 32, 128];
 const BLOCK_BYTES: u32 = 4096;
-const RAM_DISK_BYTES: u64 = 1 << 30;
+pub(crate) const RAM_DISK_BYTES: u64 = 1 << 30;
 /// Smaller, so that the write-back of dirty pages has an end.
 const PLAIN_FILE_BYTES: u64 = 256 << 20;
 const DISK_ID: &str = "bench";
@@ -35,44 +39,60 @@ const VERIFIED_BLOCKS: u64 = 2000;
 pub(crate) struct Options {
     /// Shorter rounds: all of it in under two minutes.
     #[arg(long)]
-    quick: bool,
+    pub(crate) quick: bool,
     /// What the disks are made of. `file` is a raw file on a tmpfs, `plainfile` one on the file
-    /// system of the temporary folder; both through the page cache.
+    /// system of the temporary folder, both through the page cache; `direct` is that one past it.
     #[arg(long, value_enum, value_delimiter = ',',
         default_values_t = [Backend::Null, Backend::Memory, Backend::File, Backend::Plainfile])]
-    backend: Vec<Backend>,
-    /// Whom to measure.
+    pub(crate) backend: Vec<Backend>,
+    /// Whom to measure. `spdk` is what SPDK=DIR names, and needs huge pages and root.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Peer::Sidecore, Peer::Qemu])]
-    who: Vec<Peer>,
+    pub(crate) who: Vec<Peer>,
+    /// Whose load: our driver, fio with libblkio, or the bdevperf of what SPDK=DIR names.
+    #[arg(long, value_enum, default_value_t = Load::Own)]
+    pub(crate) client: Load,
     /// Requests in flight.
     #[arg(long, value_delimiter = ',', default_values_t = DEPTHS)]
-    depth: Vec<u16>,
-    /// The ring: `indirect` is what Linux's driver makes of a split ring.
+    pub(crate) depth: Vec<u16>,
+    /// The ring of our driver: `indirect` is what Linux's driver makes of a split ring.
     #[arg(long, value_enum, default_value_t = Ring::Indirect)]
-    ring: Ring,
-    /// Completions that the driver side takes before it publishes what follows them.
+    pub(crate) ring: Ring,
+    /// Our driver goes without EVENT_IDX, which SPDK has not.
+    #[arg(long)]
+    pub(crate) no_event_index: bool,
+    /// Completions that our driver takes before it publishes what follows them.
     #[arg(long, default_value_t = BATCH)]
-    batch: usize,
+    pub(crate) batch: usize,
     /// Rounds; a reported number stands on at least five.
     #[arg(long, default_value_t = ROUNDS_MIN, value_parser = rounds)]
-    rounds: usize,
+    pub(crate) rounds: usize,
     /// The sidecore program. Default: beside this one, or SIDECORE_BIN.
     #[arg(long, value_name = "PATH")]
-    sidecore: Option<PathBuf>,
+    pub(crate) sidecore: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Backend {
+pub(crate) enum Backend {
     Null,
     Memory,
     File,
     Plainfile,
+    Direct,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Peer {
+pub(crate) enum Peer {
     Sidecore,
     Qemu,
+    Spdk,
+}
+
+/// Whose load it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Load {
+    Own,
+    Fio,
+    Bdevperf,
 }
 
 /// A ring format and a way to describe requests in it.
@@ -107,33 +127,29 @@ impl Backend {
             Backend::Memory => "memory",
             Backend::File => "file",
             Backend::Plainfile => "plainfile",
+            Backend::Direct => "direct",
         }
     }
 
     fn size_bytes(self) -> u64 {
         match self {
-            Backend::Plainfile => PLAIN_FILE_BYTES,
+            Backend::Plainfile | Backend::Direct => PLAIN_FILE_BYTES,
             _ => RAM_DISK_BYTES,
         }
     }
 }
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>> {
-    pin(DRIVER_CORE)?;
     let mut rows = Vec::new();
     for backend in &options.backend {
-        let mut beds = Vec::new();
-        for who in &options.who {
-            eprintln!("bench: starting {who:?} with {}", backend.word());
-            beds.push(start(*backend, *who, options)?);
-        }
+        let mut servers = Servers::start(options, *backend)?;
         let mut memcpy = match backend {
             Backend::Memory => Some(Memcpy::new()?),
             _ => None,
         };
         for kind in [Kind::Read, Kind::Write] {
             for depth in &options.depth {
-                rows.extend(measure(options, *backend, kind, *depth, &mut beds)?);
+                rows.extend(servers.measure(kind, *depth)?);
                 rows.extend(memcpy.take().map(|memcpy| memcpy.row(options)));
             }
         }
@@ -141,16 +157,60 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// One cell of the comparison: all servers in turn, round by round.
+/// All servers that are compared with one kind of disk, stopped while nothing is measured.
+pub(crate) struct Servers<'a> {
+    options: &'a Options,
+    backend: Backend,
+    beds: Beds,
+}
+
+enum Beds {
+    Own(Vec<Bed>),
+    Foreign(foreign::Beds),
+}
+
+impl Servers<'_> {
+    /// Each with a disk that is full and was compared; this thread is on the client's core from then
+    /// on.
+    pub(crate) fn start(options: &Options, backend: Backend) -> Result<Servers<'_>> {
+        pin(DRIVER_CORE)?;
+        let start = |who: &Peer| {
+            eprintln!("bench: starting {who:?} with {}", backend.word());
+            start(backend, *who, options)
+        };
+        // First, since filling disks takes longer.
+        let client = match options.client {
+            Load::Own => None,
+            load => Some(client(load)?),
+        };
+        let started = options.who.iter().map(start);
+        let beds = match client {
+            None => Beds::Own(started.map(|one| one?.loaded(options)).collect::<Result<_>>()?),
+            Some(client) => {
+                Beds::Foreign(foreign::Beds::new(client, started.collect::<Result<_>>()?)?)
+            }
+        };
+        Ok(Servers { options, backend, beds })
+    }
+
+    /// One cell of the comparison: all servers in turn, round by round.
+    pub(crate) fn measure(&mut self, kind: Kind, depth: u16) -> Result<Vec<Row>> {
+        let word = if kind == Kind::Read { "randread" } else { "randwrite" };
+        let name = format!("blk.{}.{word}.qd{depth}", self.backend.word());
+        match &mut self.beds {
+            Beds::Own(beds) => measure(self.options, &name, kind, depth, beds),
+            Beds::Foreign(beds) => beds.measure(self.options, &name, kind, depth),
+        }
+    }
+}
+
 fn measure(
     options: &Options,
-    backend: Backend,
+    name: &str,
     kind: Kind,
     depth: u16,
     beds: &mut [Bed],
 ) -> Result<Vec<Row>> {
-    let word = if kind == Kind::Read { "randread" } else { "randwrite" };
-    let name = format!("blk.{}.{word}.qd{depth}", backend.word());
     let times_ms = if options.quick { [20, 180] } else { [100, 900] };
     let spec = RoundSpec { kind, depth, batch: options.batch, times_ms };
     let mut rounds: Vec<Vec<Measured>> = beds.iter().map(|_| Vec::new()).collect();
@@ -162,20 +222,36 @@ fn measure(
     }
     let mut rows = Vec::new();
     for (bed, rounds) in beds.iter().zip(&rounds) {
-        let of_one = bed.rows(&name, rounds);
+        let of_one = bed.rows(name, rounds);
         let (who, iops) = (bed.server().who().word(), of_one[0].value);
         eprintln!("bench: {name}: {who} {iops:.0} IOPS");
         rows.extend(of_one);
     }
-    warn_if_disturbed(&name, rounds.iter().flatten());
+    warn_if_disturbed(name, rounds.iter().flatten());
     Ok(rows)
 }
 
+/// A server whose disk is full and was compared, and the front-end that did it.
+struct Started {
+    server: Server,
+    frontend: Frontend,
+    files: Scratch,
+}
+
+impl Started {
+    /// To be loaded by our driver.
+    fn loaded(self, options: &Options) -> Result<Bed> {
+        let depth = options.depth.iter().copied().max().unwrap_or(1);
+        Bed::new(self.server, self.frontend, [depth.into(), BLOCK_BYTES], Some(self.files))
+    }
+}
+
 /// Starts a server with one disk that is full and was compared, and connects to it.
-fn start(backend: Backend, who: Peer, options: &Options) -> Result<Bed> {
+fn start(backend: Backend, who: Peer, options: &Options) -> Result<Started> {
     let temporary = std::env::temp_dir();
     let name = format!("{}-{who:?}", backend.word()).to_lowercase();
-    let parent = if backend == Backend::Plainfile { &temporary } else { Path::new("/dev/shm") };
+    let is_plain = matches!(backend, Backend::Plainfile | Backend::Direct);
+    let parent = if is_plain { &temporary } else { Path::new("/dev/shm") };
     let files = Scratch::new(parent, &format!("{name}-files"))?;
     let image = files.path().join("disk.raw");
     let size_bytes = backend.size_bytes();
@@ -186,11 +262,15 @@ fn start(backend: Backend, who: Peer, options: &Options) -> Result<Bed> {
         Backend::Null => Medium::Null,
         Backend::Memory => Medium::Memory(image.clone()),
         Backend::File | Backend::Plainfile => Medium::File(image.clone()),
+        Backend::Direct => Medium::Direct(image.clone()),
     };
     let id = DISK_ID.to_string();
-    let disk = DiskSetup { id, medium, size_bytes, queues: 1, unsealed_memory: false };
+    // Neither libblkio nor SPDK seals its memory.
+    let unsealed_memory = options.client != Load::Own;
+    let disk = DiskSetup { id, medium, size_bytes, queues: 1, unsealed_memory };
     let mut server = match who {
         Peer::Qemu => Server::qemu_storage_daemon(files.path(), SERVER_CORE, &disk)?,
+        Peer::Spdk => Spdk::named()?.serve(files.path(), SERVER_CORE, &disk)?,
         Peer::Sidecore => {
             let config = sidecore(&name, &disk.declared(), options.sidecore.as_deref());
             Server::ours(Who::Sidecore, config.start()?)
@@ -198,9 +278,10 @@ fn start(backend: Backend, who: Peer, options: &Options) -> Result<Bed> {
     };
     let depth = options.depth.iter().copied().max().unwrap_or(1);
     let memory = u64::from(depth) * u64::from(BLOCK_BYTES) + content::MEMORY_BYTES;
+    let event_index = !options.no_event_index && options.client == Load::Own;
     let spec = FrontendSpec {
         memory_bytes: (memory + (1 << 20)).next_multiple_of(2 << 20),
-        ring: options.ring.spec(),
+        ring: RingSpec { event_index, ..options.ring.spec() },
         ..FrontendSpec::linux()
     };
     let mut frontend = server.frontend(DISK_ID, &spec)?;
@@ -210,10 +291,10 @@ fn start(backend: Backend, who: Peer, options: &Options) -> Result<Bed> {
         content::verify(&mut frontend, capacity_sectors, VERIFIED_BLOCKS)
             .with_context(|| format!("{} with {}", server.who().word(), backend.word()))?;
     }
-    if backend == Backend::Plainfile {
+    if is_plain {
         std::fs::File::open(&image)?.sync_all()?;
     }
-    Bed::new(server, frontend, [depth.into(), BLOCK_BYTES], Some(files))
+    Ok(Started { server, frontend, files })
 }
 
 /// The machine's own rate of copying 4 KiB from anywhere in a disk's worth of memory to a few

@@ -1,5 +1,6 @@
-//! The benches of Sidecore: `bench blk`, `bench many`, `bench net`, `bench recover`, `bench remote`,
-//! `bench runstate`, `bench schedule`, `bench tap`. `bench pass` is a program of its own, in `pass`.
+//! The benches of Sidecore: `bench blk`, `bench many`, `bench net`, `bench peers`, `bench recover`,
+//! `bench remote`, `bench runstate`, `bench schedule`, `bench tap`. `bench pass` is a program of its
+//! own, in `pass`.
 //!
 //! Numbers go to standard output, as a table or with `--json` one object a line; progress goes to
 //! standard error.
@@ -10,6 +11,7 @@ mod blk;
 mod guests;
 mod many;
 mod net;
+mod peers;
 mod recover;
 mod remote;
 mod runstate;
@@ -40,12 +42,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Bench {
-    /// 4 KiB random reads and writes on one queue, beside qemu-storage-daemon.
+    /// 4 KiB random reads and writes on one queue, beside qemu-storage-daemon and SPDK.
     Blk(blk::Options),
     /// One busy queue alone, and beside a thousand idle ones.
     Many(many::Options),
     /// Frames of a NIC, beside DPDK's vhost library, and of two on a switch.
     Net(net::Options),
+    /// All of it beside SPDK, QEMU and DPDK with others' clients, and the table of the docs.
+    Peers(peers::Options),
     /// A guest's NIC on a tap, beside QEMU's own.
     Tap(tap::Options),
     /// How long guests wait for a daemon that was killed or replaced, and what they lost.
@@ -64,6 +68,7 @@ fn main() -> ExitCode {
         Bench::Blk(options) => blk::run(options),
         Bench::Many(options) => many::run(options),
         Bench::Net(options) => net::run(options),
+        Bench::Peers(options) => peers::run(options, cli.json),
         Bench::Tap(options) => tap::run(options),
         Bench::Recover(options) => recover::run(options),
         Bench::Remote(options) => remote::run(options),

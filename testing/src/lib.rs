@@ -5,6 +5,7 @@
 //! | module | what |
 //! |---|---|
 //! | `bed` | what a case of `./x test` is given, and where its outcomes go |
+//! | `client` | disks' clients that others have made: fio with libblkio, SPDK's bdevperf |
 //! | `clock` | the monotonic clock, nanoseconds |
 //! | `content` | fills a disk, and looks whether it kept what was written |
 //! | `daemon` | a `sidecore`: how it is started, asked, replaced, killed and ended; what the kernel says of it |
@@ -26,14 +27,17 @@
 //! | `scratch` | folders that go away, also after a crash |
 //! | `server` | whoever is measured, this project's daemon or another one |
 //! | `slots` | virtio-blk requests at fixed places of guest memory |
+//! | `spdk` | SPDK where it was built, its vhost target as a server |
 //! | `testpmd` | starts DPDK's `dpdk-testpmd`, on either side of a NIC's socket |
 //! | `timing` | times and rates, judged only where the run asks for it |
 //! | `traffic` | TCP, UDP, bytes, numbered lines and load between two places |
+//! | `unpacked` | programs of Debian 13 that are unpacked, not installed |
 //! | `verified` | reads and writes that are compared, on a thread of their own |
 //! | `vm` | a guest: QEMU with a stock kernel |
 //! | `wire` | a wire that loses, doubles and delays |
 
 pub mod bed;
+pub mod client;
 pub mod clock;
 pub mod content;
 pub mod daemon;
@@ -55,9 +59,11 @@ pub mod report;
 pub mod scratch;
 pub mod server;
 pub mod slots;
+pub mod spdk;
 pub mod testpmd;
 pub mod timing;
 pub mod traffic;
+pub mod unpacked;
 pub mod verified;
 pub mod vm;
 pub mod wire;

@@ -22,8 +22,12 @@ pub enum Who {
     Qemu,
     /// QEMU's.
     QemuStorageDaemon,
+    /// SPDK's vhost target.
+    Spdk,
     /// DPDK's vhost library, as `dpdk-testpmd` uses it.
     Dpdk,
+    /// The same of Debian 13.
+    DpdkNewer,
     /// This project's daemon as an IOhost, all of whose frames are sealed.
     SidecoreSealed,
     /// The same without IP, by packet sockets.
@@ -49,7 +53,9 @@ impl Who {
             Who::Sidecore => "sidecore",
             Who::Qemu => "qemu",
             Who::QemuStorageDaemon => "qemu-storage-daemon",
+            Who::Spdk => "spdk",
             Who::Dpdk => "dpdk",
+            Who::DpdkNewer => "dpdk-24.11",
             Who::SidecoreSealed => "sidecore-sealed",
             Who::SidecoreWithout => "sidecore-without",
             Who::SidecorePacket => "sidecore-packet",
@@ -71,6 +77,8 @@ pub enum Medium {
     Memory(PathBuf),
     /// A raw file through the host's page cache.
     File(PathBuf),
+    /// A raw file past it.
+    Direct(PathBuf),
 }
 
 /// One disk of a server.
@@ -155,6 +163,7 @@ impl DiskSetup {
             Medium::Null => "backend = \"null\"".to_string(),
             Medium::Memory(_) => "backend = \"memory\"".to_string(),
             Medium::File(path) => format!("path = \"{}\"\ncache = \"page\"", path.display()),
+            Medium::Direct(path) => format!("path = \"{}\"\ncache = \"direct\"", path.display()),
         };
         let unsealed = self.unsealed_memory;
         format!(
@@ -193,6 +202,10 @@ impl Server {
                 path.display(),
                 qemu_aio(),
             ),
+            Medium::Direct(path) => format!(
+                "driver=file,node-name=disk,filename={},cache.direct=on,aio=native",
+                path.display(),
+            ),
         };
         let export = format!(
             "type=vhost-user-blk,id=export,addr.type=unix,addr.path={},node-name=disk,\
@@ -203,7 +216,7 @@ impl Server {
             ["--object", "iothread,id=io", "--blockdev", &blockdev, "--export", &export];
         let program = Path::new("qemu-storage-daemon");
         Server::start(Who::QemuStorageDaemon, dir, &core.to_string(), program, &arguments)
-            .context("starting qemu-storage-daemon (Debian: apt-get install qemu-utils)")
+            .context("starting qemu-storage-daemon (Debian: apt-get install qemu-system-common)")
     }
 
     /// This project's daemon, to be measured as the others are.
@@ -296,7 +309,7 @@ impl Server {
         self.signal(Signal::CONT)
     }
 
-    fn start(
+    pub(crate) fn start(
         who: Who,
         dir: &Path,
         cores: &str,

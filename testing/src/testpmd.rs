@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::clock::now_ns;
 use crate::namespace::ended_within;
+use crate::unpacked::Program;
 
 /// How long an answer, or the start, may take.
 const PATIENCE_NS: u64 = 90_000_000_000;
@@ -61,12 +62,16 @@ impl Mode {
 /// What to start.
 #[derive(Clone, Debug)]
 pub struct TestpmdSpec {
+    /// Whose it is.
+    pub program: Program,
     /// Which side.
     pub side: Side,
     /// What it does.
     pub mode: Mode,
     /// The socket.
     pub socket: PathBuf,
+    /// Another port's, which frames of the first go to and come from.
+    pub second: Option<PathBuf>,
     /// The core that all its threads run on.
     pub core: u16,
     /// Bytes of the frames that it makes.
@@ -91,9 +96,11 @@ impl TestpmdSpec {
     /// A side in a mode, on one pair of split rings of 256 with mergeable buffers, in order.
     pub fn new(side: Side, mode: Mode, socket: &Path, core: u16) -> TestpmdSpec {
         TestpmdSpec {
+            program: Program::installed("dpdk-testpmd"),
             side,
             mode,
             socket: socket.to_path_buf(),
+            second: None,
             core,
             frame_bytes: 64,
             ring_size: 256,
@@ -106,13 +113,13 @@ impl TestpmdSpec {
         }
     }
 
-    fn device(&self) -> String {
+    fn device(&self, number: usize, socket: &Path) -> String {
         let TestpmdSpec { pairs, ring_size, .. } = self;
-        let (socket, more) = (self.socket.display(), &self.device_options);
+        let (socket, more) = (socket.display(), &self.device_options);
         match self.side {
-            Side::Vhost => format!("net_vhost0,iface={socket},queues={pairs}{more}"),
+            Side::Vhost => format!("net_vhost{number},iface={socket},queues={pairs}{more}"),
             Side::VirtioUser => format!(
-                "net_virtio_user0,path={socket},queues={pairs},queue_size={ring_size},\
+                "net_virtio_user{number},path={socket},queues={pairs},queue_size={ring_size},\
                  packed_vq={},mrg_rxbuf={},in_order={}{more}",
                 u8::from(self.packed),
                 u8::from(self.mergeable),
@@ -123,11 +130,21 @@ impl TestpmdSpec {
 
     fn arguments(&self) -> Vec<String> {
         let TestpmdSpec { core, pairs, ring_size, frame_bytes, .. } = self;
-        let (device, mode) = (self.device(), self.mode.word());
+        let mode = self.mode.word();
+        let sockets = [Some(&self.socket), self.second.as_ref()];
+        let devices = sockets.into_iter().flatten().enumerate();
+        let devices: Vec<String> =
+            devices.map(|(at, socket)| format!("--vdev {}", self.device(at, socket))).collect();
+        let devices = devices.join(" ");
+        // An unpacked one does not find its drivers by itself. By name, since DPDK takes no path below a folder that
+        // anybody may write to.
+        let own = ["net_vhost", "net_virtio", "mempool_ring"];
+        let own = own.iter().filter_map(|it| self.program.library(&format!("librte_{it}.so.")));
+        let drivers: String = own.map(|library| format!("-d {library} ")).collect();
         let lcores = format!("--lcores=0@{core},1@{core}");
         let words = format!(
-            "{lcores} --no-pci --no-huge -m 256 --no-shconf --no-telemetry \
-             --single-file-segments --vdev {device} -- -i --nb-cores=1 --total-num-mbufs=4096 \
+            "{lcores} {drivers}--no-pci --no-huge -m 256 --no-shconf --no-telemetry \
+             --single-file-segments {devices} -- -i --nb-cores=1 --total-num-mbufs=4096 \
              --forward-mode={mode} --rxq={pairs} --txq={pairs} --rxd={ring_size} \
              --txd={ring_size} --txpkts={frame_bytes} {}",
             self.options
@@ -170,7 +187,8 @@ impl Testpmd {
         let log = dir.join(format!("{name}.log"));
         // Its output is a pipe, and would otherwise come when 4 KiB of it are there.
         let mut child = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "stdbuf", "-oL", "dpdk-testpmd"])
+            .args(["--pdeathsig", "KILL", "stdbuf", "-oL"])
+            .args(spec.program.words())
             .args(spec.arguments())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# GROUP: what a request costs: no allocation, instructions beside the checked-in baseline; the scheduling bench runs; run state beside the kernel's accounts
+# GROUP: what a request costs: no allocation, instructions beside the checked-in baseline; the scheduling bench runs, the one of peers too; run state beside the kernel's accounts
 # Run by x.d/test.sh.
 
 group_bench() {
@@ -9,6 +9,12 @@ group_bench() {
         need_sidecore
         run_cargo build --release -p bench
         run_command schedule schedule_rows || true
+    fi
+    if timed_case peers; then
+        need_testpmd
+        need_sidecore
+        run_cargo build --release -p bench
+        run_command peers peers_rows || true
     fi
     if timed_case runstate; then
         if runstate_may; then
@@ -24,6 +30,20 @@ runstate_may() {
     need_sidecore
     run_cargo build --release -p bench
     [[ $("$SIDECORE" doctor --json | jq -r '.checks[] | select(.name == "ebpf").state') == ok ]]
+}
+
+# A disk's row and a NIC's: each has a number of all that are compared, whatever else the machine does, and says what the
+# cores had to give.
+peers_rows() {
+    local rows=$TEST_DIR/bench-peers.json
+    SIDECORE_BIN=$SIDECORE "${CARGO_TARGET_DIR:-$ROOT/target}/release/bench" peers --quick --disturbed --rounds 1 \
+        --only blk.null.own,net.split.64.echo --json >"$rows" || return
+    cat "$rows"
+    jq --exit-status --slurp '
+        INDEX(.[] | select(.name); .name) as $rows
+        | [["blk.null.own.read.32", "sidecore", "qemu-storage-daemon"], ["net.split.64.echo", "sidecore", "dpdk"]]
+        | all(.[]; $rows[.[0]] as $row | $row.share != null
+            and (.[1:] - [$row.of[] | select(.value > 0).who] == []))' "$rows"
 }
 
 # Wherever a switch is not seen the next one mends it; what times are is not judged. Of a kernel that hides some threads

@@ -19,30 +19,38 @@ const MTU: u32 = 9000;
 const DISTURBED_MAX: f64 = 0.02;
 
 /// Whoever serves.
-enum Back {
+pub(super) enum Back {
     Sidecore(Box<Daemon>),
-    Dpdk(Testpmd),
+    Dpdk(Who, Testpmd),
 }
 
 impl Back {
-    fn who(&self) -> Who {
+    pub(super) fn who(&self) -> Who {
         match self {
             Back::Sidecore(_) => Who::Sidecore,
-            Back::Dpdk(_) => Who::Dpdk,
+            Back::Dpdk(who, _) => *who,
         }
     }
 
-    fn pause(&self) -> Result<()> {
+    /// The end of what it printed.
+    pub(super) fn last_words(&self) -> String {
+        match self {
+            Back::Sidecore(daemon) => daemon.last_words(),
+            Back::Dpdk(_, server) => server.last_words(),
+        }
+    }
+
+    pub(super) fn pause(&self) -> Result<()> {
         match self {
             Back::Sidecore(daemon) => daemon.halt(),
-            Back::Dpdk(server) => server.pause(),
+            Back::Dpdk(_, server) => server.pause(),
         }
     }
 
-    fn resume(&self) -> Result<()> {
+    pub(super) fn resume(&self) -> Result<()> {
         match self {
             Back::Sidecore(daemon) => daemon.resume(),
-            Back::Dpdk(server) => server.resume(),
+            Back::Dpdk(_, server) => server.resume(),
         }
     }
 }
@@ -102,21 +110,22 @@ impl Bed {
     ) -> Result<Bed> {
         let dir = Scratch::new(&std::env::temp_dir(), &format!("net-{who:?}").to_lowercase())?;
         let socket = dir.path().join(format!("{NIC_ID}.sock"));
-        let back = match who {
-            Peer::Sidecore => {
+        let back = match who.program()? {
+            None => {
                 let nic = nic_config(&socket.display().to_string(), what, frame_bytes);
                 Back::Sidecore(Box::new(options.start("net-back", &nic)?))
             }
-            Peer::Dpdk => {
+            Some((who, program)) => {
                 let spec = TestpmdSpec::new(Side::Vhost, what.server(), &socket, SERVER_CORE);
-                let spec = TestpmdSpec { frame_bytes, ..spec };
+                let spec = TestpmdSpec { program, frame_bytes, ..spec };
                 let mut server = Testpmd::start(dir.path(), "server", &spec)?;
                 server.command("start")?;
-                Back::Dpdk(server)
+                Back::Dpdk(who, server)
             }
         };
         let spec = TestpmdSpec::new(Side::VirtioUser, what.driver(), &socket, DRIVER_CORE);
         let spec = TestpmdSpec {
+            program: options.client.program()?,
             frame_bytes,
             packed: ring == Ring::Packed,
             in_order: !options.any_order,
@@ -153,10 +162,11 @@ impl Bed {
 
     /// How long the threads of both sides were ready and had no core, nanoseconds.
     fn waited(&self) -> u64 {
-        let back = match &self.back {
-            Back::Sidecore(daemon) => CpuTime::of_process(daemon.pid()).unwrap_or_default(),
-            Back::Dpdk(server) => CpuTime::of_process(server.pid()).unwrap_or_default(),
+        let pid = match &self.back {
+            Back::Sidecore(daemon) => daemon.pid(),
+            Back::Dpdk(_, server) => server.pid(),
         };
+        let back = CpuTime::of_process(pid).unwrap_or_default();
         let driver = CpuTime::of_process(self.driver.pid()).unwrap_or_default();
         back.waited_ns.max(driver.waited_ns)
     }

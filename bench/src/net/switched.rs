@@ -1,17 +1,20 @@
-//! Two guests on a switch: our driver's side of both on core 1, the daemon on core 0.
+//! Two guests on a switch: our driver's side of both on core 1, the daemon on core 0. Beside it
+//! DPDK's testpmd, which sends what comes in at one of its two ports out at the other.
 
 use anyhow::{Context, Result, ensure};
 use guest_memory::GuestMap;
 use testing::clock::now_ns;
-use testing::daemon::Daemon;
 use testing::net_frontend::frames::{self, SEGMENT_BYTES};
 use testing::net_frontend::{Header, Nic, NicSpec, Stream, Sunk, feature};
 use testing::report::Row;
+use testing::scratch::Scratch;
 use testing::server::Who;
+use testing::testpmd::{Mode, Side, Testpmd, TestpmdSpec};
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 
-use super::{Options, Ring};
+use super::pairs::Back;
+use super::{Options, Peer, Ring};
 use crate::bed::{DRIVER_CORE, SERVER_CORE};
 
 const SEGMENT_SLOTS: u16 = 32;
@@ -23,14 +26,15 @@ const COMPARED: usize = 50;
 /// What goes from the first guest to the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
-    Small,
+    /// Frames of so many bytes.
+    Frames(u32),
     Segments,
 }
 
 impl Load {
     fn spec(self, ring: RingSpec) -> NicSpec {
         let spec = match self {
-            Load::Small => NicSpec { send_slots: 256, ..NicSpec::default() },
+            Load::Frames(_) => NicSpec { send_slots: 256, ..NicSpec::default() },
             Load::Segments => NicSpec {
                 features: feature::MRG_RXBUF
                     | feature::CSUM
@@ -49,37 +53,74 @@ impl Load {
     fn frame(self, ends: [u16; 2]) -> (Header, Vec<u8>) {
         let [from, to] = ends.map(frames::mac);
         match self {
-            Load::Small => (Header::default(), frames::small(from, to)),
+            Load::Frames(bytes) => {
+                let mut frame = frames::small(from, to);
+                // Behind the IP packet, as padding.
+                frame.resize(bytes as usize, 0x5a);
+                (Header::default(), frame)
+            }
             Load::Segments => (frames::segment_header(), frames::segment(from, to)),
         }
     }
 }
 
-/// A daemon with two NICs on a switch, and their drivers.
+/// A server of two NICs, and their drivers.
 struct Bed {
     nics: [Nic; 2],
-    daemon: Daemon,
+    back: Back,
+    _dir: Scratch,
 }
 
-pub(super) fn measure(options: &Options) -> Result<Vec<Row>> {
-    let mut rows = Vec::new();
-    for ring in &options.ring {
-        let (format, word) = match ring {
-            Ring::Split => (Format::Split, ""),
-            Ring::Packed => (Format::Packed, "packed."),
-        };
-        let ring = RingSpec { size: 256, format, event_index: true, indirect_entries: 0 };
-        let small = rounds(options, Load::Small, ring, None)?;
-        let name = format!("net.{word}switch.64.mpps");
-        rows.push(told(name, Who::Sidecore, "M/s", small.iter().map(|one| one[0]).collect()));
-        let mut memcpy = Memcpy::new()?;
-        let segments = rounds(options, Load::Segments, ring, Some(&mut memcpy))?;
-        let name = format!("net.{word}switch.64k.gbps");
-        let of = |at: usize| segments.iter().map(|one| one[at]).collect();
-        rows.push(told(name.clone(), Who::Sidecore, "GB/s", of(1)));
-        rows.push(told(name, Who::Machine, "GB/s", of(2)));
+/// Frames of one size, of all servers in turn.
+pub(super) fn frames(options: &Options, ring: Ring, frame_bytes: u32) -> Result<Vec<Row>> {
+    let load = Load::Frames(frame_bytes);
+    let name = format!("net.{}switch.{frame_bytes}.mpps", word(ring));
+    let start = |who: &Peer| {
+        eprintln!("bench: {name}: starting {who:?}");
+        Bed::start(options, *who, load, spec_of(ring)).with_context(|| format!("{name} of {who:?}"))
+    };
+    let mut beds = options.who.iter().map(start).collect::<Result<Vec<Bed>>>()?;
+    let mut rounds: Vec<Vec<f64>> = beds.iter().map(|_| Vec::new()).collect();
+    for _ in 0..options.rounds {
+        for (bed, rounds) in beds.iter_mut().zip(&mut rounds) {
+            let who = bed.back.who().word();
+            let round = bed.round(load, options.times_ms());
+            let (sunk, elapsed_ns) = round.with_context(|| format!("{name} of {who}"))?;
+            rounds.push(sunk.frames as f64 * 1e3 / elapsed_ns as f64);
+        }
     }
-    Ok(rows)
+    let row = |(bed, rounds): (&Bed, Vec<f64>)| told(name.clone(), bed.back.who(), "M/s", rounds);
+    Ok(beds.iter().zip(rounds).map(row).collect())
+}
+
+/// GB/s of 64 KiB segments through our switch, and of plain copies in the same rounds.
+pub(super) fn segments(options: &Options, ring: Ring) -> Result<Vec<Row>> {
+    let name = format!("net.{}switch.64k.gbps", word(ring));
+    let mut memcpy = Memcpy::new()?;
+    let mut bed = Bed::start(options, Peer::Sidecore, Load::Segments, spec_of(ring))?;
+    let [mut moved, mut copied] = [Vec::new(), Vec::new()];
+    for _ in 0..options.rounds {
+        let (sunk, elapsed_ns) = bed.round(Load::Segments, options.times_ms())?;
+        moved.push(sunk.bytes as f64 / elapsed_ns as f64);
+        copied.push(memcpy.round(options.times_ms()[1])?);
+    }
+    let ours = told(name.clone(), Who::Sidecore, "GB/s", moved);
+    Ok(vec![ours, told(name, Who::Machine, "GB/s", copied)])
+}
+
+fn word(ring: Ring) -> &'static str {
+    match ring {
+        Ring::Split => "",
+        Ring::Packed => "packed.",
+    }
+}
+
+fn spec_of(ring: Ring) -> RingSpec {
+    let format = match ring {
+        Ring::Split => Format::Split,
+        Ring::Packed => Format::Packed,
+    };
+    RingSpec { size: 256, format, event_index: true, indirect_entries: 0 }
 }
 
 fn told(name: String, who: Who, unit: &'static str, rounds: Vec<f64>) -> Row {
@@ -88,52 +129,36 @@ fn told(name: String, who: Who, unit: &'static str, rounds: Vec<f64>) -> Row {
     row
 }
 
-/// Of each round: millions of frames a second, GB/s, and GB/s of plain copies.
-fn rounds(
-    options: &Options,
-    load: Load,
-    ring: RingSpec,
-    mut memcpy: Option<&mut Memcpy>,
-) -> Result<Vec<[f64; 3]>> {
-    let mut bed = Bed::start(options, load, ring)?;
-    let mut rounds = Vec::new();
-    for _ in 0..options.rounds {
-        let (sunk, elapsed_ns) = bed.round(load, options.times_ms())?;
-        let elapsed_ns = elapsed_ns as f64;
-        let copied = match &mut memcpy {
-            Some(memcpy) => memcpy.round(options.times_ms()[1])?,
-            None => 0.0,
-        };
-        let [frames, bytes] = [sunk.frames, sunk.bytes].map(|count| count as f64);
-        rounds.push([frames * 1e3 / elapsed_ns, bytes / elapsed_ns, copied]);
-    }
-    Ok(rounds)
-}
-
 impl Bed {
-    fn start(options: &Options, load: Load, ring: RingSpec) -> Result<Bed> {
-        let mut config = "\n[[switch]]\nid = \"lan\"\n".to_string();
-        for number in 0..2 {
-            let mac: Vec<String> =
-                frames::mac(number).iter().map(|byte| format!("{byte:02x}")).collect();
-            config += &format!(
-                "\n[[nic]]\nid = \"vm{number}\"\nswitch = \"lan\"\nmac = \"{}\"\n",
-                mac.join(":")
-            );
-        }
-        let daemon = options.start("switch", &config)?;
-        let nic = |id: &str| -> Result<Nic> {
-            Nic::connect(&daemon.socket(id), load.spec(ring))
-                .with_context(|| format!("sidecore says:\n{}", daemon.last_words()))
+    fn start(options: &Options, who: Peer, load: Load, ring: RingSpec) -> Result<Bed> {
+        let dir = Scratch::new(&std::env::temp_dir(), &format!("switch-{who:?}").to_lowercase())?;
+        let (back, sockets) = match who.program()? {
+            None => {
+                let daemon = options.start("switch", &switch_config())?;
+                let sockets = ["vm0", "vm1"].map(|id| daemon.socket(id));
+                (Back::Sidecore(Box::new(daemon)), sockets)
+            }
+            Some((who, program)) => {
+                let sockets = ["vm0.sock", "vm1.sock"].map(|name| dir.path().join(name));
+                let spec = TestpmdSpec::new(Side::Vhost, Mode::Io, &sockets[0], SERVER_CORE);
+                let spec = TestpmdSpec { program, second: Some(sockets[1].clone()), ..spec };
+                let mut server = Testpmd::start(dir.path(), "server", &spec)?;
+                server.command("start")?;
+                (Back::Dpdk(who, server), sockets)
+            }
         };
-        let mut nics = [nic("vm0")?, nic("vm1")?];
-        compare(&mut nics, load).with_context(|| format!("{load:?} frames on a switch"))?;
-        daemon.halt()?;
-        Ok(Bed { nics, daemon })
+        let nic = |socket| {
+            Nic::connect(socket, load.spec(ring))
+                .with_context(|| format!("the server says:\n{}", back.last_words()))
+        };
+        let mut nics = [nic(&sockets[0])?, nic(&sockets[1])?];
+        compare(&mut nics, load).with_context(|| format!("{load:?} from guest to guest"))?;
+        back.pause()?;
+        Ok(Bed { nics, back, _dir: dir })
     }
 
     fn round(&mut self, load: Load, [warm_ms, measured_ms]: [u64; 2]) -> Result<(Sunk, u64)> {
-        self.daemon.resume()?;
+        self.back.resume()?;
         let [one, two] = &mut self.nics;
         let (one, two) = (one.pair(0), two.pair(0));
         let (header, frame) = load.frame([0, 1]);
@@ -156,11 +181,22 @@ impl Bed {
         out.end(one)?;
         while back.sink(two)? > 0 {}
         back.end(two)?;
-        self.daemon.halt()?;
+        self.back.pause()?;
         let frames = after.frames - before.frames;
         ensure!(frames > 0, "nothing arrived");
         Ok((Sunk { frames, bytes: after.bytes - before.bytes }, end_ns - start_ns))
     }
+}
+
+fn switch_config() -> String {
+    let mut config = "\n[[switch]]\nid = \"lan\"\n".to_string();
+    for number in 0..2 {
+        let mac: Vec<String> =
+            frames::mac(number).iter().map(|byte| format!("{byte:02x}")).collect();
+        let mac = mac.join(":");
+        config += &format!("\n[[nic]]\nid = \"vm{number}\"\nswitch = \"lan\"\nmac = \"{mac}\"\n");
+    }
+    config
 }
 
 /// A frame each way, so that the switch has seen both, then a number of them, byte by byte.

@@ -16,10 +16,11 @@ const TIMES: &str = "measures times";
 pub(super) const GROUP: Group = Group::new(
     "bench",
     "what a request costs: no allocation, instructions beside the checked-in baseline; with --all, that the \
-     scheduling bench runs, and run state beside the kernel's accounts",
+     scheduling bench runs and the one of peers, and run state beside the kernel's accounts",
     &[
         Case::run("pass", pass).needs_built(Built::Pass).usually(100).within(1200),
         alone("schedule").needs_built(Built::Daemon).only_all(TIMES),
+        alone("peers").needs_built(Built::Daemon).only_all(TIMES),
         alone("runstate").needs_built(Built::Daemon).only_all(TIMES),
     ],
 );
