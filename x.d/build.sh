@@ -34,9 +34,20 @@ run_cargo() {
     }
 }
 
+# need_tune: the program for guests, which needs nothing of theirs.
+need_tune() {
+    local host
+    need_rust
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    say 'building the program for guests (the first time takes a minute or two)'
+    run_cargo build --release -p sidecore-tune --target "$host" --config guest/tune/static.toml
+    TUNE=${CARGO_TARGET_DIR:-$ROOT/target}/$host/release/sidecore-tune
+}
+
 cmd_build() {
     need_sidecore
-    say "built $SIDECORE"
+    need_tune
+    say "built $SIDECORE, and for guests $TUNE"
 }
 
 # cmd_bench NAME OPTIONS...: the `bench` program, beside the daemon that it measures; `pass`, which measures none, is one

@@ -9,7 +9,9 @@ use crate::tidy::manifests::{dependencies, line_of, name_of};
 use crate::tidy::source::Source;
 
 /// The rooms of what is shipped, the lowest first. A crate names crates of its own room and of those below.
-const LAYERS: [&str; 4] = ["data/", "host/", "control/", "bin/"];
+/// Those for guests are apart: they name none of the daemon's, nor these them.
+const LAYERS: [&str; 5] = [APART, "data/", "host/", "control/", "bin/"];
+const APART: &str = "guest/";
 
 /// The page, and what its line begins with that is before the crates and what they name.
 const PAGE: &str = "ARCHITECTURE.md";
@@ -56,8 +58,19 @@ pub(super) fn check(manifests: &[(&Source, Table)], sources: &[Source]) -> Vec<F
     findings
 }
 
-/// What a crate names that lies above it.
+/// What a crate names that lies above it, or apart.
 fn upwards(member: &Member<'_>, layers: &BTreeMap<&str, (usize, &str)>) -> Vec<Finding> {
+    let apart = |name: &String| {
+        let (_, path) = layers.get(name.as_str()).filter(|(layer, _)| *layer != member.layer)?;
+        let message = format!(
+            "{} names `{name}` ({path}), which is for guests: nothing of the daemon is, nor it of the daemon",
+            LAYERS[member.layer]
+        );
+        let is_apart = path.starts_with(APART);
+        is_apart.then(|| {
+            member.source.finding("direction", line_of(&member.source.text, name), message)
+        })
+    };
     let above = |name: &String| {
         let (_, path) = layers.get(name.as_str()).filter(|(layer, _)| *layer > member.layer)?;
         let message = format!(
@@ -67,7 +80,8 @@ fn upwards(member: &Member<'_>, layers: &BTreeMap<&str, (usize, &str)>) -> Vec<F
         );
         Some(member.source.finding("direction", line_of(&member.source.text, name), message))
     };
-    member.names.iter().filter_map(above).collect()
+    let names = member.names.iter();
+    names.clone().filter_map(above).chain(names.filter_map(apart)).collect()
 }
 
 /// Whether the page says of each crate what it is made of, and nothing else.
@@ -138,6 +152,21 @@ mod tests {
         for room in ["control", "bin", "tests"] {
             assert_eq!(found(&[CONFIG, (&format!("{room}/a/Cargo.toml"), text)]), [""; 0]);
         }
+    }
+
+    #[test]
+    fn what_is_for_guests_is_apart() {
+        let tuning = ("guest/tuning/Cargo.toml", "[package]\nname = \"tuning\"\n");
+        let names = |name: &str| {
+            format!("[package]\nname = \"a\"\n[dependencies]\n{name} = {{ workspace = true }}\n")
+        };
+        let of = |path: &str, name: &str| {
+            let found = found(&[CONFIG, tuning, (path, &names(name))]);
+            found.iter().filter(|it| it.contains("[direction]")).count()
+        };
+        assert_eq!(of("guest/tune/Cargo.toml", "tuning"), 0);
+        assert_eq!(of("guest/tune/Cargo.toml", "config"), 1);
+        assert_eq!(of("bin/a/Cargo.toml", "tuning"), 1);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::tidy::source::Source;
 use crate::tidy::{Finding, layers};
 
 /// Rooms whose crates are in the daemon, and features that must not be: what they add is a test's.
-const SHIPPED: [&str; 4] = ["data/", "control/", "host/", "bin/"];
+const SHIPPED: [&str; 5] = ["data/", "control/", "host/", "bin/", "guest/"];
 const UNSHIPPED: [&str; 4] = ["simulated", "model", "rogue", "fuzzed"];
 
 /// What is compiled with a shipped crate, so that benches and the daemon have one build of it, and that only tests and

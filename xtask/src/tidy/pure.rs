@@ -11,7 +11,7 @@ use crate::tidy::code::has_word;
 use crate::tidy::source::Source;
 
 /// Package, and its folder.
-const PURE: [(&str, &str); 7] = [
+const PURE: [(&str, &str); 8] = [
     ("schedule", "data/schedule"),
     ("frame", "data/frame"),
     ("switch", "data/switch"),
@@ -19,6 +19,7 @@ const PURE: [(&str, &str); 7] = [
     ("vhost_user", "control/vhost_user"),
     ("config", "control/config"),
     ("cpus", "host/cpus"),
+    ("tuning", "guest/tuning"),
 ];
 
 /// Packages that call the OS.

@@ -76,6 +76,8 @@ const RULES: [Rule; 8] = [
         except: &[
             "data/sidecore/src/thread.rs",
             "control/manager/src/clock.rs",
+            "guest/tune/src/clock.rs",
+            "guest/tune/src/load.rs",
             "bin",
             "bench",
             "lab",
