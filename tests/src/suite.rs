@@ -126,6 +126,8 @@ pub enum Built {
     Tests,
     /// What counts the instructions of a request, optimised as what is shipped.
     Pass,
+    /// The daemon, and the program for guests as it is shipped.
+    Tune,
 }
 
 /// What a case takes of the machine.

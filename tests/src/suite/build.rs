@@ -43,6 +43,22 @@ const PROGRAMS: &[&str] = &[
     "foreign",
 ];
 
+/// The program for guests, as `need_tune` of `x.d/build.sh` builds it.
+const TUNE: &[&str] = &[
+    "build",
+    "--release",
+    "-p",
+    "sidecore-tune",
+    "--target",
+    if cfg!(target_arch = "aarch64") {
+        "aarch64-unknown-linux-gnu"
+    } else {
+        "x86_64-unknown-linux-gnu"
+    },
+    "--config",
+    "guest/tune/static.toml",
+];
+
 /// One call of cargo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -56,6 +72,8 @@ pub enum Step {
     Shipped,
     /// What counts the instructions of a request, built as what is shipped.
     Pass,
+    /// The program for guests, as it is shipped.
+    Tune,
 }
 
 impl Step {
@@ -67,6 +85,7 @@ impl Step {
             Step::Crates => "crates",
             Step::Shipped => "shipped daemon",
             Step::Pass => "bench pass",
+            Step::Tune => "sidecore-tune",
         }
     }
 
@@ -87,6 +106,7 @@ impl Step {
             }
             Step::Shipped => &["build", "--release", "-p", "sidecore-bin"],
             Step::Pass => &["build", "--release", "-p", "pass"],
+            Step::Tune => TUNE,
         }
     }
 }
@@ -101,7 +121,7 @@ pub fn steps(needs: impl IntoIterator<Item = Built>, is_shipped: bool) -> Vec<St
         let is_part = *step == Step::Tests && needs.contains(&Built::Crates);
         !is_left && !is_part && needs.iter().any(|need| takes(*need).contains(step))
     };
-    let all = [Step::Programs, Step::Crates, Step::Tests, Step::Shipped, Step::Pass];
+    let all = [Step::Programs, Step::Crates, Step::Tests, Step::Tune, Step::Shipped, Step::Pass];
     all.into_iter().filter(is_needed).collect()
 }
 
@@ -113,6 +133,7 @@ fn takes(need: Built) -> &'static [Step] {
         Built::Daemon => &[Step::Programs, Step::Shipped],
         Built::Tests => &[Step::Programs, Step::Tests, Step::Shipped],
         Built::Pass => &[Step::Pass],
+        Built::Tune => &[Step::Programs, Step::Tune, Step::Shipped],
     }
 }
 
@@ -299,6 +320,7 @@ mod tests {
             [Step::Programs, Step::Crates, Step::Shipped]
         );
         assert_eq!(steps([Built::Pass, Built::Daemon], false), [Step::Programs, Step::Pass]);
+        assert_eq!(steps([Built::Tune], false), [Step::Programs, Step::Tune]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod parts;
 mod platform;
+mod tuned;
 
 use std::process::Command;
 
@@ -30,6 +31,8 @@ pub(super) const GROUP: Group = Group::new(
         Case::run("pasted", pasted),
         Case::run("platform", platform::platform).usually(60),
         Case::run("kernel-6-12", kernel_6_12).usually(45),
+        Case::run("tuned", tuned::tuned).needs_built(Built::Tune).usually(60),
+        Case::run("tuned-6-12", tuned::tuned_6_12).needs_built(Built::Tune).usually(60),
     ],
 );
 
