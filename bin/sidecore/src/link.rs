@@ -31,6 +31,10 @@ pub(crate) fn run(command: &LinkCommand, output: &Output) -> Result<(), Failure>
     match command {
         LinkCommand::Key { file } => {
             let view = keep(file)?;
+            if view.made && !output.json {
+                // Beside the key, which scripts take.
+                output.note(&format!("a new private key was made in {}", view.file));
+            }
             output.show(&view, |view| format!("{}\n", view.public_key))
         }
     }
@@ -70,6 +74,8 @@ fn text(list: &LinkList, room: Room) -> String {
             row.extend([disk.requests, disk.errors, disk.in_flight].map(|count| count.to_string()));
             disks.row(row);
             if let Some(problem) = &disk.problem {
+                // Whoever reads this has just asked that.
+                let problem = problem.replace("; `sidecore remote status` has the link", "");
                 problems += &format!("\ndisk {}: {problem}\n", disk.id);
             }
         }
@@ -78,6 +84,14 @@ fn text(list: &LinkList, room: Room) -> String {
             let counts = [nic.frames_in, nic.frames_out, nic.frames_dropped];
             row.extend(counts.map(|count| count.to_string()));
             nics.row(row);
+        }
+        if link.hellos_refused > 0 {
+            let (count, id) = (link.hellos_refused, &link.id);
+            let plural = if count == 1 { "" } else { "s" };
+            problems += &format!(
+                "\nlink {id}: {count} hello{plural} refused: made with another `security` or `iohost_key`, of a client \
+                 that the file does not name, or too many at once\n"
+            );
         }
         if link.writes_again > 0 {
             let (count, id) = (link.writes_again, &link.id);
@@ -213,7 +227,13 @@ fn keep(file: &Path) -> Result<KeyView, Failure> {
     let private = match private {
         Some(private) => private,
         None => make(file).map_err(|error| {
-            Failure::usage(format!("{name}: it cannot be made: {error}"), in_own)
+            let hint = match error.kind() {
+                ErrorKind::NotFound => {
+                    "correct the path, or make its folder: a key has one of root's own"
+                }
+                _ => in_own,
+            };
+            Failure::usage(format!("{name}: it cannot be made: {error}"), hint)
         })?,
     };
     let public = remote::handshake::public_key(&private)
@@ -256,6 +276,27 @@ mod tests {
         let expected = "\nlink rack: 400 writes sent again to a machine that had lost them\n";
         assert!(text(400).ends_with(expected), "{}", text(400));
         assert!(text(1).ends_with("1 write sent again to a machine that had lost it\n"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_and_hellos_that_were_refused() {
+        let told = "its IOhost has been silent for 3 s: requests wait; `sidecore remote status` has the link";
+        let link: LinkView = serde_json::from_value(serde_json::json!({
+            "id": "rack", "declared": "f:1", "role": "iohost", "security": "noise", "addresses": [],
+            "sidecore": 0, "sessions": 1, "round_trip_ns": 0, "frames_in": 0, "frames_out": 0,
+            "frames_dropped": 0, "handshakes": 1, "mismatches": 0, "violations": 0, "leases_over": 0,
+            "hellos_refused": 9, "problem": "a hello was refused",
+            "disks": [{
+                "id": "db", "in_use": false, "requests": 0, "errors": 0, "in_flight": 0, "problem": told,
+            }],
+        }))
+        .unwrap();
+        let text = super::text(&LinkList { links: vec![link] }, Room::Whole);
+        let expected = "\ndisk db: its IOhost has been silent for 3 s: requests wait\n\
+             \nlink rack: 9 hellos refused: made with another `security` or `iohost_key`, of a client that the file \
+             does not name, or too many at once\n\
+             \nlink rack: a hello was refused\n";
+        assert!(text.ends_with(expected), "{text}");
     }
 
     #[test]

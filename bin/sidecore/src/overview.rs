@@ -214,6 +214,16 @@ fn upgrade_text(done: &UpgradeView) -> String {
             ms(pause.started_ns),
         );
     }
+    if done.sessions_anew > 0 {
+        let clients = match done.sessions_anew {
+            1 => "the client of 1 session begins".to_string(),
+            count => format!("the clients of {count} sessions begin"),
+        };
+        let _ = writeln!(
+            text,
+            "{clients} another one with it, and their guests wait until then: `sidecore remote status`"
+        );
+    }
     text
 }
 
@@ -226,7 +236,7 @@ mod tests {
     #[test]
     fn an_upgrade_tells_how_long_queues_stood_still() {
         let (pid, version) = (7, "1.2.3".to_string());
-        let mut done = UpgradeView { pid, version, pause: None };
+        let mut done = UpgradeView { pid, version, pause: None, sessions_anew: 0 };
         assert_eq!(upgrade_text(&done), "process 7 serves now, version 1.2.3\n");
         let (drained_ns, handed_ns, started_ns) = (1_000_000, 500_000, 260_000);
         let (p50_ns, max_ns) = (1_700_000, drained_ns + handed_ns + started_ns);
@@ -234,6 +244,11 @@ mod tests {
         done.pause = Some(pause);
         let expected = "process 7 serves now, version 1.2.3\n4 queues stood still for 1.8 ms at most: \
                         1.0 until all were back, 0.5 until they were handed over, 0.3 until they were served\n";
+        assert_eq!(upgrade_text(&done), expected);
+        // Of an IOhost.
+        (done.pause, done.sessions_anew) = (None, 2);
+        let expected = "process 7 serves now, version 1.2.3\nthe clients of 2 sessions begin another one with it, and \
+                        their guests wait until then: `sidecore remote status`\n";
         assert_eq!(upgrade_text(&done), expected);
     }
 

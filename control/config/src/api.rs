@@ -350,7 +350,21 @@ impl ErrorKind {
 impl ApiError {
     /// A refusal with what to do about it.
     pub fn new(kind: ErrorKind, error: impl Into<String>, hint: impl Into<String>) -> ApiError {
-        ApiError { kind, error: error.into(), hint: hint.into() }
+        let hint = hint.into();
+        debug_assert!(!hint.is_empty(), "a refusal says what to do");
+        ApiError { kind, error: error.into(), hint }
+    }
+
+    /// What was asked about went while that was waited for.
+    pub fn gone(what: &str) -> ApiError {
+        let hint = "`sidecore ls` and `sidecore switch show` list what there is";
+        ApiError::new(ErrorKind::NotFound, format!("the {what} is gone"), hint)
+    }
+
+    /// A call that came to where nobody answers it: a fault of the daemon's own.
+    pub fn unanswerable() -> ApiError {
+        let hint = "report it with the daemon's log";
+        ApiError::new(ErrorKind::Internal, "nobody in the daemon answers that", hint)
     }
 
     /// There is no disk of that name.
@@ -400,6 +414,10 @@ pub struct UpgradeView {
     /// How long queues stood still; without, none was served, or the new process did not say.
     #[serde(default)]
     pub pause: Option<PauseView>,
+    /// Sessions of other machines with links of this IOhost. None goes over: each client begins another one, and what
+    /// its guests ask for waits until then. How long that took is not known here.
+    #[serde(default)]
+    pub sessions_anew: u32,
 }
 
 /// How long queues stood still in an upgrade: each from the moment at which its sidecore was told to let it go

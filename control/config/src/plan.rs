@@ -162,6 +162,9 @@ pub fn api_error(kind: ErrorKind, mistakes: &[Mistake]) -> ApiError {
             hints.push(&mistake.right);
         }
     }
+    if hints.is_empty() {
+        hints.push("/openapi.json describes every request and its body");
+    }
     let errors: Vec<String> = mistakes.iter().map(Mistake::to_string).collect();
     ApiError::new(kind, errors.join("; "), hints.join("; "))
 }

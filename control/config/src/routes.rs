@@ -168,13 +168,7 @@ impl Operation {
 fn body_of<T: JsonSchema + serde::de::DeserializeOwned + 'static>(
     body: &[u8],
 ) -> Result<T, ApiError> {
-    read::json(body).map_err(|mistakes| {
-        let mut refusal = api_error(ErrorKind::Malformed, &mistakes);
-        if refusal.hint.is_empty() {
-            refusal.hint = "/openapi.json describes every request and its body".to_string();
-        }
-        refusal
-    })
+    read::json(body).map_err(|mistakes| api_error(ErrorKind::Malformed, &mistakes))
 }
 
 #[cfg(test)]

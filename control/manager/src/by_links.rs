@@ -40,7 +40,7 @@ impl Rooms {
     /// Links, for operators.
     pub(crate) fn show_links(&self) -> Answer {
         let has_port = |port| self.network.uplink(port).is_some();
-        self.remote.show(&self.devices, self.turn.now(), has_port)
+        self.remote.show((&self.devices, &self.shut), self.turn.now(), has_port)
     }
 
     /// Has links do something, and then does what they want of others.

@@ -19,6 +19,7 @@ use tracing::info;
 use crate::defects::{found, late};
 use crate::devices::Devices;
 use crate::devices::device::Device;
+use crate::opening::shut::ShutDevices;
 use crate::poll::Token;
 use crate::sidecores::Cores;
 
@@ -164,6 +165,11 @@ impl Remote {
         self.links.iter().any(|link| matches!(&link.end, End::Client(it, _) if it.is_giving_back()))
     }
 
+    /// Sessions of other machines that links of IOhosts have.
+    pub(crate) fn sessions(&self) -> usize {
+        self.links.iter().filter_map(OneLink::serving).map(|it| it.clients().len()).sum()
+    }
+
     /// When a socket is tried again, or a device asked for.
     pub(crate) fn due_at(&self) -> Option<Instant> {
         self.links.iter().filter_map(OneLink::due_at).min()
@@ -172,7 +178,7 @@ impl Remote {
     /// For operators.
     pub(crate) fn show(
         &self,
-        devices: &Devices,
+        devices: (&Devices, &ShutDevices),
         now: Instant,
         has_port: impl Fn(u32) -> bool,
     ) -> Answer {
@@ -215,8 +221,10 @@ impl Remote {
     /// Opens what is not open and due, and asks for what is due.
     pub(crate) fn open_links(&mut self, around: &mut Around<'_>) {
         for key in self.keys() {
-            if let Some(Side::Client(mut client)) = self.side(key, around) {
-                client.tell_of_silence();
+            match self.side(key, around) {
+                Some(Side::Client(mut client)) => client.tell_of_silence(),
+                Some(Side::Host(mut host)) => host.tell_of_twins(),
+                None => {}
             }
         }
         let now = around.turn.now();

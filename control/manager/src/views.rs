@@ -232,7 +232,12 @@ pub(crate) fn problem_of(device: &Device, now: Instant) -> Option<String> {
     };
     let more =
         || stalled().or(astray).or_else(unkept).or_else(of_device).or_else(|| device.beginning());
-    let first = broken.or(fails).or_else(|| leaving(device, now)).or(waits);
+    // Why the disk does not answer says more than that it does not; that it is being removed says more than that.
+    let stands = match (leaving(device, now), waits) {
+        (Some(leaving), Some(why)) if device.is_going() => Some(format!("{leaving}: {why}")),
+        (leaving, waits) => waits.or(leaving),
+    };
+    let first = broken.or(fails).or(stands);
     first.or(unsynced).or(unserved).or_else(more)
 }
 

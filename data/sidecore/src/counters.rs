@@ -228,6 +228,8 @@ counters! {
         frames_unknown,
         /// Of those that came: nothing that is said to an IOhost.
         frames_dropped,
+        /// Of those that came: hellos for another key than this IOhost's, or of another security.
+        hellos_strange,
         /// Of those that came: of a session of another shard of the link, or a hello where none is heard.
         frames_misplaced,
         /// That were lost on the way in, here: too long, or no room in the socket.

@@ -51,7 +51,8 @@ pub struct LinkView {
     pub frames_in: u64,
     /// Frames that were sent.
     pub frames_out: u64,
-    /// Frames that came and were dropped: of strangers, not authentic, seen before, or without room in the socket.
+    /// Frames that came and were dropped: of strangers, not authentic, seen before, refused hellos, or without room in
+    /// the socket.
     pub frames_dropped: u64,
     /// Frames that the kernel refused to send, for lack of memory, room or a route; they are sent again, or count as
     /// lost.
@@ -59,6 +60,10 @@ pub struct LinkView {
     pub frames_unsent: u64,
     /// Handshakes that this end began, or hellos that came.
     pub handshakes: u64,
+    /// `iohost`: hellos that were refused: made with another `security` or for another IOhost's key, of a client that
+    /// the file does not name, or too many at once. `problem` has the latest, for a minute, if it could be read.
+    #[serde(default)]
+    pub hellos_refused: u64,
     /// Frames and answers whose bytes were not what their checksum says.
     pub mismatches: u64,
     /// `iohost`: frames that came to another sidecore than that of their session, and were dropped.

@@ -69,7 +69,7 @@ fn answer_net(call: Call, reply: Reply, rooms: &mut Rooms, mode: Mode) {
         Call::ShowSwitch { id } => return rooms.switch_calls().show(&id, reply),
         Call::RemoveSwitch { id } => return rooms.switch_calls().remove(&id, reply),
         // Answered before.
-        _ => Err(ApiError::new(ErrorKind::Internal, "no answer to that", "")),
+        _ => Err(ApiError::unanswerable()),
     };
     reply.answer(answer);
 }
@@ -87,7 +87,7 @@ fn move_disk(id: &str, wish: &DiskMove, reply: Reply, rooms: &mut Rooms) {
 pub(crate) fn answer_moved(rooms: &mut Rooms) {
     while let Some(Waited { device, problems, who: reply }) = rooms.moves.take_answerable() {
         let Some(device) = rooms.devices.get(device) else {
-            reply.answer(Err(ApiError::new(ErrorKind::NotFound, "the device is gone", "")));
+            reply.answer(Err(ApiError::gone("device")));
             continue;
         };
         let (id, is_nic) = (&device.facts().id, device.nic().is_some());

@@ -2,7 +2,7 @@
 //!
 //! Not how a group's limit is counted (`service`).
 
-use config::api::{Answer, ApiError, Call, ErrorKind, GroupList, GroupUseView, GroupView};
+use config::api::{Answer, ApiError, Call, GroupList, GroupUseView, GroupView};
 use config::plan::GroupPlan;
 use config::spec::{GroupChange, GroupSpec};
 use switch::DropReason;
@@ -24,7 +24,7 @@ pub(crate) fn answer(call: Call, rooms: &mut Rooms) -> Answered {
         Call::AddGroup(spec) => add_group(&spec, rooms),
         Call::ChangeGroup { id, change } => change_group(&id, &change, rooms),
         Call::RemoveGroup { id } => remove_group(&id, rooms),
-        _ => Err(ApiError::new(ErrorKind::Internal, "no answer to that", "")),
+        _ => Err(ApiError::unanswerable()),
     }
 }
 

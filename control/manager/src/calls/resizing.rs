@@ -83,7 +83,7 @@ pub(super) fn give_up(number: u32, why: &str, rooms: &mut Rooms) -> Option<Undon
 /// Notes a new size; it is given when the queues are back.
 fn begin(number: u32, size: Size, devices: &mut Devices) -> Result<(), ApiError> {
     let Some(disk) = devices.disk_mut(number) else {
-        return Err(ApiError::new(ErrorKind::NotFound, "there is no such disk", ""));
+        return Err(ApiError::gone("disk"));
     };
     if disk.remote.is_some() {
         let error = "its size is that of the disk at its IOhost";
@@ -101,7 +101,7 @@ fn begin(number: u32, size: Size, devices: &mut Devices) -> Result<(), ApiError>
 /// Keeps the new size, and then gives it: what could not be kept is not done. A disk that does not get it has the plan
 /// that it had.
 fn finish(number: u32, size: u64, rooms: &mut Rooms, mode: Mode) -> Answered {
-    let gone = || ApiError::new(ErrorKind::NotFound, "the disk is gone", "");
+    let gone = || ApiError::gone("disk");
     let disk = rooms.devices.disk(number).ok_or_else(gone)?;
     let (id, is_remote, before) = (disk.plan.id.clone(), disk.remote.is_some(), disk.plan.clone());
     let mut plan = before.clone();
@@ -140,7 +140,7 @@ fn give(number: u32, size: u64, plan: &DiskPlan, rooms: &mut Rooms) -> Result<()
         ApiError::new(ErrorKind::Busy, format!("disk {id:?}: {error}"), hint)
     };
     let Rooms { devices, openers, bonds, .. } = rooms;
-    let gone = || ApiError::new(ErrorKind::NotFound, "the disk is gone", "");
+    let gone = || ApiError::gone("disk");
     let disk = devices.disk_mut(number).ok_or_else(gone)?;
     match disk.locks.is_here() {
         // As its IOhost has said, which it was not asked for.

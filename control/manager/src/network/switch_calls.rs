@@ -126,7 +126,7 @@ impl SwitchCalls<'_> {
     fn answer(&self, found: Found) {
         let Found { bridge, heard, reply } = found;
         let shown = self.network.view_with_macs(bridge, heard, self.around.devices);
-        let gone = || ApiError::new(ErrorKind::NotFound, "the switch is gone", "");
+        let gone = || ApiError::gone("switch");
         reply.answer(shown.map(|view| Answer::Switch(Box::new(view))).ok_or_else(gone));
     }
 }

@@ -28,14 +28,22 @@ pub(super) type Who = (PublicKey, Option<Address>);
 struct Assigned {
     who: Who,
     shard: usize,
-    /// Its sessions, the latest last, and whether they have begun.
-    sessions: Vec<(u32, bool)>,
+    /// Its sessions, the latest last.
+    sessions: Vec<Session>,
     asked_at: Instant,
+}
+
+/// A session that a client has, or may begin.
+struct Session {
+    number: u32,
+    /// Where its hello came from.
+    from: Address,
+    begun_at: Option<Instant>,
 }
 
 impl Assigned {
     fn has_session(&self) -> bool {
-        self.sessions.iter().any(|(_, has_begun)| *has_begun)
+        self.sessions.iter().any(|session| session.begun_at.is_some())
     }
 }
 
@@ -101,27 +109,53 @@ impl Clients {
     }
 
     /// A session of a client may begin.
-    pub(super) fn answered(&mut self, who: Who, number: u32) {
+    pub(super) fn answered(&mut self, who: Who, number: u32, from: Address) {
         let client = self.known.iter_mut().find(|one| one.who == who);
         let Some(client) = client else { return late("client that said hello") };
         if client.sessions.len() >= NUMBERS_MAX {
             // The oldest that has not begun, or else the oldest.
-            let at = client.sessions.iter().position(|(_, has_begun)| !has_begun);
+            let at = client.sessions.iter().position(|session| session.begun_at.is_none());
             client.sessions.remove(at.unwrap_or(0));
         }
-        client.sessions.push((number, false));
+        client.sessions.push(Session { number, from, begun_at: None });
     }
 
-    /// A session has begun, or (`false`) is over.
-    pub(super) fn note(&mut self, number: u32, has_begun: bool) {
+    /// A session has begun at that time, or (`None`) is over.
+    pub(super) fn note(&mut self, number: u32, begun_at: Option<Instant>) {
         for client in &mut self.known {
-            let its = client.sessions.iter().position(|(known, _)| *known == number);
+            let its = client.sessions.iter().position(|session| session.number == number);
             match its {
-                Some(at) if has_begun => client.sessions[at].1 = true,
+                Some(at) if begun_at.is_some() => client.sessions[at].begun_at = begun_at,
                 Some(at) => drop(client.sessions.remove(at)),
                 None => {}
             }
         }
+    }
+
+    /// Clients that are two machines with one key, and where these are: a session goes on for longer than `patience`
+    /// after another one has begun, of which one machine has forgotten the first.
+    pub(super) fn twins(
+        &self,
+        now: Instant,
+        patience: Duration,
+    ) -> impl Iterator<Item = (u32, [Address; 2])> {
+        self.known.iter().filter_map(move |client| {
+            let begun = client.sessions.iter().filter_map(|one| Some((one.begun_at?, one)));
+            let mut begun: Vec<_> = begun.collect();
+            begun.sort_by_key(|(at, _)| *at);
+            let [(_, first), (at, second), ..] = &begun[..] else { return None };
+            let is_long = now.saturating_duration_since(*at) > patience;
+            is_long.then_some((second.number, [first.from, second.from]))
+        })
+    }
+
+    /// Whether the client of that session has another one.
+    pub(super) fn has_another(&self, number: u32) -> bool {
+        let is_it = |one: &Session| one.number == number;
+        let client = self.known.iter().find(|client| client.sessions.iter().any(is_it));
+        client.is_some_and(|client| {
+            client.sessions.iter().any(|one| !is_it(one) && one.begun_at.is_some())
+        })
     }
 
     /// Everybody who is at home at a shard.
@@ -137,7 +171,7 @@ impl Clients {
     }
 
     pub(super) fn of_session(&self, number: u32) -> Option<Who> {
-        let has = |one: &&Assigned| one.sessions.iter().any(|(known, _)| *known == number);
+        let has = |one: &&Assigned| one.sessions.iter().any(|its| its.number == number);
         self.known.iter().find(has).map(|one| one.who)
     }
 
@@ -173,6 +207,10 @@ mod tests {
         ([number; 32], None)
     }
 
+    fn there(host: u8) -> Address {
+        Address::udp(([10, 0, 0, host], 7447).into())
+    }
+
     fn assign(clients: &mut Clients, who: Who, places: &[Place], at: Instant) -> usize {
         clients.assign(who, places, (at, PATIENCE), |_| false).expect("a shard")
     }
@@ -186,8 +224,8 @@ mod tests {
         assert_eq!(shards, [0, 1, 2, 0, 1, 2, 0]);
         assert_eq!(assign(&mut clients, key(5), &places, start), 1, "it is the same one");
         // Its session is at its shard; two others never proved theirs; of one slots are remembered.
-        clients.answered(key(5), 1 << 28);
-        clients.note(1 << 28, true);
+        clients.answered(key(5), 1 << 28, there(1));
+        clients.note(1 << 28, Some(start));
         assert_eq!(clients.of_session(1 << 28), Some(key(5)));
         let later = start + PATIENCE;
         let has = |who: &Who| *who == key(6);
@@ -195,7 +233,7 @@ mod tests {
         let left: Vec<Who> = clients.known.iter().map(|one| one.who).collect();
         assert_eq!(left, [key(5), key(6), key(8)]);
         // Whose session is over may go elsewhere.
-        clients.note(1 << 28, false);
+        clients.note(1 << 28, None);
         let much_later = later + PATIENCE;
         assert_eq!(assign(&mut clients, key(9), &places, much_later), 0);
         assert_eq!(clients.known.len(), 1);
@@ -226,6 +264,30 @@ mod tests {
     }
 
     #[test]
+    fn two_machines_with_one_key_are_told_from_one_that_came_again() {
+        let (mut clients, start) = (Clients::default(), now());
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        let twins = |clients: &Clients, ms| clients.twins(at(ms), PATIENCE).collect::<Vec<_>>();
+        assign(&mut clients, key(5), &[IDLE], start);
+        clients.answered(key(5), 1, there(1));
+        clients.note(1, Some(at(0)));
+        clients.answered(key(5), 2, there(2));
+        assert!(!clients.has_another(1), "an answer is no session yet");
+        clients.note(2, Some(at(5)));
+        assert!(clients.has_another(2) && clients.has_another(1));
+        // The first one may be over by its lease.
+        assert_eq!(twins(&clients, 21_005), []);
+        assert_eq!(twins(&clients, 21_006), [(2, [there(1), there(2)])]);
+        // Others come and go; the first two tell.
+        clients.answered(key(5), 3, there(1));
+        clients.note(3, Some(at(30_000)));
+        assert_eq!(twins(&clients, 30_000).len(), 1);
+        clients.note(1, None);
+        assert_eq!(twins(&clients, 30_000), []);
+        assert_eq!(twins(&clients, 60_000), [(3, [there(2), there(1)])]);
+    }
+
+    #[test]
     fn there_are_bounds() {
         let (mut clients, start) = (Clients::default(), now());
         let at = |number: usize| {
@@ -242,24 +304,24 @@ mod tests {
         assert_eq!(crowded.to_string(), expected);
         assert_eq!(clients.assign(at(7), &[IDLE], times, |_| false), Ok(0));
         // Who repeats its hello is remembered with few numbers, and those that have begun.
-        clients.answered(at(7), 1);
-        clients.note(1, true);
-        (2..100).for_each(|number| clients.answered(at(7), number));
+        clients.answered(at(7), 1, there(1));
+        clients.note(1, Some(start));
+        (2..100).for_each(|number| clients.answered(at(7), number, there(1)));
         assert_eq!(clients.known[7].sessions.len(), NUMBERS_MAX);
         assert_eq!(clients.of_session(1), Some(at(7)));
         assert_eq!(clients.of_session(2), None);
         // Nor does one whose sessions all begin.
         for number in 0..100 {
-            clients.answered(at(7), (2 << 28) + number);
-            clients.note((2 << 28) + number, true);
+            clients.answered(at(7), (2 << 28) + number, there(1));
+            clients.note((2 << 28) + number, Some(start));
         }
         assert_eq!(clients.known[7].sessions.len(), NUMBERS_MAX);
         assert_eq!(clients.of_session((2 << 28) + 99), Some(at(7)));
         let mut clients = Clients::default();
         for number in 0..SESSIONS_MAX {
             assign(&mut clients, at(number), &[IDLE], start);
-            clients.answered(at(number), number as u32);
-            clients.note(number as u32, true);
+            clients.answered(at(number), number as u32, there(1));
+            clients.note(number as u32, Some(start));
         }
         let crowded = clients.assign(at(SESSIONS_MAX), &[IDLE], times, |_| false);
         let crowded = crowded.expect_err("no shard");

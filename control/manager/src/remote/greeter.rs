@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -25,7 +27,7 @@ use crate::clock::now;
 use crate::threads::Worker;
 
 /// Between two words of hellos that a link refuses.
-const REFUSED_INTERVAL: Duration = Duration::from_secs(60);
+const REFUSED_INTERVAL: Duration = Duration::from_secs(1);
 /// Tasks that wait; what is more is dropped, and said again by whoever wants a session.
 const TASKS_MAX: usize = 64;
 
@@ -46,6 +48,8 @@ pub(crate) enum Party {
         responder: Box<Responder>,
         /// Who may come; nobody named: everybody, where security is `none`.
         clients: Vec<PublicKey>,
+        /// Hellos that were read, and refused.
+        refused: Arc<AtomicU64>,
     },
 }
 
@@ -75,7 +79,7 @@ pub(crate) enum Word {
     Iohost(LinkKey, Greeting, Box<Established>, Vec<u8>),
     /// A link is not of the role that control takes it for: what there was to be.
     NoParty(&'static str),
-    /// A hello from there was refused, and why; said of one in a minute.
+    /// A hello from there was refused, and why; said of one in a second.
     Refused(LinkKey, Address, String),
 }
 
@@ -190,6 +194,9 @@ impl Desk {
     fn note_refused(&mut self, key: LinkKey, from: Option<Address>, why: &Refused) {
         // An IOhost's answer has nobody to be told of, and junk is nobody's mistake.
         let Some(from) = from else { return };
+        if let Some(Party::Iohost { refused, .. }) = self.parties.get(&key) {
+            refused.fetch_add(1, Ordering::Relaxed);
+        }
         if matches!(why, Refused::Malformed(_)) {
             return;
         }
@@ -229,7 +236,7 @@ impl Desk {
     }
 
     fn greet(&mut self, key: LinkKey, greeting: Greeting) -> Result<Option<Word>, Refused> {
-        let Some(Party::Iohost { responder, clients }) = self.parties.get(&key) else {
+        let Some(Party::Iohost { responder, clients, .. }) = self.parties.get(&key) else {
             return Ok(Some(Word::NoParty("IOhost's link that heard a hello")));
         };
         let knows = |key: &PublicKey| clients.contains(key);

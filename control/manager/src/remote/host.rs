@@ -2,7 +2,7 @@
 //!
 //! Not here: disks (`lends`) and NICs (`lent_nics`) for other machines. Called by `remote`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use config::plan::{LinkClientPlan, LinkPlan};
 use remote::handshake::{Established, Greeted, PublicKey};
@@ -110,7 +110,7 @@ impl Host<'_, '_> {
             let found = all.find(|client| client.key.is_none_or(|known| known == key));
             found.map(|client| client.name.clone()).unwrap_or_default()
         });
-        self.serving.note_session(session, client.as_deref());
+        self.serving.note_session(session, client.as_deref(), self.times());
         if self.may_log() {
             let link = self.line.id();
             match client {
@@ -130,17 +130,12 @@ impl Host<'_, '_> {
         let places: Vec<Place> = self.line.cores().map(place).collect();
         let client = *greeted.peer();
         let who = who(client, greeting.from);
-        // A session's first lease is twice as long.
-        let patience = Duration::from_secs(2 * u64::from(self.line.lease_s()) + 1);
-        let times = (self.around.turn.now(), patience);
-        let shard = match self.serving.assign(who, &places, times) {
+        let shard = match self.serving.assign(who, &places, self.times()) {
             Ok(shard) => shard,
             Err(why) => {
-                if self.may_log() {
-                    let from = greeting.from;
-                    warn!(link = self.line.id(), "a hello from {from} is not answered: {why}");
-                }
-                return;
+                self.serving.count_refused();
+                let told = format!("a hello from {} was not answered: {why}", greeting.from);
+                return self.note_refused(told);
             }
         };
         let core = self.line.core(shard);
@@ -168,19 +163,37 @@ impl Host<'_, '_> {
         answer: Vec<u8>,
     ) {
         let number = greeting.number;
-        self.serving.assigned.answered(who(made.peer, greeting.from), number);
+        let from = greeting.from;
+        self.serving.assigned.answered(who(made.peer, from), number, from);
         self.tell_shard(shard_of(number), ToHost::Answer { greeting, made, answer });
     }
 
     /// A hello was refused.
     pub(super) fn hello_is_refused(&mut self, from: impl std::fmt::Display, why: &str) {
-        if self.may_log() {
-            warn!(
-                link = self.line.id(),
-                "a hello from {from} is refused: {why}; the public key of a client is to be the `key` of \
-                 a [[link.client]] here, and this IOhost's is to be its `iohost_key`"
-            );
+        self.note_refused(format!(
+            "a hello from {from} was refused: {why}; the public key of a client is to be the `key` of a \
+             [[link.client]] here, and this IOhost's is to be its `iohost_key`"
+        ));
+    }
+
+    fn note_refused(&mut self, told: String) {
+        if self.serving.note_refused(told.clone(), self.around.turn.now()) {
+            warn!(link = self.line.id(), "{told}");
         }
+    }
+
+    /// Says in the log which clients are two machines, when it is time to look.
+    pub(super) fn tell_of_twins(&mut self) {
+        let times = self.times();
+        if self.serving.takes_look(times.0) {
+            for told in self.serving.twins(times) {
+                warn!(link = self.line.id(), "{told}");
+            }
+        }
+    }
+
+    fn times(&self) -> (Instant, Duration) {
+        (self.around.turn.now(), self.line.patience())
     }
 }
 
@@ -199,6 +212,7 @@ impl Host<'_, '_> {
     pub(super) fn set_clients(&mut self, plan: LinkPlan) {
         let keys: Vec<PublicKey> = plan.clients().iter().filter_map(|client| client.key).collect();
         self.greeter.tell(Task::Clients(self.line.key(), keys));
+        self.serving.forget_refused();
         let exports = (0..).zip(self.serving.exports()).filter(|(_, one)| !one.is_removed());
         let its = |one: &Export| -> Vec<LinkClientPlan> {
             let may_have = |client: &&LinkClientPlan| match one.nic() {

@@ -3,6 +3,7 @@
 //! Not here: what the two ends do (`client`, `host`), nor sockets (`backend::link`).
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use backend::link::{LinkKey, LinkShards, LinkSocket};
@@ -76,13 +77,16 @@ impl OneLink {
         now: Instant,
     ) -> Result<(OneLink, Party), LinkKeyError> {
         let identity = identity_of(plan)?;
-        let end = match &plan.end {
+        let mut end = match &plan.end {
             LinkEnd::Client { .. } => End::Client(Using::new(), Ports::default()),
             LinkEnd::Iohost { .. } => End::Iohost(Serving::new(&identity, cores.len())?),
         };
         let shards = cores.into_iter().map(|core| Shard { core, life: Life::default() });
         let (shards, plan) = (shards.collect(), plan.clone());
         let party = party_of(&plan, identity)?;
+        if let (End::Iohost(serving), Party::Iohost { refused, .. }) = (&mut end, &party) {
+            serving.greets(Arc::clone(refused));
+        }
         let stage = Stage::Shut { problem: "is not open yet".to_string(), retry_at: now };
         let line = Line { key, plan, shards, stage, log: LogRate::default() };
         Ok((OneLink { line, end }, party))
@@ -128,7 +132,7 @@ impl OneLink {
         match (&self.line.stage, &self.end) {
             (Stage::Shut { retry_at, .. }, _) => Some(*retry_at),
             (Stage::Open { .. }, End::Client(using, _)) => using.due_at(),
-            (Stage::Open { .. }, End::Iohost(_)) => None,
+            (Stage::Open { .. }, End::Iohost(serving)) => serving.due_at(),
         }
     }
 
@@ -177,6 +181,12 @@ impl Line {
             LinkEnd::Iohost { lease_s, .. } => *lease_s,
             LinkEnd::Client { .. } => 0,
         }
+    }
+
+    /// How long a client's session may begin after its answer, or go on when the client has forgotten it: the first
+    /// lease is twice as long.
+    pub(super) fn patience(&self) -> Duration {
+        Duration::from_secs(2 * u64::from(self.lease_s()) + 1)
     }
 
     /// The sidecores of its shards.

@@ -3,6 +3,7 @@
 //! Not here: the handshakes (`greeter`), nor how a key is read (`keys`). Called by `link`, and when a file is checked.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use config::plan::{LinkEnd, LinkPlan};
 use remote::handshake::{Identity, Offer, PublicKey, public_key};
@@ -54,7 +55,7 @@ pub(super) fn party_of(plan: &LinkPlan, identity: Identity) -> Result<Party, Lin
                 remote::handshake::Greeter::new(identity, offer, lease_s * 1000, WORK_MS);
             let clients: Vec<PublicKey> = clients.iter().filter_map(|client| client.key).collect();
             let responder = Box::new(responder.map_err(LinkKeyError::Responder)?);
-            Party::Iohost { responder, clients }
+            Party::Iohost { responder, clients, refused: Arc::default() }
         }
     })
 }

@@ -4,9 +4,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use backend::link::LinkSocket;
+use backend::link::{Address, LinkSocket};
 use config::plan::{LinkEnd, LinkPlan};
 use remote::handshake::{Gate, Identity, PublicKey, public_key};
 use remote::iohost::HostSpec;
@@ -35,7 +36,17 @@ pub(super) struct Serving {
     ports: BTreeMap<u32, Counted>,
     /// For what clients have outstanding, at all shards.
     memory_bytes: usize,
+    /// Hellos that were read, and refused; of the latest when, and in words.
+    refused: Arc<AtomicU64>,
+    latest: Option<(Instant, String)>,
+    /// When the log said that last.
+    logged_at: Option<Instant>,
+    /// When it is looked whether a client is two machines.
+    look_at: Option<Instant>,
 }
+
+/// How long a refused hello is a problem that is shown: whoever sent it comes again sooner.
+const REFUSED_TIME: Duration = Duration::from_secs(60);
 
 /// What is shown of one shard.
 pub(super) struct ShardParts {
@@ -70,7 +81,16 @@ impl Serving {
             assigned: Clients::default(),
             ports: BTreeMap::new(),
             memory_bytes: 0,
+            refused: Arc::default(),
+            latest: None,
+            logged_at: None,
+            look_at: None,
         })
+    }
+
+    /// Hellos that are refused are counted there.
+    pub(super) fn greets(&mut self, refused: Arc<AtomicU64>) {
+        self.refused = refused;
     }
 
     /// A shard of the link, for its sidecore.
@@ -118,13 +138,76 @@ impl Serving {
         &self.clients
     }
 
-    /// A session of that client has begun, or of nobody: it has ended.
-    pub(super) fn note_session(&mut self, session: u32, client: Option<&str>) {
-        self.assigned.note(session, client.is_some());
+    /// A session of that client has begun, or of nobody: it has ended. How long one may go on that is forgotten.
+    pub(super) fn note_session(
+        &mut self,
+        session: u32,
+        client: Option<&str>,
+        (now, patience): (Instant, Duration),
+    ) {
+        self.assigned.note(session, client.map(|_| now));
+        if client.is_some() && self.assigned.has_another(session) {
+            self.look_at = Some(now + patience + Duration::from_millis(1));
+        }
         match client {
             Some(name) => self.clients.insert(session, name.to_string()),
             None => self.clients.remove(&session),
         };
+    }
+
+    /// When it is looked whether a client is two machines.
+    pub(super) fn due_at(&self) -> Option<Instant> {
+        self.look_at
+    }
+
+    /// Whether it is to be looked now, once.
+    pub(super) fn takes_look(&mut self, now: Instant) -> bool {
+        self.look_at.take_if(|at| *at <= now).is_some()
+    }
+
+    /// Which clients are two machines, in words.
+    pub(super) fn twins(&self, (now, patience): (Instant, Duration)) -> Vec<String> {
+        let words = |(session, [first, second]): (u32, [Address; 2])| {
+            let client = self.clients.get(&session).map_or("", String::as_str);
+            format!(
+                "the key of client {client:?} is used by two machines or daemons, at {first} and {second}: make each \
+                 one of its own (`sidecore link key FILE`), and a [[link.client]] for it here; until then each may \
+                 wait for what the other has"
+            )
+        };
+        self.assigned.twins(now, patience).map(words).collect()
+    }
+
+    /// A hello was refused. Whether the log is to say so.
+    pub(super) fn note_refused(&mut self, words: String, now: Instant) -> bool {
+        self.latest = Some((now, words));
+        let is_news = self.logged_at.is_none_or(|at| now >= at + REFUSED_TIME);
+        if is_news {
+            self.logged_at = Some(now);
+        }
+        is_news
+    }
+
+    /// Others may come than when the latest was refused.
+    pub(super) fn forget_refused(&mut self) {
+        (self.latest, self.logged_at) = (None, None);
+    }
+
+    /// One more that is not counted by who reads them.
+    pub(super) fn count_refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many were refused that were read.
+    pub(super) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// The latest one that was refused, in words, while that is a problem.
+    pub(super) fn refused_lately(&self, now: Instant) -> Option<String> {
+        let (at, words) = self.latest.as_ref()?;
+        let time = now.saturating_duration_since(*at);
+        (time < REFUSED_TIME).then(|| format!("{words} ({} s ago)", time.as_secs()))
     }
 
     /// A port was opened for a NIC of its clients.
@@ -242,8 +325,9 @@ mod tests {
     fn comes(serving: &mut Serving, key: u8, session: u32) -> usize {
         let who = ([key; 32], None);
         let shard = serving.assign(who, &[Place::default(); 2], (now(), PATIENCE)).expect("room");
-        serving.assigned.answered(who, session);
-        serving.note_session(session, Some("vmhost"));
+        let from = Address::udp(([10, 0, 0, key], 7447).into());
+        serving.assigned.answered(who, session, from);
+        serving.note_session(session, Some("vmhost"), (now(), PATIENCE));
         shard
     }
 
@@ -303,14 +387,41 @@ mod tests {
     }
 
     #[test]
+    fn a_client_that_is_two_machines_is_looked_for_when_the_first_should_be_gone() {
+        let (mut serving, start) = (serving(), now());
+        comes(&mut serving, 1, 10);
+        assert_eq!(serving.due_at(), None);
+        comes(&mut serving, 1, 11);
+        let at = serving.due_at().expect("a look");
+        assert!(!serving.takes_look(start) && serving.takes_look(at) && !serving.takes_look(at));
+        let told = serving.twins((at, PATIENCE)).concat();
+        let expected =
+            "the key of client \"vmhost\" is used by two machines or daemons, at 10.0.0.1:7447 and";
+        assert!(told.starts_with(expected), "{told}");
+    }
+
+    #[test]
+    fn a_refused_hello_is_shown_for_a_minute_and_logged_once_in_it() {
+        let (mut serving, start) = (serving(), now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert!(serving.note_refused("one".to_string(), at(0)));
+        assert!(!serving.note_refused("two".to_string(), at(59)));
+        assert_eq!(serving.refused_lately(at(61)).as_deref(), Some("two (2 s ago)"));
+        assert!(serving.note_refused("three".to_string(), at(60)));
+        assert_eq!(serving.refused_lately(at(120)), None);
+        serving.count_refused();
+        assert_eq!(serving.refused(), 1);
+    }
+
+    #[test]
     fn sessions_come_and_go_and_all_are_over_when_a_link_begins_anew() {
         let mut serving = serving();
         comes(&mut serving, 1, 10);
         comes(&mut serving, 2, 20);
         assert_eq!(serving.clients().len(), 2);
-        serving.note_session(10, None);
+        serving.note_session(10, None, (now(), PATIENCE));
         // A late word of one that is over.
-        serving.note_session(10, None);
+        serving.note_session(10, None, (now(), PATIENCE));
         assert_eq!(serving.clients().keys().copied().collect::<Vec<_>>(), [20]);
         serving.begin();
         assert!(serving.clients().is_empty() && serving.exports().is_empty());

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use backend::link::LinkSnapshot;
 use config::api::{LinkDiskView, LinkView, LinkWayView};
-use config::plan::LinkEnd;
+use config::plan::{DiskPlan, LinkEnd};
 use config::spec::{LinkRole, LinkSecurity};
 use remote::iohost::shard_of;
 
@@ -13,7 +13,7 @@ use super::serving::Serving;
 use super::using::Using;
 use super::waits::PATIENCE;
 use crate::devices::Devices;
-use crate::devices::device::Device;
+use crate::opening::shut::{Shut, ShutDevices};
 use crate::views::{self, told};
 
 /// A stranger is not answered, whatever is wrong.
@@ -25,7 +25,7 @@ impl OneLink {
     /// For operators. `has_port` says which ports are there.
     pub(super) fn view(
         &self,
-        devices: &Devices,
+        devices: (&Devices, &ShutDevices),
         now: Instant,
         has_port: impl Fn(u32) -> bool,
     ) -> LinkView {
@@ -57,6 +57,7 @@ impl OneLink {
             frames_dropped: 0,
             frames_unsent: 0,
             handshakes: 0,
+            hellos_refused: 0,
             mismatches: 0,
             frames_misplaced: 0,
             violations: 0,
@@ -75,6 +76,15 @@ impl OneLink {
                 view.addresses = vec![listen.to_string()];
                 view.sidecores = line.cores().map(|core| core as u16).collect();
                 serving.add_up(&mut view);
+                let twins = serving.twins((now, line.patience())).into_iter();
+                let problems: Vec<_> = view
+                    .problem
+                    .take()
+                    .into_iter()
+                    .chain(twins)
+                    .chain(serving.refused_lately(now))
+                    .collect();
+                view.problem = (!problems.is_empty()).then(|| problems.join("; "));
                 view.ways = serving.ways(&view.sidecores);
             }
             _ => {}
@@ -82,21 +92,32 @@ impl OneLink {
         view
     }
 
-    fn disk_views(&self, devices: &Devices, now: Instant) -> Vec<LinkDiskView> {
+    /// Disks that are open, and those that are not.
+    fn disk_views(
+        &self,
+        (devices, shut): (&Devices, &ShutDevices),
+        now: Instant,
+    ) -> Vec<LinkDiskView> {
         let plan = self.line.plan();
-        let is_of = |device: &&Device| match plan.role() {
+        let is_of = |disk: &DiskPlan| match plan.role() {
             LinkRole::Client => {
-                let source = device.disk().map(|disk| &disk.plan.source);
-                matches!(source, Some(config::Source::Remote { link: id, .. }) if *id == plan.id)
+                matches!(&disk.source, config::Source::Remote { link: id, .. } if *id == plan.id)
             }
-            LinkRole::Iohost => {
-                let id = &device.facts().id;
-                plan.clients().iter().any(|client| client.disks.contains(id))
-            }
+            LinkRole::Iohost => plan.clients().iter().any(|client| client.disks.contains(&disk.id)),
         };
+        let of_shut = |shut: &Shut| LinkDiskView {
+            id: shut.plan().id().to_string(),
+            in_use: false,
+            client: None,
+            requests: 0,
+            errors: 0,
+            in_flight: 0,
+            problem: Some(shut.told()),
+        };
+        let shut = shut.iter().filter(|shut| shut.plan().disk().is_some_and(is_of)).map(of_shut);
         devices
             .values()
-            .filter(is_of)
+            .filter(|device| device.disk().is_some_and(|disk| is_of(&disk.plan)))
             .map(|device| {
                 let mut view = LinkDiskView {
                     id: device.facts().id.clone(),
@@ -115,6 +136,7 @@ impl OneLink {
                 }
                 view
             })
+            .chain(shut)
             .collect()
     }
 
@@ -189,7 +211,9 @@ impl Serving {
             view.frames_out += seen.frames_out;
             let dropped =
                 [seen.frames_unknown, seen.frames_dropped, seen.frames_misplaced, seen.lost_in];
-            view.frames_dropped += dropped.iter().sum::<u64>();
+            let refused = seen.hellos_strange + seen.greets_dropped;
+            view.hellos_refused += refused;
+            view.frames_dropped += dropped.iter().sum::<u64>() + refused;
             view.frames_unsent += seen.lost_out;
             view.frames_misplaced += seen.frames_misplaced;
             view.handshakes += seen.hellos;
@@ -197,6 +221,8 @@ impl Serving {
             view.violations += seen.violations;
             view.leases_over += seen.leases_over;
         }
+        view.hellos_refused += self.refused();
+        view.frames_dropped += self.refused();
     }
 
     /// How the ways to its clients are.

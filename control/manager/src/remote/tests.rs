@@ -330,6 +330,16 @@ fn a_link_with_keys_is_between_those_who_have_them_and_nobody_else() {
             let shown = trial.disk("r");
             assert_eq!(shown.state, DiskState::Waiting);
             assert!(shown.problem.is_some(), "{own}");
+            let iohost = link(&mut trial, "out");
+            assert!(iohost.hellos_refused > 0, "{own}");
+            assert!(iohost.frames_dropped >= iohost.hellos_refused, "{own}");
+            // What is for another IOhost's key cannot be read: it is counted, and no more is known of it.
+            let problem = iohost.problem.unwrap_or_default();
+            assert_eq!(
+                problem.contains("was refused: a stranger; "),
+                *of_host == host,
+                "{problem}"
+            );
             // An operator who adds its key to the file has it come by itself.
             let right = sealed(own, &public_of(own, &folder), &host);
             if *of_host == host {

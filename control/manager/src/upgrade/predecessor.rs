@@ -56,6 +56,8 @@ pub(crate) struct Upgrade {
     reply: Option<Reply>,
     /// What the heir told of queues that stood still.
     pause: Option<PauseWords>,
+    /// Sessions of other machines that begin anew with it.
+    sessions_anew: u32,
 }
 
 /// What it said of itself.
@@ -79,6 +81,7 @@ pub(crate) struct HandedOver {
     giving: Giving<Process, Hello>,
     reply: Option<Reply>,
     pause: Option<PauseWords>,
+    sessions_anew: u32,
     channel: Channel,
 }
 
@@ -100,7 +103,7 @@ impl HandedOver {
     /// # Errors
     /// The process that took over has ended before, and how that was seen.
     pub(crate) fn await_commit(self) -> Result<Committed, Box<Orphaned>> {
-        let HandedOver { giving, reply, pause, channel } = self;
+        let HandedOver { giving, reply, pause, sessions_anew, channel } = self;
         let is_watched = giving.hello().is_some_and(|hello| hello.format >= wire::WITH_GUARD);
         if let Err(why) = if is_watched { guard::watch(&channel) } else { Ok(()) } {
             // It may be gone; and one that is not must not serve beside this process.
@@ -111,7 +114,7 @@ impl HandedOver {
             .into_given()
             .map_or_else(Default::default, |(heir, hello)| (heir.pid, hello.version));
         let pause = pause.map(PauseWords::view);
-        let answer = Answer::Upgraded(UpgradeView { pid, version, pause });
+        let answer = Answer::Upgraded(UpgradeView { pid, version, pause, sessions_anew });
         Ok(Committed { pid, answer: reply.map(|reply| (reply, answer)) })
     }
 }
@@ -152,7 +155,8 @@ impl Upgrade {
                 continue;
             }
             let giving = Giving::ask(at, nanos_of(now + START_TIME_MAX));
-            return Ok(Upgrade { giving, channel, reply: None, pause: None });
+            let (reply, pause, sessions_anew) = Default::default();
+            return Ok(Upgrade { giving, channel, reply, pause, sessions_anew });
         }
         Err(UpgradeError::LaunchersLost)
     }
@@ -359,7 +363,8 @@ impl Upgrade {
     ///
     /// # Errors
     /// It cannot be told.
-    pub(crate) fn give(&mut self) -> Result<(), UpgradeError> {
+    pub(crate) fn give(&mut self, sessions_anew: usize) -> Result<(), UpgradeError> {
+        self.sessions_anew = u32::try_from(sessions_anew).unwrap_or(u32::MAX);
         let sent = self.channel.send(&FromPredecessor::Yours {}, &[], SEND_TIME_MAX);
         sent.map_err(UpgradeError::Send)?;
         if !self.giving.give() {
@@ -380,10 +385,10 @@ impl Upgrade {
 
     /// Who is to be told, and by whom all is served now; nobody, where it was not given.
     pub(crate) fn handed_over(self, poll: &Poll) -> Option<HandedOver> {
-        let Upgrade { giving, channel, reply, pause } = self;
+        let Upgrade { giving, channel, reply, pause, sessions_anew } = self;
         poll.remove(&channel);
         let is_given = giving.given().is_some();
-        is_given.then_some(HandedOver { giving, reply, pause, channel })
+        is_given.then_some(HandedOver { giving, reply, pause, sessions_anew, channel })
     }
 }
 

@@ -248,7 +248,7 @@ impl HostLink {
                 Ok((Kind::Hello, _)) => {
                     counters.hellos.add(1);
                     match gate.look(frame, from.as_bytes()) {
-                        Verdict::Drop => counters.frames_dropped.add(1),
+                        Verdict::Drop => counters.hellos_strange.add(1),
                         // A stranger may be anywhere, also where nobody is: what waits for such neighbours takes the
                         // room of all.
                         Verdict::Cookie(cookie) => match socket.is_congested() {

@@ -171,7 +171,8 @@ fn a_switch_that_goes_while_its_table_is_asked_for_is_said_to_be_gone() {
     trial.rest();
     let gone = answered(&mut shows).expect("all have answered");
     let (why_kind, why) = refused(gone);
-    assert_eq!((why_kind, why.as_str()), (ErrorKind::NotFound, "the switch is gone; "));
+    let told = "the switch is gone; `sidecore ls` and `sidecore switch show` list what there is";
+    assert_eq!((why_kind, why.as_str()), (ErrorKind::NotFound, told));
 }
 
 #[test]

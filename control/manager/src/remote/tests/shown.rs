@@ -166,6 +166,38 @@ fn requests_of_a_disk_that_became_smaller_fail_for_the_guest_that_has_it() {
     assert_eq!(shown(&mut trial), (DiskState::Running, None));
 }
 
+/// That its IOhost is silent is why its requests do not end.
+#[test]
+fn whoever_waits_for_a_silent_iohost_is_told_that_and_not_of_the_requests_alone() {
+    let (ground, mut trial, mut vmm) = began(&given());
+    ground.cut(true);
+    vmm.guest.request(0, READ, 1, 0);
+    trial.pass(ms(10_000));
+    // Its queue leaves, and the request does not end.
+    drop(vmm);
+    trial.pass(ms(5_000));
+    waits(&mut trial, None, "its IOhost has been silent for ");
+}
+
+/// An image that an IOhost has lost is seen where its links are, too.
+#[test]
+fn a_disk_of_clients_that_is_not_open_is_listed_with_its_link() {
+    let folder = {
+        let (_ground, trial, vmm) = began(&given());
+        drop(vmm);
+        trial.die()
+    };
+    std::fs::remove_file(folder.path().join("d.img")).expect("it is removed");
+    let _ground = OnGround::new();
+    let mut trial = Trial::start(&given(), folder).expect("it starts");
+    trial.pass(ms(3_000));
+    let disks = link(&mut trial, "out").disks;
+    let lost = disks.iter().find(|disk| disk.id == "d").expect("it is listed");
+    assert!(!lost.in_use && lost.client.is_none());
+    assert_eq!(lost.problem, trial.disk("d").problem);
+    assert!(lost.problem.as_ref().is_some_and(|why| why.contains("d.img")), "{:?}", lost.problem);
+}
+
 #[test]
 fn requests_fail_after_a_time_without_an_iohost_until_it_is_heard() {
     let ground = OnGround::new();
