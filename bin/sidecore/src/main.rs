@@ -12,6 +12,7 @@ mod disk;
 mod doctor;
 mod documents;
 mod failure;
+mod fixed;
 mod group;
 mod link;
 mod machine;
@@ -64,8 +65,9 @@ fn refuse(error: &clap::Error, words: &[OsString]) -> ExitCode {
     let is_json = words.iter().take_while(|word| *word != "--").any(|word| word == "--json");
     // Its list of commands has those that nobody is to give.
     let is_bare = error.kind() == clap::error::ErrorKind::MissingSubcommand;
-    if (is_json && error.exit_code() != 0) || is_bare {
-        let failure = Failure::of_words(error);
+    let fixed = fixed::refused(error, words);
+    if (is_json && error.exit_code() != 0) || is_bare || fixed.is_some() {
+        let failure = fixed.unwrap_or_else(|| Failure::of_words(error));
         Output { json: is_json, room: Room::Whole }.failure(&failure);
         return ExitCode::from(failure.code());
     }

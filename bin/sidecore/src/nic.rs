@@ -5,7 +5,7 @@ use std::path::Path;
 use config::Target;
 use config::api::{NicList, NicView, RunStateView, VlanView};
 use config::routes::Method;
-use config::spec::{LinkChange, NicChange, Redirect, Spoof, fixed_in_a_nic};
+use config::spec::{LinkChange, NicChange, Redirect, Spoof};
 
 use crate::cli::{NicAddArgs, NicCommand, PrintArgs, force_query};
 use crate::client::{Client, path_of};
@@ -36,11 +36,7 @@ pub(crate) fn run(command: NicCommand, client: &Client, output: &Output) -> Resu
                 client.ask(Method::Delete, &path_of("nics", &id, force_query(force)))?;
             output.show(&nic, |nic| format!("removed nic {}\n", nic.id))
         }
-        NicCommand::Set { id, change, fixed } => {
-            if let Some(name) = fixed.given().first() {
-                let hint = fixed_in_a_nic()[*name].as_str().unwrap_or_default().to_string();
-                return Err(Failure::usage(format!("{name} cannot be changed at run time"), hint));
-            }
+        NicCommand::Set { id, change } => {
             let path = path_of("nics", &id, "");
             let nic: NicView = client.send(Method::Patch, &path, &change)?;
             output.show(&nic, |nic| set_text(nic, &change))
@@ -301,11 +297,10 @@ fn served(nic: &NicView) -> Vec<(&'static str, String)> {
 
 /// Where frames went by what vCPUs did.
 fn redirect(state: &RunStateView) -> String {
-    let rule = match state.redirect {
-        Redirect::Auto => "auto",
-        Redirect::Always => "always",
-        Redirect::Off => return "off".to_string(),
-    };
+    let rule = state.redirect;
+    if rule == Redirect::Off {
+        return rule.to_string();
+    }
     if let Some(problem) = &state.problem {
         return format!("{rule}, but {problem}");
     }

@@ -9,6 +9,7 @@ use std::fmt;
 
 mod links;
 mod made;
+mod words;
 
 use crate::plan::{
     DeviceKind, DevicePlan, DiskPlan, GroupPlan, NicPlan, Plan, SwitchPlan, UplinkPlan,
@@ -20,6 +21,7 @@ pub use links::after as links_after;
 pub use made::{MadeOf, is_made_of, made_of};
 
 use made::{made_of_disk, made_of_nic};
+use words::{write_nic, write_uplink};
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +45,13 @@ pub enum Change {
     },
     /// Let others open the sockets of the API than before.
     SetApiRights,
+    /// Make the socket of a device again, whose file was removed.
+    Listen {
+        /// What it is.
+        kind: DeviceKind,
+        /// Its name.
+        id: String,
+    },
     /// Make a group.
     AddGroup(GroupPlan),
     /// Give a group another limit.
@@ -101,7 +110,7 @@ pub enum Change {
 /// As a reload reports it that has done it.
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.write(["removed", "added", "resized"], f)
+        self.write(["removed", "added", "resized", "made"], f)
     }
 }
 
@@ -110,7 +119,7 @@ struct ToDo<'a>(&'a Change);
 
 impl fmt::Display for ToDo<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.write(["remove", "add", "resize"], f)
+        self.0.write(["remove", "add", "resize", "make"], f)
     }
 }
 
@@ -122,19 +131,26 @@ impl Change {
 
     fn write(
         &self,
-        [removed, added, resized]: [&str; 3],
+        [removed, added, resized, made]: [&str; 4],
         f: &mut fmt::Formatter<'_>,
     ) -> fmt::Result {
         match self {
             Change::Remove { kind, id } => write!(f, "{removed} {} {id}", kind.word()),
             Change::Set(device) => {
-                write!(f, "set {}", device.title())?;
-                let Some(disk) = device.disk() else { return Ok(()) };
-                write!(f, " to {}", disk.service)?;
-                write_failures(f, disk.on_full, disk.on_error)
+                write!(f, "set {} to ", device.title())?;
+                match &**device {
+                    DevicePlan::Disk(disk) => {
+                        write!(f, "{}", disk.service)?;
+                        write_failures(f, disk.on_full, disk.on_error)
+                    }
+                    DevicePlan::Nic(nic) => write_nic(f, nic, nic.macs_max),
+                }
             }
             Change::SetRights { kind, id } => {
                 write!(f, "set who may open the socket of {} {id}", kind.word())
+            }
+            Change::Listen { kind, id } => {
+                write!(f, "{made} the socket of {} {id} again, which was removed", kind.word())
             }
             Change::SetApiRights => f.write_str("set who may open the API's sockets"),
             Change::AddGroup(GroupPlan { id, limit, .. }) if limit.is_some() => {
@@ -160,7 +176,8 @@ impl Change {
                 write!(f, "set switch {id} to {macs_max} addresses, forgotten after {ageing_s} s")
             }
             Change::SetUplink { switch, uplink } => {
-                write!(f, "set uplink {} of switch {switch}", uplink.name())
+                write!(f, "set uplink {} of switch {switch} to ", uplink.name())?;
+                write_uplink(f, uplink, uplink.macs_max)
             }
             Change::AddSwitch(switch) => write!(f, "{added} switch {}", switch.id),
             Change::AddUplink { switch, uplink } => {
@@ -501,8 +518,9 @@ nic = [
                 "removed uplink e0 of switch lan",
                 "removed switch old",
                 "set switch lan to 8192 addresses, forgotten after 60 s",
-                "set uplink t1 of switch lan",
-                "set nic tuned",
+                "set uplink t1 of switch lan to share 100 and policy adaptive, vlan 5, 8192 addresses",
+                "set nic tuned to share 7 and policy adaptive, calls may wait 64 us, tags as they are, 1024 addresses, \
+                 link up",
                 "added switch new",
                 "added uplink e0 to switch lan",
                 "added uplink t3 to switch lan",
@@ -534,7 +552,8 @@ nic = [
             "link = \"down\"",
         ] {
             let after = of(&format!("switch = \"s\", {fields}"));
-            assert_eq!(words(&diff(&before, &after)), ["set nic n"], "{fields}");
+            let words = words(&diff(&before, &after)).concat();
+            assert!(words.starts_with("set nic n to share 100 "), "{fields}: {words}");
         }
         let as_is = of("switch = \"s\", moderate_us = 64");
         assert_eq!(words(&diff(&before, &as_is)), Vec::<String>::new(), "that is the default");

@@ -130,6 +130,11 @@ impl Reply {
         }
         let _ = self.caller.send(answer);
     }
+
+    /// The same where the log says already what came of it.
+    pub(crate) fn answer_logged(self, answer: Result<Answer, ApiError>) {
+        Reply { change: None, ..self }.answer(answer);
+    }
 }
 
 /// The control loop's end: calls come out here.

@@ -14,6 +14,7 @@
 //! | `reload` | the part of a reload that is about all this |
 
 pub(crate) mod announce;
+mod another_tap;
 pub(crate) mod arrival;
 pub(crate) mod host_ports;
 mod mac_queries;

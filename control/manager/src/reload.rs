@@ -273,7 +273,7 @@ fn finish(reply: Option<Reply>, answer: Result<ReloadView, ApiError>) {
         Err(error) => warn!("the reload: {}; {}", error.error, error.hint),
     }
     if let Some(reply) = reply {
-        reply.answer(answer.map(Answer::Reloaded));
+        reply.answer_logged(answer.map(Answer::Reloaded));
     }
 }
 

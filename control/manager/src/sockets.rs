@@ -96,6 +96,14 @@ pub(crate) fn check_name(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Whether a socket that is listened at has its name no more: nobody can come to it.
+pub(crate) fn is_gone(path: &Path) -> bool {
+    match SocketPlace::find(path, Purpose::Socket) {
+        Ok(place) => matches!(place.taken(), Ok(None)),
+        Err(refused) => refused.is_missing(),
+    }
+}
+
 /// Removes what a dead daemon left there.
 fn clear(place: &SocketPlace) -> io::Result<()> {
     match is_left(place)? {

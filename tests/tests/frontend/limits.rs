@@ -212,7 +212,7 @@ fn numbers_of_policies_change_under_load_and_nothing_is_lost() -> Result<()> {
         let changes = daemon.ask("reload")?["changes"].to_string();
         let wanted = [
             format!("policy es2 (quota {disk})"),
-            "set nic n".to_string(),
+            format!("set nic n to share 100 and policy es2 (quota {nic})"),
             format!("elvis (in at {rate}/s, out below {rate}/s)"),
         ];
         ensure!(wanted.iter().all(|wanted| changes.contains(wanted)), "{changes}");

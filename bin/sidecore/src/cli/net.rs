@@ -55,8 +55,6 @@ Examples:
         id: String,
         #[command(flatten)]
         change: NicChange,
-        #[command(flatten)]
-        fixed: Box<FixedArgs>,
     },
     /// Take a NIC's cable out, or put it in. Its guest sees the carrier go and come.
     #[command(after_help = "\
@@ -124,47 +122,6 @@ pub(crate) struct NicAddArgs {
     pub(crate) nic: NicSpec,
     #[command(flatten)]
     pub(crate) print: PrintArgs,
-}
-
-/// What cannot be changed while a NIC runs; taken so that the refusal can say why.
-#[derive(Args, Debug, Default)]
-pub(crate) struct FixedArgs {
-    #[arg(long, hide = true)]
-    mtu: Option<String>,
-    #[arg(long, hide = true)]
-    mac: Option<String>,
-    #[arg(long, hide = true)]
-    queues: Option<String>,
-    #[arg(long, hide = true)]
-    socket: Option<String>,
-    #[arg(long, hide = true)]
-    mode: Option<String>,
-    #[arg(long, hide = true)]
-    switch: Option<String>,
-    #[arg(long, hide = true)]
-    tap: Option<String>,
-    #[arg(long, hide = true)]
-    interface: Option<String>,
-    #[arg(long, hide = true)]
-    link: Option<String>,
-}
-
-impl FixedArgs {
-    /// Those that were given, by the names of the fields.
-    pub(crate) fn given(&self) -> Vec<&'static str> {
-        let all = [
-            ("mtu", &self.mtu),
-            ("mac", &self.mac),
-            ("queues", &self.queues),
-            ("socket", &self.socket),
-            ("mode", &self.mode),
-            ("switch", &self.switch),
-            ("tap", &self.tap),
-            ("interface", &self.interface),
-            ("link", &self.link),
-        ];
-        all.into_iter().filter(|(_, value)| value.is_some()).map(|(name, _)| name).collect()
-    }
 }
 
 #[derive(Subcommand, Debug)]

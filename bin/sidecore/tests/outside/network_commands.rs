@@ -83,7 +83,7 @@ fn what_cannot_be_is_refused_with_its_reason() {
         ("nic add x --switch wan", 1, "there is no switch \"wan\""),
         ("nic add x", 1, "the nic is connected to nothing"),
         ("nic set fixed --share 2", 1, "is declared in sidecore.toml, line 13"),
-        ("nic set fixed --mtu 9000", 2, "mtu cannot be changed at run time"),
+        ("nic set fixed --mtu 9000", 2, "--mtu cannot be changed at run time"),
         ("nic rm fixed", 1, "is declared in sidecore.toml"),
         ("switch rm lan", 1, "is declared in sidecore.toml"),
         ("nic show d", 1, "\"d\" is a disk; use `sidecore disk ...`"),
@@ -122,7 +122,8 @@ fn a_reload_changes_nics_and_switches_in_order() {
     assert_eq!(json(&daemon.run("nic show fixed --json").1)["switch"], "other");
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, format!("{text}share = 9\nvlan = 5\n")).unwrap();
-    assert_eq!(daemon.run("reload").1, "set nic fixed\n");
+    let expected = "set nic fixed to share 9 and policy adaptive, calls may wait 64 us, vlan 5, 1024 addresses, link up\n";
+    assert_eq!(daemon.run("reload").1, expected);
     let nic = json(&daemon.run("nic show fixed --json").1);
     assert_eq!((&nic["share"], &nic["vlan"]), (&9.into(), &5.into()));
 }

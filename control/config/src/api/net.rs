@@ -270,7 +270,7 @@ pub struct PortView {
     pub kind: PortKind,
     /// Whether frames pass: a NIC's cable is in, an uplink's interface is open.
     pub link: Carrier,
-    /// Why no frames pass, if something is wrong.
+    /// Why no frames pass, if something is wrong; or what a tap has lost that was removed and made again, until a reload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     /// Which frames it has.

@@ -185,12 +185,17 @@ nic = [{ id = "n", switch = "s" }, { id = "m", switch = "s", policy = "elvis" }]
         );
         assert_eq!(
             changes("sidecores.es2.quota_nic = 6"),
-            ["set uplink t of switch s", "set nic n"]
+            [
+                "set uplink t of switch s to share 100 and policy es2 (quota 6), tags as they are, 8192 addresses",
+                "set nic n to share 100 and policy es2 (quota 6), calls may wait 64 us, tags as they are, 1024 \
+                 addresses, link up",
+            ]
         );
         assert_eq!(
             changes("sidecores.elvis.rate_in = 20000"),
             [
-                "set nic m",
+                "set nic m to share 100 and policy elvis (in at 20000/s, out below 5000/s), calls may wait 64 us, tags \
+                 as they are, 1024 addresses, link up",
                 "set disk b to share 100 and policy elvis (in at 20000/s, out below 5000/s)",
             ]
         );

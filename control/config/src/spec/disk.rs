@@ -14,6 +14,7 @@ told! {
     /// One disk of one guest.
     spec DiskSpec;
     /// What may be changed on a running disk. What is not named stays.
+    #[schemars(extend("x-fixed" = fixed_in_a_disk()))]
     #[cfg_attr(feature = "cli", group(required = true, multiple = true))]
     change DiskChange;
 
@@ -116,6 +117,21 @@ told! {
     /// Seconds that a front-end that stops a queue waits for requests that the disk does not answer;
     /// then its connection is closed, and the disk serves nobody before it has answered.
     drain_timeout: u32 ("SECONDS", 1..=86_400, 30) = DRAIN_TIMEOUT_DEFAULT_S "usual_drain_timeout";
+}
+
+/// What a running disk keeps, and why, by the names of the fields. The schema of [`DiskChange`] carries it, for
+/// whoever tries.
+pub fn fixed_in_a_disk() -> serde_json::Value {
+    let anew =
+        "remove the disk and add it again; one that the file declares: change it there and reload";
+    serde_json::json!({
+        "id": "a disk keeps its name: remove it and add another",
+        "size": "`sidecore disk resize` gives it another one",
+        "backend": anew, "path": anew, "allow_user_folder": anew, "cache": anew, "format": anew,
+        "link": anew, "remote": anew, "block_size": anew, "readonly": anew, "serial": anew,
+        "queues": anew, "migratable": anew, "socket": anew, "mode": anew,
+        "allow_unsealed_memory": anew, "drain_timeout": anew,
+    })
 }
 
 impl DiskSpec {

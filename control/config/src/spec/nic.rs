@@ -194,8 +194,10 @@ pub enum Carrier {
 /// What a running NIC keeps, and why, by the names of the fields. The schema of [`NicChange`] carries it,
 /// for whoever tries.
 pub fn fixed_in_a_nic() -> serde_json::Value {
-    let told = "a guest learns it when it connects: remove the nic and add it again";
-    let place = "it is where the nic is plugged in: remove the nic and add it again";
+    let told = "a guest learns it when it connects: remove the nic and add it again; one that the file declares: \
+                change it there and reload";
+    let place = "it is where the nic is plugged in: remove the nic and add it again; one that the file declares: \
+                 change it there and reload";
     let link = "`sidecore nic link` takes the cable out and puts it in";
     serde_json::json!({
         "id": "a nic keeps its name: remove it and add another",
@@ -248,4 +250,5 @@ fn usual_mtu() -> u16 {
 words! {
     NullKind { Drop => "drop", Echo => "echo", Generate => "generate" }
     Carrier { Up => "up", Down => "down" }
+    Redirect { Auto => "auto", Always => "always", Off => "off" }
 }

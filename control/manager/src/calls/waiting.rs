@@ -77,7 +77,7 @@ impl WaitingCalls {
     /// A disk has its new size, or was refused it.
     pub(crate) fn resized(&mut self, device: u32, answer: Answered) {
         if let Some(reply) = self.0.sized(device).flatten() {
-            reply.answer(answer);
+            reply.answer_logged(answer);
         }
     }
 

@@ -59,7 +59,7 @@ impl Manager {
             Ok(upgrade) => self.succession = Succession::Upgrading(upgrade.of(reply)),
             Err(error) => {
                 warn!("no upgrade: {}", error.error);
-                reply.answer(Err(error));
+                reply.answer_logged(Err(error));
             }
         }
     }
@@ -179,7 +179,7 @@ impl Manager {
         let drained = self.rooms.turn.tick();
         upgrade.flip(&self.rooms, &shards, drained)?;
         self.let_go_of_hosts();
-        upgrade.give()?;
+        upgrade.give(self.rooms.remote.sessions())?;
         let after = self.rooms.turn.tick() - began;
         let (ready, drained) = (ready - began, drained - ready);
         info!(?ready, ?drained, ?after, "handed over");
@@ -315,7 +315,7 @@ impl Manager {
 fn say_given_up(why: &UpgradeError, reply: Option<Reply>) {
     warn!("the upgrade is given up: {why}");
     if let Some(reply) = reply {
-        reply.answer(Err(refused(why)));
+        reply.answer_logged(Err(refused(why)));
     }
 }
 
@@ -498,7 +498,7 @@ impl Manager {
     fn be_watched(&mut self, heir: Heir) {
         let format = self.rooms.estate.as_ref().map_or(0, |estate| estate.format);
         if format < WITH_GUARD {
-            given::keep_all(&mut self.listening, &mut self.rooms.devices, &self.rooms.plan);
+            given::keep_all(&mut self.listening, &mut self.rooms);
             return (self.rooms.options.committed)();
         }
         let probation = Probation::begin(heir, &self.rooms.poll, self.rooms.turn.tick());
@@ -527,6 +527,6 @@ impl Manager {
         probation.end(&self.rooms.poll);
         (self.rooms.options.committed)();
         // Not before: it looks into folders of users, who may make whoever looks there wait.
-        given::keep_all(&mut self.listening, &mut self.rooms.devices, &self.rooms.plan);
+        given::keep_all(&mut self.listening, &mut self.rooms);
     }
 }

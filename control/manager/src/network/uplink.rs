@@ -5,6 +5,7 @@
 //! (`host_ports`), and what concerns several ports (`uplinks`).
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,12 +21,13 @@ use sidecore::{
     instant_of, nanos_of,
 };
 use switch::Rules;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::defects::Defects;
 use crate::devices::start::policy_of;
 use crate::sidecores::Cores;
 
+use super::another_tap::TapIs;
 use super::host_ports::{Guest, HostPorts, TapQueue};
 use super::place::{Place, vlan_of};
 use super::taps::MadeTaps;
@@ -49,6 +51,7 @@ pub(crate) struct Uplink {
     work: Arc<QueueCounters>,
     served_as: &'static str,
     life: Life<HostPort, BridgeId>,
+    tap: TapIs,
 }
 
 /// The NIC whose wire an uplink is an end of.
@@ -78,7 +81,8 @@ impl Uplink {
         now: Instant,
     ) -> Uplink {
         let (counters, work, life) = (Arc::default(), Arc::default(), Life::new(nanos_of(now)));
-        Uplink { plan, place, home, wired, counters, work, served_as: "", life }
+        let tap = TapIs::default();
+        Uplink { plan, place, home, wired, counters, work, served_as: "", life, tap }
     }
 
     pub(crate) fn plan(&self) -> &UplinkPlan {
@@ -113,9 +117,14 @@ impl Uplink {
         self.is_attached().then_some(self.served_as)
     }
 
-    /// Why no frames pass, if none do.
+    /// Why no frames pass, if none do; or only some.
     pub(crate) fn problem(&self) -> Option<&str> {
-        self.life.problem()
+        self.life.problem().filter(|text| !text.is_empty()).or(self.tap.problem())
+    }
+
+    /// An operator has seen to what is shown of a new tap.
+    pub(crate) fn is_seen_to(&mut self) {
+        self.tap.is_seen_to();
     }
 
     /// When it is tried again.
@@ -158,6 +167,21 @@ impl Uplink {
 
     fn key(&self, queue: u16) -> HostKey {
         HostKey { bridge: self.place.bridge, port: self.place.port, queue }
+    }
+
+    /// That it is open, for the log.
+    pub(crate) fn say_open(&self) {
+        match &self.wired {
+            Some(wired) => info!(nic = wired.id, interface = self.name(), "open"),
+            None => info!(uplink = self.name(), "open"),
+        }
+    }
+
+    fn warn(&self, what: fmt::Arguments<'_>) {
+        match &self.wired {
+            Some(wired) => warn!(nic = wired.id, interface = self.name(), "{what}"),
+            None => warn!(uplink = self.name(), "{what}"),
+        }
     }
 
     /// For the log.
@@ -226,6 +250,9 @@ impl Uplink {
         if self.life.come(ports.into_ports()).is_err() {
             defects.note("closed uplink to open");
             return None;
+        }
+        if let Some(told) = self.tap.find() {
+            self.warn(format_args!("{told}"));
         }
         end
     }
@@ -303,7 +330,11 @@ impl Uplink {
             HostPlan::Remote { .. } | HostPlan::Lent { .. } => "its link has let it go",
             _ => "its interface is gone",
         };
-        let problem = problem.or_else(|| port.is_gone().then(|| gone.into()));
+        let is_gone = port.is_gone();
+        if is_gone && self.tap().is_some() {
+            self.tap.lose();
+        }
+        let problem = problem.or_else(|| is_gone.then(|| gone.into()));
         match self.life.come_back(queue, port, problem) {
             Back::Stray(port) => Err(port),
             Back::Partly(asked) => {
@@ -318,7 +349,7 @@ impl Uplink {
     pub(crate) fn go_on(&mut self, mode: Mode, now: Instant) -> Next<HostPort> {
         let next = self.life.go_on(mode, nanos_of(now), nanos_of(now + RETRY_INTERVAL));
         if let Next::Close(_, Some(problem)) | Next::Leave(_, Some(problem)) = &next {
-            warn!(uplink = self.name(), "is not served: {problem}");
+            self.warn(format_args!("is not served: {problem}"));
         }
         next
     }
@@ -328,7 +359,7 @@ impl Uplink {
         let (is_new, ports) = self.life.close(problem, nanos_of(retry_at));
         drop(ports);
         if is_new {
-            warn!(uplink = self.name(), "{verb}: {problem}");
+            self.warn(format_args!("{verb}: {problem}"));
         }
     }
 

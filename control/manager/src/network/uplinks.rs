@@ -11,7 +11,7 @@ use config::plan::{HostPlan, NicPlan, SwitchPlan, UplinkPlan};
 use control::mode::Mode;
 use control::uplink::Next;
 use sidecore::{BridgeId, HostKey, HostSpec};
-use tracing::{info, warn};
+use tracing::warn;
 
 use crate::defects::{found, late};
 use crate::sidecores::Cores;
@@ -240,6 +240,11 @@ impl Network {
         }
     }
 
+    /// The file was read again: an operator has seen to what is shown of taps.
+    pub(crate) fn are_seen_to(&mut self) {
+        self.uplinks.values_mut().for_each(Uplink::is_seen_to);
+    }
+
     /// Those that are not open are tried again at once.
     pub(crate) fn hasten(&mut self, now: Instant) {
         self.uplinks.values_mut().for_each(|uplink| uplink.hasten(now));
@@ -265,7 +270,7 @@ impl Network {
         let uplink = found!(around.turn.defects, self.uplinks.get_mut(&number), "uplink to open");
         match is_there.and_then(|()| uplink.open(&self.taps)) {
             Ok(ports) => {
-                info!(uplink = uplink.name(), "open");
+                uplink.say_open();
                 self.attach_uplink(number, ports, around);
             }
             Err(error) => uplink.close("cannot be opened", &error.to_string(), retry_at),

@@ -108,7 +108,7 @@ fn uplink_view(uplink: &Uplink) -> PortView {
             HostPlan::Lent { .. } | HostPlan::Remote { .. } => PortKind::Remote,
         },
         link: if served_as.is_some() { Carrier::Up } else { Carrier::Down },
-        problem: uplink.problem().filter(|text| !text.is_empty()).map(str::to_string),
+        problem: uplink.problem().map(str::to_string),
         vlans: VlanView::from(&uplink.plan().vlan),
         sidecore: Some(uplink.home() as u16),
         served_as: served_as.map(str::to_string),

@@ -97,6 +97,7 @@ pub(super) fn apply(
     rooms.plan.groups = wanted.groups;
     rooms.plan.sidecores.policies = wanted.sidecores.policies;
     rooms.plan.daemon.follow_rights(&wanted.daemon);
+    rooms.network.are_seen_to();
     rooms.services().set_changed(&changes);
     let Rooms { devices, plan, .. } = &mut *rooms;
     let mut undone = given::apply(&changes, listening, devices, plan);
@@ -177,6 +178,12 @@ fn apply_change(change: &Change, hosts: &mut Hosts, rooms: &mut Rooms, mode: Mod
             Some(number) => removal::begin(number, None, rooms, mode),
             None => removal::drop_shut(id, rooms),
         },
+        Change::Listen { id, .. } => {
+            let number = rooms.devices.number_of(id);
+            if let Some(device) = number.and_then(|number| rooms.devices.get_mut(number)) {
+                device.make_socket_again(&rooms.poll, rooms.turn.now());
+            }
+        }
         // Done when all plans are in force.
         Change::Set(device) => {
             device.nic().into_iter().for_each(|plan| nics::follow(plan, rooms));

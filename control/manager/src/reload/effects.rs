@@ -239,9 +239,9 @@ pub(crate) fn refuse_losses(effects: &[EffectView]) -> Result<(), ApiError> {
 /// What a change is about.
 fn thing(change: &Change) -> (ThingView, String) {
     match change {
-        Change::Remove { kind, id } | Change::SetRights { kind, id } => {
-            ((*kind).into(), id.clone())
-        }
+        Change::Remove { kind, id }
+        | Change::SetRights { kind, id }
+        | Change::Listen { kind, id } => ((*kind).into(), id.clone()),
         Change::Set(device) | Change::Add(device) => {
             (device.kind().into(), device.id().to_string())
         }

@@ -47,6 +47,34 @@ fn image(trial: &Trial, name: &str, len: u64, fill: u8) {
     std::fs::write(trial.path(name), vec![fill; len as usize]).expect("an image");
 }
 
+/// Whoever is connected goes on; nobody else could come.
+#[test]
+fn a_socket_whose_file_was_removed_is_made_again() {
+    let text = both(&file("a"), MEMORY);
+    let mut trial = Trial::of(&text);
+    let mut vmm = Vmm::served(&mut trial, "a", 1);
+    for id in ["a", "m"] {
+        std::fs::remove_file(trial.socket(id)).expect("it is removed");
+        assert!(dial(&trial.socket(id)).is_none());
+    }
+    let told = ["a", "m"].map(|id| format!("the socket of disk {id} again, which was removed"));
+    let dry = trial.dry(&text).expect("it could be done");
+    let what: Vec<&str> = dry.iter().map(|effect| effect.what.as_str()).collect();
+    assert_eq!(what, told.each_ref().map(|told| format!("make {told}")));
+    assert!(dry.iter().all(|it| it.action == ActionView::Changed && !it.guest_loses));
+    assert!(dial(&trial.socket("a")).is_none(), "a dry run makes nothing");
+    let done = trial.reload(&text, false).expect("it is done");
+    assert_eq!(done.changes, told.map(|told| format!("made {told}")));
+    assert!(dial(&trial.socket("a")).is_some());
+    assert_eq!(vmm.does(&mut trial, READ, 1, 0), Some(0), "its guest goes on");
+    Vmm::served(&mut trial, "m", 1);
+    assert_eq!(trial.reload(&text, false).expect("it is done").changes, [""; 0]);
+    // Another one's name is not taken away.
+    std::fs::remove_file(trial.socket("m")).expect("it is removed");
+    std::fs::write(trial.socket("m"), "mine").expect("a file");
+    assert_eq!(trial.reload(&text, false).expect("it is done").changes, [""; 0]);
+}
+
 #[test]
 fn what_is_different_is_done_and_told_in_order() {
     let mut trial = Trial::of(&both(&file("a"), &file("b")));

@@ -7,6 +7,7 @@ use config::plan::LinkPlan;
 use config::{Change, Plan};
 
 use super::effects::{Seen, refuse_beyond, refuse_losses, say_made, say_refused};
+use crate::devices::device::Device;
 use crate::in_use::InUse;
 use crate::remote::party::check_key;
 use crate::rights::given;
@@ -32,6 +33,7 @@ impl Wanted {
         let plan = (rooms.options.load)(&rooms.plan)?;
         let mut difference = config::diff(&rooms.plan, &plan);
         add_reopenings(&mut difference.changes, &plan, rooms);
+        add_sockets(&mut difference.changes, rooms);
         let changes = difference.changes;
         check_links(&rooms.plan, &plan)?;
         given::check(&changes, &plan, &rooms.devices)?;
@@ -103,6 +105,23 @@ fn add_reopenings(changes: &mut Vec<Change>, wanted: &Plan, rooms: &mut Rooms) {
     };
     let anew: Vec<Change> = anew.into_iter().filter(is_new).collect();
     changes.extend(anew);
+}
+
+/// Sockets of devices that stay, whose files were removed.
+fn add_sockets(changes: &mut Vec<Change>, rooms: &Rooms) {
+    let goes = |id: &str| {
+        changes.iter().any(|change| matches!(change, Change::Remove { id: gone, .. } if gone == id))
+    };
+    let lost = rooms.devices.values().filter(|device| {
+        !device.is_going() && !goes(&device.facts().id) && device.has_lost_its_socket()
+    });
+    let listen = |device: &Device| {
+        let plan = device.plan();
+        Change::Listen { kind: plan.kind(), id: plan.id().to_string() }
+    };
+    // Before they are given to others.
+    let lost: Vec<Change> = lost.map(listen).collect();
+    changes.splice(0..0, lost);
 }
 
 /// A link that is different comes with an upgrade or a restart, which must not fail then.

@@ -10,13 +10,14 @@ use config::api::{ApiError, ErrorKind};
 use config::plan::DevicePlan;
 use config::spec::SocketRights;
 use config::{Change, Plan};
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::{Rights, RightsError, UngivenError, check_at};
 use crate::api::Listening;
 use crate::devices::Devices;
 use crate::devices::device::Device;
 use crate::devices::device_plan::Facts;
+use crate::rooms::Rooms;
 use crate::sockets;
 
 /// [`Rights::put`], or what leaves more as it is.
@@ -76,11 +77,17 @@ fn put_api(listening: &mut Listening, plan: &Plan, how: How) -> Result<(), Ungiv
     put.inspect_err(|error| warn!("{error}"))
 }
 
-/// After another process's sockets were taken over: its file may have been another.
-pub(crate) fn keep_all(listening: &mut Listening, devices: &mut Devices, plan: &Plan) {
+/// After another process's sockets were taken over: its file may have been another. One that was removed meanwhile is
+/// made again.
+pub(crate) fn keep_all(listening: &mut Listening, rooms: &mut Rooms) {
+    let Rooms { devices, plan, poll, turn, .. } = rooms;
     // It is in the log, and shown.
     let _ = put_api(listening, plan, Rights::keep);
     for device in devices.values_mut() {
+        if device.has_lost_its_socket() {
+            info!(device = device.facts().id, "its socket was removed, and is made again");
+            device.make_socket_again(poll, turn.now());
+        }
         let put = put_as(device, Rights::keep);
         let _ = show(device, put);
     }

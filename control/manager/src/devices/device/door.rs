@@ -56,6 +56,20 @@ impl Device {
         }
     }
 
+    /// Whether it listens at a socket whose file was removed. Looks at the file system.
+    pub(crate) fn has_lost_its_socket(&self) -> bool {
+        self.listener().is_some() && sockets::is_gone(Path::new(&self.facts.socket))
+    }
+
+    /// Makes that socket again; or tries that later. Whoever is connected stays.
+    pub(crate) fn make_socket_again(&mut self, poll: &Poll, now: Instant) {
+        if let Some(listener) = self.door.close() {
+            poll.remove(&listener);
+            self.closer.close(listener);
+        }
+        self.listen_again(poll, now);
+    }
+
     /// Listens at its socket, which it had not yet or not any more.
     ///
     /// # Errors
