@@ -54,8 +54,9 @@ impl Client {
         path: &str,
         body: &impl Serialize,
     ) -> Result<T, Failure> {
-        let body = serde_json::to_vec(body)
-            .map_err(|error| Failure::usage(format!("no request could be made: {error}"), ""))?;
+        let body = serde_json::to_vec(body).map_err(|error| {
+            Failure::usage(format!("no request could be made: {error}"), "report it")
+        })?;
         self.exchange(method, path, body)
     }
 
@@ -145,7 +146,9 @@ impl Client {
             .header("host", "sidecore")
             .header("content-type", "application/json")
             .body(Full::new(Bytes::from(body)))
-            .map_err(|error| Failure::usage(format!("no request could be made: {error}"), ""))?;
+            .map_err(|error| {
+                Failure::usage(format!("no request could be made: {error}"), "report it")
+            })?;
         let response = sender.send_request(request).await;
         let response = response.map_err(|error| self.broken(&in_words(&error)))?;
         let status = response.status().as_u16();
@@ -183,8 +186,13 @@ impl Client {
             }
             _ => "name the socket of the daemon's API with --api or SIDECORE_API",
         };
+        let what = match error.kind() {
+            // One may well be there.
+            io::ErrorKind::PermissionDenied => "this user may not ask the daemon at",
+            _ => "no daemon answers at",
+        };
         Failure::Unreachable {
-            error: format!("no daemon answers at {:?}: {error}", self.socket),
+            error: format!("{what} {:?}: {error}", self.socket),
             hint: hint.to_string(),
         }
     }

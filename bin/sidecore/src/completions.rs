@@ -48,9 +48,10 @@ const FISH: &str =
 /// `completions`
 pub(crate) fn print(shell: Shell) -> Result<(), Failure> {
     match std::io::stdout().lock().write_all(script(shell).as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::usage(format!("the output cannot be written: {error}"), ""))
-        }
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::usage(
+            format!("the output cannot be written: {error}"),
+            "see to where it goes",
+        )),
         _ => Ok(()),
     }
 }

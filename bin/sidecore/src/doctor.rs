@@ -17,6 +17,7 @@ use crate::table::Room;
 use crate::version::{COMMIT, TOLD, VERSION};
 
 pub(crate) mod reach;
+mod ready;
 
 #[derive(Serialize)]
 struct Report {
@@ -28,6 +29,7 @@ pub(crate) fn run(client: &Client, vmm: Option<&str>, output: &Output) -> Result
     let mut checks = examine_this_host();
     checks.push(program(client.ask(Method::Get, "/v1/version").ok().as_ref()));
     checks.extend(of_the_daemon(client));
+    checks.extend(ready::checks(client));
     checks.extend(reach::checks(client, vmm)?);
     output.show(&Report { checks }, |report| text(&report.checks, output.room))
 }
@@ -274,7 +276,10 @@ fn text(checks: &[Check], room: Room) -> String {
             State::Missing => "missing",
         };
         let _ = writeln!(text, "{state:<7}  {name:<width$}  {}", room.wrapped(found, behind));
-        let _ = writeln!(text, "{blank}{}", room.wrapped(means, behind));
+        // Of several things that have something each has a line.
+        for line in means.lines() {
+            let _ = writeln!(text, "{blank}{}", room.wrapped(line, behind));
+        }
         if !todo.is_empty() {
             let _ = writeln!(text, "{blank}-> {}", room.wrapped(todo, behind + 3));
         }

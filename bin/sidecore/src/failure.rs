@@ -1,5 +1,7 @@
 //! How a command fails, and with which status the program ends.
 
+use std::path::Path;
+
 use config::api::ApiError;
 use config::mistake::Repeated;
 use config::{Mistake, Refusal};
@@ -102,6 +104,12 @@ impl Failure {
             })
         };
         Failure::Refused(ApiError { kind, error: told(error), hint: told(hint) })
+    }
+
+    /// Mistakes said of the file by another name.
+    pub(crate) fn in_file(self, name: &Path) -> Failure {
+        let Failure::Config(refusal) = self else { return self };
+        Failure::Config(Refusal { file: name.display().to_string(), ..refusal })
     }
 
     /// What was wrong, and what to do, where the first does not say that.

@@ -72,7 +72,7 @@ pub(crate) fn vdpa(command: &VdpaCommand) -> Result<(), Failure> {
 }
 
 fn failed(error: &dyn std::fmt::Display) -> Failure {
-    Failure::Daemon { error: error.to_string(), hint: String::new() }
+    Failure::host(error.to_string(), "see what `sidecore doctor` says of this host, and the log")
 }
 
 /// A daemon's file of what the command line says.

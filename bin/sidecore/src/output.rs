@@ -51,8 +51,9 @@ impl Output {
         if !self.json {
             return self.text(&text(value));
         }
-        let json = serde_json::to_string_pretty(value)
-            .map_err(|error| Failure::usage(format!("no JSON could be made: {error}"), ""))?;
+        let json = serde_json::to_string_pretty(value).map_err(|error| {
+            Failure::usage(format!("no JSON could be made: {error}"), "report it")
+        })?;
         self.text(&format!("{json}\n"))
     }
 
@@ -62,7 +63,10 @@ impl Output {
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::NobodyReads),
-            Err(error) => Err(Failure::usage(format!("the output cannot be written: {error}"), "")),
+            Err(error) => Err(Failure::usage(
+                format!("the output cannot be written: {error}"),
+                "see to where it goes",
+            )),
         }
     }
 

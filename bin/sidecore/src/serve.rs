@@ -43,8 +43,13 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
     }
     let heir = heir_of(args)?;
     let read = || -> Result<(ConfigFile, Plan), Failure> {
-        let file = ConfigFile::named(&args.config)?;
-        let plan = file.load(None)?;
+        let mut file = ConfigFile::named(&args.config)?;
+        if !args.check {
+            // Whoever asks a daemon where something is declared is in another folder.
+            file.name = file.path.display().to_string();
+        }
+        // Its mistakes are said of the file as it was named.
+        let plan = file.load(None).map_err(|failure| failure.in_file(&args.config))?;
         Ok((file, plan))
     };
     let (file, plan) = match (read(), &heir) {
@@ -71,7 +76,7 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
     // Before the first front-end can lend memory, and take it away again.
     let handled = guest_memory::recover_from_sigbus().map_err(|error| Failure::Daemon {
         error: format!("the handler for lost memory cannot be installed: {error}"),
-        hint: String::new(),
+        hint: "report it, with the kernel's version (`uname -r`)".to_string(),
     });
     let run_state = manager::wants_run_state(&plan).then(run_state).flatten();
     match (handled.and_then(|()| confine(&plan, &file)), &heir) {
@@ -99,8 +104,7 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
         heir,
         handed_over: Box::new(|pid| tell_systemd(NotifyState::MainPid(pid))),
     };
-    manager::run(plan, options)
-        .map_err(|error| Failure::Daemon { error: error.to_string(), hint: String::new() })
+    manager::run(plan, options).map_err(|error| Failure::host(error.to_string(), error.hint()))
 }
 
 /// What sees which vCPUs run: it takes rights that are given up next.
@@ -171,8 +175,9 @@ fn heir_of(args: &ServeArgs) -> Result<Option<Heir>, Failure> {
 /// Gives up what is not needed from here on. Whatever must keep it is forked before; no thread is made
 /// before.
 fn confine(plan: &Plan, file: &ConfigFile) -> Result<(), Failure> {
-    let failed =
-        |error: confine::Error| Failure::Daemon { error: error.to_string(), hint: String::new() };
+    let failed = |error: confine::Error| {
+        Failure::host(error.to_string(), "see what `sidecore doctor` says of this kernel")
+    };
     let files = files(plan, file)?;
     let confined = {
         let needs = confine::Needs {

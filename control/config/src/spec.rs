@@ -118,7 +118,7 @@ pub struct DaemonSpec {
     /// Who may open that socket: `"0600"`, `"0660"`, or `"0666"`, every user of this host. Default: `"0660"` with
     /// `api_read_group`, else `"0600"`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub api_read_mode: Option<SocketMode>,
+    pub api_read_mode: Option<ReadMode>,
     /// Owner of the sockets of disks and NICs that name none: the user that all VMMs run as. VMMs of tenants
     /// that are not to open each other's sockets are users of their own, named at their disks and NICs. Default:
     /// the daemon's own user.

@@ -1,6 +1,8 @@
 //! What operators see of the daemon itself. Called by `calls`.
 
-use config::api::{Answer, ApiError, ConfinementView, DaemonView, ErrorKind, StateView};
+use config::api::{
+    Answer, ApiError, ConfinementView, DaemonView, ErrorKind, LaunchersView, StateView,
+};
 use confine::Landlock;
 
 use crate::api::Reply;
@@ -40,8 +42,14 @@ fn show(rooms: &Rooms, problem: Option<String>) -> Answer {
         confinement: confinement(),
         bounds: rooms.bounds.view(),
         state: state(rooms, problem),
+        launchers: launchers(rooms),
         defects: defects.collect(),
     }))
+}
+
+fn launchers(rooms: &Rooms) -> LaunchersView {
+    let Some(launcher) = &rooms.options.launcher else { return LaunchersView::default() };
+    LaunchersView { started: launcher.ends().count() as u16, living: launcher.living() as u16 }
 }
 
 fn state(rooms: &Rooms, problem: Option<String>) -> StateView {

@@ -110,7 +110,10 @@ impl DiskParts {
             let up = bytes.max(1).checked_next_multiple_of(unit).unwrap_or(unit);
             format!("make it a multiple of {unit}, such as {up}")
         };
-        if bytes == 0 || !bytes.is_multiple_of(512) {
+        if bytes == 0 {
+            return refuse("0 bytes are no disk".to_string(), such_as(512));
+        }
+        if !bytes.is_multiple_of(512) {
             let error = format!("{bytes} bytes are not whole sectors");
             return refuse(error, such_as(512));
         }

@@ -119,7 +119,7 @@ impl Rights {
     /// # Errors
     /// There is no such user or group.
     pub(crate) fn of(written: &SocketRights) -> Result<Rights, RightsError> {
-        let own = Rights { mode: written.mode.bits(), ..Rights::own() };
+        let own = Rights { mode: written.bits(), ..Rights::own() };
         if !written.names_somebody() {
             return Ok(own);
         }

@@ -50,7 +50,9 @@ pub use bytes::Bytes;
 pub use disk::{
     Cache, Disk, Grain, Handles, Inherited, Limits, OpenError, RemoteDisk, ResizeError, Source,
 };
-pub use file::{Astray, FaultSnapshot, File, Foreign, Holder, ImageFacts, Progress, Vet};
+pub use file::{
+    Astray, FaultSnapshot, File, Foreign, Holder, ImageFacts, LET_IT_MOVE, Progress, STOP_IT, Vet,
+};
 pub use io::Io;
 pub use memory::Memory;
 pub use names::{KernelNames, Names, Unopened};

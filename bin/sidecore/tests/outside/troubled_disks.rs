@@ -78,7 +78,7 @@ fn a_daemon_without_one_disk_that_opens_does_not_start() {
     let serve = ["serve", "--config", "s.toml"];
     let (code, _, error) = run(Command::new(PROGRAM).args(serve).current_dir(&folder));
     assert_ne!(code, 0);
-    for part in ["disk \"a\" (s.toml:7)", "a.img", "disk \"b\"", "neither a regular file"] {
+    for part in ["disk \"a\" (/", "/s.toml:7)", "a.img", "disk \"b\"", "neither a regular file"] {
         assert!(error.contains(part), "{part} is not in {error}");
     }
 }
@@ -166,7 +166,8 @@ fn what_another_process_holds_is_refused_with_its_name() {
     fs::write(folder.join("second.toml"), mine.replace("second.sock", "run/api.sock")).unwrap();
     let (code, _, error) = second();
     assert_ne!(code, 0);
-    let own = format!("another daemon serves it, process {}:", daemon.child.id());
+    let own =
+        format!("another daemon serves it, process {}\n  stop who has it, or ", daemon.child.id());
     assert!(error.contains(&own), "{error}");
     // Two that keep their state in one folder would overwrite each other's.
     let third = text.replace("run/api.sock", "third.sock").replace("other", "another");

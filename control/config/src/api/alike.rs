@@ -31,7 +31,7 @@ pub struct AccessView {
 impl AccessView {
     /// Of what a plan says.
     pub fn new(socket: &str, mode: Mode, rights: &SocketRights) -> AccessView {
-        let SocketRights { owner, group, mode: socket_mode } = rights.clone();
+        let SocketRights { owner, group, mode: socket_mode, .. } = rights.clone();
         AccessView {
             socket: Some(socket.to_string()),
             mode,
@@ -49,7 +49,7 @@ impl AccessView {
     /// Who may open the socket.
     pub fn rights(&self) -> SocketRights {
         let (owner, group) = (self.socket_owner.clone(), self.socket_group.clone());
-        SocketRights { owner, group, mode: self.socket_mode }
+        SocketRights { owner, group, mode: self.socket_mode, lets_all_in: false }
     }
 }
 

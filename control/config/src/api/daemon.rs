@@ -18,6 +18,9 @@ pub struct DaemonView {
     /// Where it keeps what outlives it.
     #[serde(default)]
     pub state: StateView,
+    /// Its launchers, of which one is needed for an upgrade.
+    #[serde(default)]
+    pub launchers: LaunchersView,
     /// Faults of the daemon's own since it was started: what its control counted on and did not find.
     #[serde(default)]
     pub defects: Vec<DefectView>,
@@ -33,6 +36,15 @@ pub struct StateView {
     /// Disks whose guests are served though their images could not be kept: after a restart such a guest would be
     /// served from another image, too.
     pub unkept: Vec<String>,
+}
+
+/// The processes that start another daemon in an upgrade: `sidecore launcher`, children of the daemon.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LaunchersView {
+    /// How many it started.
+    pub started: u16,
+    /// How many of them have not ended.
+    pub living: u16,
 }
 
 /// A fault of the daemon's own. It went on without what it lacked.

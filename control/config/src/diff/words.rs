@@ -6,11 +6,7 @@ use crate::plan::{NicPlan, UplinkPlan, VlanPlan};
 use crate::spec::{Redirect, Spoof};
 
 /// A NIC: how it is served, which frames it has, and what else is not as usual.
-pub(super) fn write_nic(
-    f: &mut fmt::Formatter<'_>,
-    nic: &NicPlan,
-    addresses: u16,
-) -> fmt::Result {
+pub(super) fn write_nic(f: &mut fmt::Formatter<'_>, nic: &NicPlan, addresses: u16) -> fmt::Result {
     write!(f, "{}", nic.service)?;
     write_rules(f, (&nic.vlan, addresses, nic.spoof))?;
     write!(f, ", link {}", nic.carrier)?;

@@ -398,7 +398,10 @@ fn check_block_size(spec: &DiskSpec, kind: BackendKind, at: &Path, mistakes: &mu
 pub(super) fn check_size(size: Size, at: &Path, mistakes: &mut Vec<Mistake>) -> u64 {
     let bytes = size.0;
     if bytes == 0 || !bytes.is_multiple_of(SECTOR_BYTES) {
-        let wrong = format!("{bytes} bytes are not whole sectors");
+        let wrong = match bytes {
+            0 => "0 bytes are no disk".to_string(),
+            _ => format!("{bytes} bytes are not whole sectors"),
+        };
         let up = bytes.max(1).checked_next_multiple_of(SECTOR_BYTES).unwrap_or(SECTOR_BYTES);
         let right = format!("make it a multiple of {SECTOR_BYTES}, such as {up}");
         mistakes.push(Mistake::new(at.clone(), wrong, right));

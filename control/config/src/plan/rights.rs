@@ -40,7 +40,6 @@ impl Written<'_> {
     ) -> SocketRights {
         let Written { mode, owner, group, rights } = self;
         check_names([("socket_owner", owner), ("socket_group", group)], at, mistakes);
-        check_mode("socket_mode", rights, at, mistakes);
         if mode == Mode::Connect {
             let given = [
                 ("socket_owner", owner.is_some()),
@@ -74,8 +73,6 @@ pub(super) fn check_daemon(spec: &DaemonSpec, at: &Path, mistakes: &mut Vec<Mist
         ("socket_group", spec.socket_group.as_ref()),
     ];
     check_names(names, at, mistakes);
-    check_mode("api_mode", spec.api_mode, at, mistakes);
-    check_mode("socket_mode", spec.socket_mode, at, mistakes);
     let of_read = [
         ("api_read_owner", spec.api_read_owner.is_some()),
         ("api_read_group", spec.api_read_group.is_some()),
@@ -108,15 +105,6 @@ fn check_names<const N: usize>(
             let right = format!("write a {what}'s name or number, or leave `{key}` out");
             mistakes.push(Mistake::new(at.key(key), wrong, right));
         }
-    }
-}
-
-/// Everyone is for the socket that only shows.
-fn check_mode(key: &str, mode: Option<SocketMode>, at: &Path, mistakes: &mut Vec<Mistake>) {
-    if mode == Some(SocketMode::Everyone) {
-        let wrong = "\"0666\" would let every user of this host in";
-        let right = "write \"0600\", or \"0660\" with a group";
-        mistakes.push(Mistake::new(at.key(key), wrong, right));
     }
 }
 

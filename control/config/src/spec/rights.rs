@@ -19,26 +19,25 @@ pub enum SocketMode {
     #[serde(rename = "0660")]
     #[cfg_attr(feature = "cli", value(name = "0660"))]
     Group,
-    /// Every user of this host: only for `api_read_mode`.
-    // The command line has options for devices alone: there it is refused, with what would be right.
+}
+
+/// The same of the socket on which the API only shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum ReadMode {
+    /// The owner alone.
+    #[default]
+    #[serde(rename = "0600")]
+    Owner,
+    /// The owner, and every member of the group.
+    #[serde(rename = "0660")]
+    Group,
+    /// Every user of this host.
     #[serde(rename = "0666")]
-    #[cfg_attr(feature = "cli", value(name = "0666", hide = true))]
     Everyone,
 }
 
-impl SocketMode {
-    /// Its permission bits.
-    pub fn bits(self) -> u32 {
-        match self {
-            SocketMode::Owner => 0o600,
-            SocketMode::Group => 0o660,
-            SocketMode::Everyone => 0o666,
-        }
-    }
-}
-
 words! {
-    SocketMode { Owner => "0600", Group => "0660", Everyone => "0666" }
+    SocketMode { Owner => "0600", Group => "0660" }
 }
 
 /// Who may open one socket: what was written for it, with every default filled in. Names are not known
@@ -51,6 +50,8 @@ pub struct SocketRights {
     pub group: Option<String>,
     /// Who of them.
     pub mode: SocketMode,
+    /// Every user of this host may, besides.
+    pub lets_all_in: bool,
 }
 
 impl SocketRights {
@@ -63,17 +64,26 @@ impl SocketRights {
     ) -> SocketRights {
         let usual = if group.is_some() { SocketMode::Group } else { SocketMode::Owner };
         let (owner, group) = (owner.cloned(), group.cloned());
-        SocketRights { owner, group, mode: mode.unwrap_or(usual) }
+        SocketRights { owner, group, mode: mode.unwrap_or(usual), lets_all_in: false }
+    }
+
+    /// The permission bits of the socket.
+    pub fn bits(&self) -> u32 {
+        match self.mode {
+            _ if self.lets_all_in => 0o666,
+            SocketMode::Owner => 0o600,
+            SocketMode::Group => 0o660,
+        }
     }
 
     /// In words, such as `user vm7, mode 0600`; nothing where it is the daemon's own user's alone.
     pub fn in_words(&self) -> Option<String> {
-        let SocketRights { owner, group, mode } = self;
+        let SocketRights { owner, group, .. } = self;
         let owner = owner.iter().map(|name| format!("user {name}, "));
         let group = group.iter().map(|name| format!("group {name}, "));
         let names: String = owner.chain(group).collect();
-        let is_plain = names.is_empty() && *mode == SocketMode::Owner;
-        (!is_plain).then(|| format!("{names}mode {mode}"))
+        let is_plain = names.is_empty() && self.bits() == 0o600;
+        (!is_plain).then(|| format!("{names}mode {:04o}", self.bits()))
     }
 
     /// Whether the socket is another user's or group's than the daemon's own.
@@ -106,7 +116,13 @@ impl DaemonSpec {
     /// Who may open the socket on which the API only shows.
     pub fn api_read_rights(&self) -> SocketRights {
         let (owner, group) = (self.api_read_owner.as_ref(), self.api_read_group.as_ref());
-        SocketRights::new(owner, group, self.api_read_mode)
+        let (mode, lets_all_in) = match self.api_read_mode {
+            None => (None, false),
+            Some(ReadMode::Owner) => (Some(SocketMode::Owner), false),
+            Some(ReadMode::Group) => (Some(SocketMode::Group), false),
+            Some(ReadMode::Everyone) => (Some(SocketMode::Group), true),
+        };
+        SocketRights { lets_all_in, ..SocketRights::new(owner, group, mode) }
     }
 
     /// The path is that of one of the API's own sockets.

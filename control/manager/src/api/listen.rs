@@ -40,7 +40,7 @@ fn remove_stale(place: &SocketPlace, path: &Path) -> io::Result<()> {
         Standing::Nothing => Ok(()),
         Standing::Left => Ok(place.remove()?),
         Standing::NoSocket => {
-            let what = "something that is not a socket is in its place: move it away";
+            let what = "something that is not a socket is in its place";
             Err(in_use(what.to_string()))
         }
         // So many may wait for it that no more may.
@@ -48,13 +48,12 @@ fn remove_stale(place: &SocketPlace, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Who listens at the other end, and what to do. A process that was killed keeps its sockets until
+/// Who listens at the other end. A process that was killed keeps its sockets until
 /// its last request has left the disk.
 fn listener(connection: Option<&OwnedFd>) -> String {
-    let apart = "or give this one its own `api`, `run_dir` and `state_dir` in `[daemon]`";
     let owner = connection.and_then(|connection| socket_peercred(connection).ok());
     let Some(pid) = owner.map(|owner| owner.pid.as_raw_nonzero()) else {
-        return format!("another daemon serves it: stop that one, {apart}");
+        return "another daemon serves it".to_string();
     };
     let status = names::kernel_text(format!("/proc/{pid}/status")).unwrap_or_default();
     if status.lines().any(|line| line.starts_with("State:\tZ")) {
@@ -64,5 +63,5 @@ fn listener(connection: Option<&OwnedFd>) -> String {
              and until then it keeps this socket: see to that disk or file system"
         );
     }
-    format!("another daemon serves it, process {pid}: stop that one, {apart}")
+    format!("another daemon serves it, process {pid}")
 }

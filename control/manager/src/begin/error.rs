@@ -76,6 +76,33 @@ pub enum StartError {
     AllShut(Vec<ShutDevice>),
 }
 
+impl StartError {
+    /// What to do, where the error does not say it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            StartError::Loop(_)
+            | StartError::ApiSockets(_)
+            | StartError::ApiThread(_)
+            | StartError::Sidecore(_) => {
+                "see whether the unit lets it have enough: LimitNOFILE=, TasksMax=, MemoryMax="
+            }
+            StartError::Confine(_) => "see what `sidecore doctor` says of this kernel",
+            StartError::ApiSocket { .. } => {
+                "stop who has it, or move away what is there; or give this daemon its own `api`, `run_dir` and \
+                 `state_dir` in [daemon]"
+            }
+            StartError::Moved { .. } => "put the former path back, or stop the daemon and start it",
+            StartError::State(_)
+            | StartError::Link(_)
+            | StartError::Switch { .. }
+            | StartError::NotTakenOver { .. }
+            | StartError::AllShut(_) => {
+                "put that right, and start it again; nothing is left behind"
+            }
+        }
+    }
+}
+
 /// Device that is not open, with all that are shut for the same reason.
 #[derive(Debug)]
 pub struct ShutDevice {

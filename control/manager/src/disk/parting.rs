@@ -15,9 +15,6 @@ use crate::disk::sync::DiskSync;
 use crate::poll::{Poll, Token};
 use crate::remote::availability::Requests;
 
-/// What is to be done about a lock, if it is not another guest's.
-const STOP_IT: &str = "; stop that process or give another image";
-
 impl DiskParts {
     /// When its locks are asked for again, if a ring waits for them.
     pub(crate) fn asks_at(&self) -> Option<Instant> {
@@ -80,7 +77,8 @@ impl DiskParts {
     pub(crate) fn waits_for(&self) -> Option<String> {
         let why = self.locks.why()?.to_string();
         // Whoever stopped that process would stop the guest there.
-        let why = match why.strip_suffix(STOP_IT) {
+        let todo = [backend::LET_IT_MOVE, backend::STOP_IT];
+        let why = match todo.iter().find_map(|todo| why.strip_suffix(todo)) {
             Some(why) => format!("{why}; it goes on when the guest there has stopped or moved"),
             None => why,
         };

@@ -4,11 +4,13 @@
 //! reload, and for operators.
 
 use std::fmt;
+use std::io;
 use std::path::Path;
 
 use config::Plan;
 use config::plan::{DevicePlan, DiskPlan, Source};
 use config::spec::Mode as SocketMode;
+use confine::Landlock;
 use control::mode::Mode;
 use tracing::{info, warn};
 
@@ -117,7 +119,7 @@ pub(crate) fn check_socket(
         return Ok(());
     }
     sockets::check_name(Path::new(socket))
-        .map_err(|why| NotOpen::Wrong(format!("its socket {socket}: {why}")))
+        .map_err(|why| NotOpen::Wrong(not_made(Path::new(socket), &why)))
 }
 
 /// Has a device that was opened listen, if it is to have a socket of its own that it has not.
@@ -136,10 +138,24 @@ fn open_socket(device: &mut Device, socket: Socket, is_heir: bool) -> Result<(),
     }
     // An heir makes no socket that its predecessor has not: it listens when it serves.
     if listens && device.listener().is_none() && !is_heir {
-        let listener = sockets::open_listener(path, &rights).map_err(|e| of_socket(&e))?;
+        let listener = sockets::open_listener(path, &rights)
+            .map_err(|why| NotOpen::Wrong(not_made(path, &why)))?;
         device.listen_at(listener);
     }
     Ok(())
+}
+
+/// Why a socket cannot be made there, in words. What landlock keeps it from has no reason that the kernel would give.
+fn not_made(path: &Path, why: &io::Error) -> String {
+    let is_kept = confine::confined().is_some_and(|it| it.landlock == Landlock::Folders);
+    let more = match is_kept && why.kind() == io::ErrorKind::PermissionDenied {
+        true => {
+            "; with `image_folders` the daemon makes sockets only in `run_dir`, and where sockets were that its file \
+             named when it was started"
+        }
+        false => "",
+    };
+    format!("its socket {}: {why}{more}", path.display())
 }
 
 fn open_disk(

@@ -14,8 +14,12 @@ fn socket() -> OwnedFd {
 }
 
 fn rights(owner: Option<&str>, group: Option<&str>, mode: SocketMode) -> Rights {
-    let written =
-        SocketRights { owner: owner.map(str::to_string), group: group.map(str::to_string), mode };
+    let written = SocketRights {
+        owner: owner.map(str::to_string),
+        group: group.map(str::to_string),
+        mode,
+        lets_all_in: false,
+    };
     Rights::of(&written).unwrap()
 }
 
@@ -218,6 +222,7 @@ fn names_that_nobody_has_are_told() {
             owner: owner.map(str::to_string),
             group: group.map(str::to_string),
             mode: SocketMode::Owner,
+            lets_all_in: false,
         };
         Rights::of(&written).map_err(|error| error.to_string())
     };

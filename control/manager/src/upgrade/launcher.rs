@@ -78,6 +78,8 @@ struct End {
     channel: Channel,
     /// Never waited for: it ends when the channel does, which is with this process. A simulation's is none.
     _child: Option<Child>,
+    /// It has ended before.
+    is_gone: Cell<bool>,
 }
 
 /// Failure of a launcher to start an heir, or to be asked for that.
@@ -127,7 +129,7 @@ impl Launcher {
     /// Those at the other ends of these channels, which are no processes.
     #[cfg(any(test, feature = "simulated"))]
     pub(crate) fn of(channels: impl IntoIterator<Item = Channel>) -> Launcher {
-        let end = |channel| End { channel, _child: None };
+        let end = |channel| End { channel, _child: None, is_gone: Cell::new(false) };
         Launcher::with(channels.into_iter().map(end).collect())
     }
 
@@ -159,7 +161,10 @@ impl Launcher {
         let Some(end) = self.ends.get(at) else { return Said::Ended };
         let packet = match end.channel.receive(AT_ONCE) {
             Ok(Some(packet)) => packet,
-            Ok(None) => return Said::Ended,
+            Ok(None) => {
+                end.is_gone.set(true);
+                return Said::Ended;
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Said::Nothing,
             Err(error) => return Said::Refused(LauncherError::Receive(error)),
         };
@@ -177,6 +182,11 @@ impl Launcher {
             }
             Err(error) => Said::Refused(LauncherError::Nonsense(error)),
         }
+    }
+
+    /// How many have not ended, as far as was heard.
+    pub(crate) fn living(&self) -> usize {
+        self.ends.iter().filter(|end| !end.is_gone.get()).count()
     }
 
     /// How the heir ended that was asked for last, as far as its launcher has said that: it is a moment behind.
@@ -198,7 +208,7 @@ impl End {
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .spawn()?;
-        Ok(End { channel, _child: Some(child) })
+        Ok(End { channel, _child: Some(child), is_gone: Cell::new(false) })
     }
 }
 

@@ -39,6 +39,12 @@ impl Holder {
     }
 }
 
+/// How what is said of a process that lives ends: what to do about it.
+pub const STOP_IT: &str = "; stop that process or give another image";
+/// The same of another sidecore, from which the guest may be about to come.
+pub const LET_IT_MOVE: &str = "; for a guest that moves here from that daemon say `migratable` of the disk at both, \
+                               otherwise stop that process or give another image";
+
 impl fmt::Display for Holder {
     /// As an operator reads it, after "is in use: ".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -47,11 +53,11 @@ impl fmt::Display for Holder {
                 f.write_str("this daemon serves it already, under this or another name")
             }
             Holder::Living(pid) => {
-                let name = command_name(pid).unwrap_or_else(|| "of unknown name".into());
-                write!(
-                    f,
-                    "process {pid} ({name}) holds it; stop that process or give another image"
-                )
+                let name = command_name(pid);
+                let is_sidecore = name.is_some() && name == command_name(std::process::id());
+                let todo = if is_sidecore { LET_IT_MOVE } else { STOP_IT };
+                let name = name.unwrap_or_else(|| "of unknown name".into());
+                write!(f, "process {pid} ({name}) holds it{todo}")
             }
             Holder::Ended(Some(pid)) => write!(
                 f,
