@@ -32,7 +32,7 @@ mutant_tree() {
     mkdir -p "$1"
     cp "$ROOT"/Cargo.{toml,lock} "$1"
     local folder
-    for folder in "${MUTANT_SOURCES[@]}" fuzz sim lab; do
+    for folder in "${MUTANT_SOURCES[@]}" guest fuzz sim lab; do
         [[ ! -d $ROOT/$folder ]] || cp -r "$ROOT/$folder" "$1"
     done
 }
