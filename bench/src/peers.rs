@@ -21,7 +21,7 @@ use testing::report::Row;
 
 use self::entries::{DiskLoad, ENTRIES, Entry, Work};
 use self::found::Found;
-use self::report::{Compared, Machine, Outcome, Report};
+use self::report::{Compared, Lacking, Machine, Outcome, Report};
 use self::share::Share;
 use crate::{blk, net};
 
@@ -69,6 +69,10 @@ pub(crate) fn run(options: &Options, json: bool) -> Result<Vec<Row>> {
         table::write(&docs(), &report)?;
     }
     Ok(Vec::new())
+}
+
+fn without_spdk(who: &[blk::Peer]) -> Vec<blk::Peer> {
+    who.iter().copied().filter(|who| *who != blk::Peer::Spdk).collect()
 }
 
 fn docs() -> PathBuf {
@@ -123,22 +127,38 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Rows of one kind of disk and one client.
+    /// Rows of one kind of disk and one client; without SPDK where its target does not start.
     fn disks(&mut self, load: DiskLoad, group: &[&Entry]) {
         if let Err(error) = self.found.client(load.client) {
             return self.not_run(group, &error);
         }
         let options = self.blk(load, group);
-        match blk::Servers::start(&options, load.backend) {
-            Err(error) => self.not_run(group, &format!("{error:#}")),
-            Ok(mut servers) => {
-                for entry in group {
-                    if let Work::Disk(DiskLoad { kind, depth, .. }) = entry.work {
-                        self.row(entry, |_| servers.measure(kind, depth));
-                    }
-                }
+        let (error, others) = match self.disks_of(load, group, &options) {
+            Ok(()) => return,
+            Err(error) => (format!("{error:#}"), without_spdk(&options.who)),
+        };
+        if others == options.who {
+            return self.not_run(group, &error);
+        }
+        eprintln!("bench: {}: once more without SPDK: {error}", group[0].name);
+        let who = format!("spdk in rows such as `{}`", group[0].name);
+        self.found.lacking.push(Lacking { who, why: error });
+        let options = blk::Options { who: others, ..options };
+        if let Err(error) = self.disks_of(load, group, &options) {
+            self.not_run(group, &format!("{error:#}"));
+        }
+    }
+
+    /// # Errors
+    /// A server or the client does not start. A row that fails is no error.
+    fn disks_of(&mut self, load: DiskLoad, group: &[&Entry], options: &blk::Options) -> Result<()> {
+        let mut servers = blk::Servers::start(options, load.backend)?;
+        for entry in group {
+            if let Work::Disk(DiskLoad { kind, depth, .. }) = entry.work {
+                self.row(entry, |_| servers.measure(kind, depth));
             }
         }
+        Ok(())
     }
 
     /// One row, with what the cores had to give; again if that was too little.

@@ -11,7 +11,8 @@ use crate::net;
 
 /// What was found before anything is measured.
 pub(super) struct Found {
-    has_spdk: bool,
+    /// Why SPDK and its client are not, if so.
+    no_spdk: Option<String>,
     has_newer_dpdk: bool,
     /// Who is missing, and what to do.
     pub(super) lacking: Vec<Lacking>,
@@ -33,22 +34,24 @@ impl Found {
             let why = error.into_iter().map(|why| Lacking { who: who.to_owned(), why });
             lacking.extend(why);
         };
-        lacks("spdk and bdevperf", spdk.as_ref().err().map(ToString::to_string));
+        let no_spdk = spdk.err().map(|error| error.to_string());
+        lacks("spdk and bdevperf", no_spdk.clone());
         lacks("fio with libblkio", fio.as_ref().err().map(ToString::to_string));
         lacks("dpdk-24.11", dpdk.as_ref().err().map(ToString::to_string));
-        Ok(Found { has_spdk: spdk.is_ok(), has_newer_dpdk: dpdk.is_ok(), lacking })
+        Ok(Found { no_spdk, has_newer_dpdk: dpdk.is_ok(), lacking })
     }
 
     /// Whether that client is here; if not, why.
     pub(super) fn client(&self, load: Load) -> std::result::Result<(), String> {
-        match load {
-            Load::Own => Ok(()),
+        match (load, &self.no_spdk) {
+            (Load::Own, _) => Ok(()),
+            (Load::Bdevperf, Some(why)) => Err(why.clone()),
             _ => blk::client(load).map(|_| ()).map_err(|error| error.to_string()),
         }
     }
 
     pub(super) fn disk_servers(&self) -> Vec<blk::Peer> {
-        let spdk = self.has_spdk.then_some(blk::Peer::Spdk);
+        let spdk = self.no_spdk.is_none().then_some(blk::Peer::Spdk);
         [blk::Peer::Sidecore, blk::Peer::Qemu].into_iter().chain(spdk).collect()
     }
 
