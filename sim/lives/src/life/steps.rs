@@ -24,6 +24,8 @@ const STEP_LINKED_NS: u64 = 1_000;
 const IDLE_STEPS: usize = 8;
 /// The same while a process is to take over: whoever it waits for has its turn by then.
 const IDLE_STEPS_OF_MANY: usize = 24;
+/// So many times longer nothing is done while a sleeping core is thought to have something to do.
+const PATIENCE_WITH_CORES: usize = 4;
 
 impl Life {
     /// Somebody does something.
@@ -42,8 +44,9 @@ impl Life {
         self.carry_over();
         self.idle = if did { 0 } else { self.idle + 1 };
         let is_busy = self.hosts.iter().any(|host| host.daemons.len() + host.newcomers.len() > 1);
-        let patience = if is_busy { IDLE_STEPS_OF_MANY } else { IDLE_STEPS };
-        if self.idle >= patience * self.hosts.len() {
+        let patience = if is_busy { IDLE_STEPS_OF_MANY } else { IDLE_STEPS } * self.hosts.len();
+        if self.idle >= patience && (self.idle >= patience * PATIENCE_WITH_CORES || self.may_jump())
+        {
             self.idle = 0;
             self.jump();
         } else {
@@ -54,13 +57,14 @@ impl Life {
         Ok(())
     }
 
+    /// No core sleeps on for a second in which something has come, so that its links end: not when all is to be well.
+    fn may_jump(&self) -> bool {
+        !self.course.is_calm.get() || !self.hosts.iter().any(Host::has_woken)
+    }
+
     /// Time goes to what is due next.
     fn jump(&mut self) {
         let now = self.course.now();
-        // No core sleeps on for a second in which something has come, so that its links end: not when all is to be well.
-        if self.course.is_calm.get() && self.hosts.iter().any(Host::has_woken) {
-            return;
-        }
         let due = self.hosts.iter_mut().flat_map(|host| host.due(now)).collect::<Vec<_>>();
         let arrives = self.course.ground.wire.due().map(Nanos);
         let media = self.course.machinery.next_due_ns().map(Nanos);
@@ -245,8 +249,8 @@ impl Host {
                 if did {
                     course.note("pass", [core as u64, pid.into(), 0]);
                     self.judge_limits(course.now().0)?;
+                    self.judge_alone()?;
                 }
-                self.judge_alone()?;
                 Ok(did || met)
             }
             Err(why) if why.is::<Killed>() => {
