@@ -3,6 +3,7 @@
 //! One host is the IOhost of all others. Of its disks those whose names begin with `x` are for them: each is a disk `r` of
 //! the same number there, and a port `y` of its switch is a NIC `n` there. Not here: the rest of a file (`file`).
 
+use std::collections::BTreeMap;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -38,6 +39,10 @@ pub(crate) struct Rack {
     /// Numbers of disks for others.
     pub(crate) disks: Vec<u32>,
     has_nic: bool,
+    /// Seconds of silence after which requests of clients fail, if they do.
+    pub(crate) fail_after_s: Option<u32>,
+    /// How often the key of a host has changed.
+    keys: BTreeMap<u8, u8>,
 }
 
 impl Rack {
@@ -53,6 +58,8 @@ impl Rack {
             keeps: !random.one_in(4),
             disks: NUMBERS[..count].to_vec(),
             has_nic: random.one_in(2),
+            fail_after_s: random.one_in(4).then(|| random.between(1, 30) as u32),
+            keys: BTreeMap::new(),
         }
     }
 
@@ -72,12 +79,9 @@ impl Rack {
         folder: &Path,
         random: &mut Random,
     ) -> Result<(), String> {
-        let key_file = folder.join("key");
-        std::fs::write(&key_file, format!("{}\n", hex(&private_key(host))))
-            .and_then(|()| std::fs::set_permissions(&key_file, Permissions::from_mode(0o600)))
-            .map_err(|e| e.to_string())?;
-        let is_sealed = self.security == LinkSecurity::Noise;
-        let key_file = is_sealed.then(|| key_file.display().to_string());
+        self.write_key(host, folder)?;
+        let key_file = folder.join("key").display().to_string();
+        let key_file = self.is_sealed().then_some(key_file);
         let link = LinkSpec {
             id: LINK.into(),
             role: LinkRole::Client,
@@ -123,7 +127,7 @@ impl Rack {
     /// What an IOhost's file says of a client that may have everything.
     fn client(&self, host: u8) -> LinkClientSpec {
         LinkClientSpec {
-            name: format!("c{host}"),
+            name: client_name(host),
             key: self.key_of(host),
             disks: self.disks.iter().map(|number| lent(*number)).collect(),
             nics: if self.has_nic { vec![format!("y{host}")] } else { Vec::new() },
@@ -134,6 +138,7 @@ impl Rack {
         spec.link.push(LinkSpec {
             iohosts: vec![format!("{}:{PORT}", address_of(self.iohost))],
             iohost_key: self.key_of(self.iohost),
+            fail_after_s: self.fail_after_s,
             keep: (!self.keeps).then_some(Size(0)),
             ..link
         });
@@ -143,10 +148,55 @@ impl Rack {
         }
     }
 
-    fn key_of(&self, host: u8) -> Option<String> {
-        let public = public_key(&private_key(host)).ok()?;
-        (self.security == LinkSecurity::Noise).then(|| hex(&public))
+    /// Whether its hosts have keys.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.security == LinkSecurity::Noise
     }
+
+    /// A host has another key from its next start on.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn change_key(&mut self, host: u8, folder: &Path) -> Result<(), String> {
+        *self.keys.entry(host).or_default() += 1;
+        self.write_key(host, folder)
+    }
+
+    fn write_key(&self, host: u8, folder: &Path) -> Result<(), String> {
+        let file = folder.join("key");
+        std::fs::write(&file, format!("{}\n", hex(&self.private_key(host))))
+            .and_then(|()| std::fs::set_permissions(&file, Permissions::from_mode(0o600)))
+            .map_err(|e| e.to_string())
+    }
+
+    /// What the file of one host says of another's key.
+    pub(crate) fn write_key_of(&self, host: u8, spec: &mut Spec) {
+        let key = self.key_of(host);
+        for link in &mut spec.link {
+            if host == self.iohost && link.role == LinkRole::Client {
+                link.iohost_key.clone_from(&key);
+            }
+            let name = client_name(host);
+            let clients = link.client.iter_mut().filter(|client| client.name == name);
+            clients.for_each(|client| client.key.clone_from(&key));
+        }
+    }
+
+    fn key_of(&self, host: u8) -> Option<String> {
+        let public = public_key(&self.private_key(host)).ok()?;
+        self.is_sealed().then(|| hex(&public))
+    }
+
+    fn private_key(&self, host: u8) -> [u8; 32] {
+        let mut key = [host; 32];
+        key[0] = self.keys.get(&host).copied().unwrap_or(0);
+        key
+    }
+}
+
+/// A client's name at its IOhost.
+pub(crate) fn client_name(host: u8) -> String {
+    format!("c{host}")
 }
 
 /// A disk's name at its IOhost.
@@ -208,10 +258,6 @@ pub(crate) fn shards(spec: &Spec, cores: usize) -> usize {
         LinkRole::Iohost => link.sidecores.map_or(cores, |most| cores.min(most as usize)),
     };
     spec.link.iter().map(of).sum()
-}
-
-fn private_key(host: u8) -> [u8; 32] {
-    [host; 32]
 }
 
 fn hex(bytes: &[u8]) -> String {

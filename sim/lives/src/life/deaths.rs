@@ -20,7 +20,7 @@ impl Life {
         self.course.machinery.cut();
         self.lose_power_of_links();
         for host in &mut self.hosts {
-            host.lose_power(&mut self.course)?;
+            host.lose_power(|_| true, &mut self.course)?;
         }
         Ok(())
     }
@@ -115,6 +115,7 @@ impl Host {
         let daemon = Daemon::start(&self.file)?;
         self.daemons.push(daemon);
         self.dirty.clear();
+        self.is_stale = false;
         course.note("started", [0; 3]);
         self.follow_ports(course);
         let Some(plan) = self.daemons.first().and_then(|it| it.control.as_ref()) else {
@@ -142,11 +143,20 @@ impl Host {
         Ok(())
     }
 
-    /// Guests are gone, and their disks hold what the cut has left.
-    pub(super) fn lose_power(&mut self, course: &mut Course) -> Result<(), String> {
+    /// Guests are gone, and their disks hold what the cut has left, those of which that is so.
+    pub(super) fn lose_power(
+        &mut self,
+        is_cut: impl Fn(&Vmm) -> bool,
+        course: &mut Course,
+    ) -> Result<(), String> {
         course.ground.lose_power(self.number);
         for vmm in self.vmms.values_mut() {
             let until_ns = course.now().0 + course.random.below(MS);
+            if !is_cut(vmm) {
+                vmm.hang_up(until_ns);
+                vmm.begin_anew(&mut course.random)?;
+                continue;
+            }
             vmm.lose_power(&course.machinery, &mut course.random, until_ns)
                 .map_err(|e| format!("disk {} after a power cut: {e}", vmm.id))?;
         }

@@ -87,6 +87,8 @@ pub(super) struct Host {
     pub(super) ended: u64,
     /// When the next daemon starts after one that died.
     pub(super) restart_ns: u64,
+    /// Its daemon goes by keys of a link that are not in its files any more.
+    pub(super) is_stale: bool,
     /// Who serves is killed when it has answered next, and before it is heard.
     pub(super) dies_unheard: bool,
     folder: tempfile::TempDir,
@@ -178,6 +180,7 @@ impl Host {
             limits: Limits::new(),
             ended: 0,
             restart_ns: 0,
+            is_stale: false,
             dies_unheard: false,
             folder,
         })

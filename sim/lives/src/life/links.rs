@@ -18,6 +18,10 @@ use crate::wire::Weather;
 
 /// Steps in which guests read what is there, when all is well again.
 const STEPS_OF_PROOF: u64 = 1_000;
+/// Longer than any request may be executed late: a minute and a lease, and an eighth of both.
+const SILENCE_MS: u64 = 80_000;
+/// Steps in each two seconds of that.
+const STEPS_OF_SILENCE: u64 = 20;
 
 /// How the hosts of a life are linked.
 pub(super) struct Links {
@@ -92,6 +96,10 @@ impl Life {
             12..14 => self.lend_otherwise(now),
             14..20 => self.move_guest(now)?,
             20 => self.iohost_loses_power()?,
+            21..24 => self.client_vanishes(now)?,
+            24..27 => self.pass_disk(now)?,
+            27..31 if rack.is_sealed() => self.change_key()?,
+            31..33 if rack.fail_after_s.is_some() => self.be_silent(now)?,
             _ => {}
         }
         self.expect_failures();
@@ -134,12 +142,20 @@ impl Life {
     /// A guest ends at one client, and another one begins on its disk at another.
     fn move_guest(&mut self, now: u64) -> Result<(), String> {
         let Some(links) = &self.links else { return Ok(()) };
-        let clients = usize::from(links.rack.iohost) - 1;
+        let clients = u64::from(links.rack.iohost) - 1;
         let random = &mut self.course.random;
         let id = rack::name_of(random.of(&links.rack.disks));
+        let to = random.below(clients) as usize;
+        self.move_guest_to(&id, to, now)
+    }
+
+    /// The guest of that disk ends where it is, and another one begins at that client, if that plans the disk.
+    fn move_guest_to(&mut self, id: &str, to: usize, now: u64) -> Result<(), String> {
+        let (Some(links), id) = (&self.links, id.to_string()) else { return Ok(()) };
+        let clients = usize::from(links.rack.iohost) - 1;
+        let random = &mut self.course.random;
         let from = self.hosts[..clients].iter().position(|host| host.vmms.contains_key(&id));
         let Some(from) = from else { return Ok(()) };
-        let to = random.below(clients as u64) as usize;
         let is_there = self.hosts[to].plan().is_some_and(|plan| plan.disk(&id).is_some());
         if to == from || !is_there {
             return Ok(());
@@ -162,6 +178,107 @@ impl Life {
         Ok(())
     }
 
+    /// The IOhost's file has a disk for one client no more, and for another one, whose guest begins at once or later.
+    fn pass_disk(&mut self, now: u64) -> Result<(), String> {
+        let (Some(links), Some(iohost)) = (&mut self.links, self.hosts.last_mut()) else {
+            return Ok(());
+        };
+        let random = &mut self.course.random;
+        let number = random.of(&links.rack.disks);
+        let (id, name) = (rack::lent(number), rack::name_of(number));
+        let to = random.between(1, u64::from(links.rack.iohost) - 1) as u8;
+        let mut file = iohost.file.borrow_mut();
+        if file.spec.disk.iter().all(|disk| disk.id != id) {
+            return Ok(());
+        }
+        for client in file.spec.link.iter_mut().flat_map(|link| &mut link.client) {
+            client.disks.retain(|disk| *disk != id);
+            if client.name == rack::client_name(to) {
+                client.disks.push(id.clone());
+            }
+        }
+        drop(file);
+        links.spoiled.extend(links.rack.clients().map(|client| (client, name.clone())));
+        self.course.note("passes", [number.into(), to.into(), 0]);
+        iohost.dirty.insert(id, now);
+        if self.course.random.one_in(2) {
+            iohost.ask(Call::Reload { force: true }, now);
+        }
+        match self.course.random.one_in(2) {
+            true => self.move_guest_to(&name, usize::from(to) - 1, now),
+            false => Ok(()),
+        }
+    }
+
+    /// A client's machine dies with its guests, while its IOhost goes on, and is back after a while. Its disks may be
+    /// another one's meanwhile, whose guests begin when its lease is over.
+    fn client_vanishes(&mut self, now: u64) -> Result<(), String> {
+        let Some(links) = &self.links else { return Ok(()) };
+        let (clients, is_doubted) = (u64::from(links.rack.iohost) - 1, links.is_doubted);
+        let disks = links.rack.disks.clone();
+        let at = self.course.random.below(clients) as usize;
+        self.course.note("vanishes", [at as u64, 0, 0]);
+        let host = &mut self.hosts[at];
+        for pid in host.pids() {
+            host.kill(pid, &mut self.course);
+        }
+        self.course.machinery.cut_in(host.folder());
+        host.lose_power(|vmm| !rack::is_borrowed(&vmm.id), &mut self.course)?;
+        host.restart_ns = now + self.course.random.of(&[1, 100, 2500, 10_000]) * MS;
+        if is_doubted {
+            // What it had not flushed it kept for that.
+            let borrowers = host.vmms.values_mut().filter(|vmm| rack::is_borrowed(&vmm.id));
+            borrowers.for_each(|vmm| vmm.tenant.give_up());
+        }
+        let to = self.course.random.below(clients) as usize;
+        disks.into_iter().try_for_each(|it| self.move_guest_to(&rack::name_of(it), to, now))
+    }
+
+    /// A host has another key: the files of the others say so, and it has it itself when it starts anew.
+    fn change_key(&mut self) -> Result<(), String> {
+        let Some(links) = &mut self.links else { return Ok(()) };
+        let number = self.course.random.between(1, links.rack.iohost.into()) as u8;
+        self.course.note("key", [number.into(), 0, 0]);
+        for host in &mut self.hosts {
+            if host.number == number {
+                links.rack.change_key(number, host.folder())?;
+            }
+        }
+        for host in &mut self.hosts {
+            links.rack.write_key_of(number, &mut host.file.borrow_mut().spec);
+            // Of an IOhost's key its clients' files say what they begin with.
+            host.is_stale |= host.number == number || number == links.rack.iohost;
+        }
+        let clients = links.rack.clients().filter(|it| [*it, links.rack.iohost].contains(&number));
+        for client in clients {
+            let disks = links.rack.disks.iter().map(|number| (client, rack::name_of(*number)));
+            links.spoiled.extend(disks);
+        }
+        Ok(())
+    }
+
+    /// Clients do not hear their IOhost for so long that their requests fail.
+    fn be_silent(&mut self, now: u64) -> Result<(), String> {
+        let Some(links) = &mut self.links else { return Ok(()) };
+        let is_busy = |host: &Host| host.operator.waiting() > 0 || !host.newcomers.is_empty();
+        if self.hosts.iter().any(is_busy) {
+            return Ok(());
+        }
+        for client in links.rack.clients() {
+            let disks = links.rack.disks.iter().map(|number| (client, rack::name_of(*number)));
+            links.spoiled.extend(disks);
+            self.course.ground.wire.cut(links.rack.iohost, client, now + SILENCE_MS * MS);
+        }
+        self.course.note("silent", [0; 3]);
+        self.expect_failures();
+        for _ in 0..SILENCE_MS / 2_000 {
+            let until = Nanos(self.course.now().0 + 2_000 * MS);
+            self.course.stage.pass_until(until);
+            (0..STEPS_OF_SILENCE).try_for_each(|_| self.step())?;
+        }
+        Ok(())
+    }
+
     /// Whoever has a disk of an IOhost finds that it has another boot, and what was not flushed is lost.
     pub(super) fn lose_power_of_links(&mut self) {
         let Some(links) = &mut self.links else { return };
@@ -179,7 +296,7 @@ impl Life {
             iohost.kill(pid, &mut self.course);
         }
         self.course.machinery.cut_in(iohost.folder());
-        iohost.lose_power(&mut self.course)?;
+        iohost.lose_power(|_| true, &mut self.course)?;
         self.lose_power_of_links();
         self.set_borrowers(|vmm| vmm.tenant.doubt());
         if let Some(links) = &mut self.links {
@@ -210,8 +327,13 @@ impl Life {
         }
     }
 
-    /// The network is well, and clients may have everything.
+    /// The network is well, clients may have everything, and all have the keys that their files say.
     pub(super) fn calm_links(&mut self) {
+        for host in self.hosts.iter_mut().filter(|host| host.is_stale) {
+            for pid in host.pids() {
+                host.kill(pid, &mut self.course);
+            }
+        }
         let (Some(links), Some(iohost)) = (&mut self.links, self.hosts.last_mut()) else { return };
         self.course.ground.wire.calm_down();
         let mut file = iohost.file.borrow_mut();
