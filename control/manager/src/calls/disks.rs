@@ -134,6 +134,8 @@ pub(crate) fn clear(id: &str, rooms: &mut Rooms, mode: Mode) -> Answered {
         ApiError::new(ErrorKind::Internal, error, "mend the state folder and clear it again")
     })?;
     parts.disk.forget_sync_failure();
+    // Its image may have stayed for that alone, and be waited for elsewhere.
+    rooms.turn.touch(number);
     rooms.have_links(mode, |remote, around| remote.forgive_remote(number, around));
     info!(disk = id, "cleared: it may flush again");
     shown::disk(rooms, id, true)

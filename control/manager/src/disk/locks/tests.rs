@@ -75,6 +75,25 @@ fn the_answer_waits_until_the_disk_was_let_go() {
     assert!(!is_locked(&trial));
 }
 
+/// Whoever has it next would not know of it. When an operator does, nothing keeps it any more, and nobody else asks.
+#[test]
+fn a_disk_that_has_lost_data_stays_until_an_operator_knows_and_is_let_go_then() {
+    let mut trial = Trial::of(FILE);
+    let mut vmm = Vmm::served(&mut trial, "a", 1);
+    let number = trial.rooms().devices.number_of("a").expect("a device");
+    trial.rooms().devices.disk(number).expect("a disk").disk.assume_sync_failed();
+    trial.rooms().note_unsynced(number);
+    trial.rest();
+    vmm.stop(&mut trial, 0).expect("it stops");
+    drop(vmm.hang_up());
+    trial.pass(Duration::from_secs(10));
+    assert!(is_locked(&trial), "another daemon would have it, and not know");
+    trial.ask(Call::ClearDisk { id: "a".to_string() }).expect("it is cleared");
+    trial.rest();
+    assert!(!is_locked(&trial));
+    assert_eq!(trial.disk("a").locked, Some(false));
+}
+
 /// Without the answer its VMM does not start the guest elsewhere, on a disk that is still being written.
 #[test]
 fn a_disk_that_is_not_let_go_in_time_ends_the_connection_without_an_answer() {
