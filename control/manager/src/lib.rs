@@ -12,6 +12,7 @@
 //! | `front_ends` | front-ends come and go; messages, held until the queues they concern are back; queues that a sidecore has stopped; who never comes to a request |
 //! | `calls` | what operators ask for |
 //! | `reload`, `network::reload` | the file read again; switches and NICs of it |
+//! | `check`, `views` | a file looked at before it is served; what operators are shown |
 //! | `in_use`, `sizes` | which devices guests have; what size a disk may have |
 //! | `daemon_view` | the daemon itself, for operators |
 //! | `turn` | the time of a turn, and whom it touched |
@@ -33,6 +34,7 @@
 //! | `threads` | what would hold control up is done there |
 //! | `simulated` | all of this on one thread, in made-up time |
 //! | `trial` | the same, for tests of what control promises |
+//! | `api`, `by_links` | calls and answers on the API's sockets; what clients of links want of control |
 //! | `poll`, `sockets` | the system calls |
 #![forbid(unsafe_code)]
 

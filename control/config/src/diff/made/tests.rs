@@ -1,3 +1,5 @@
+//! What devices are made of, word by word.
+
 use super::*;
 use crate::plan::load;
 use cpus::HostCpus;
@@ -11,10 +13,7 @@ fn text_of(made: &MadeOf) -> String {
     words.collect::<Vec<_>>().join("; ")
 }
 
-#[test]
-fn the_words_are_those_of_the_programs_before() {
-    let host = HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1 };
-    let text = r#"
+const OF_EACH_KIND: &str = r#"
 [[switch]]
 id = "s"
 [[disk]]
@@ -54,7 +53,12 @@ null = "generate"
 size = 60
 rate = 7
 "#;
-    let plan = load(text, "f", "/etc", &host, None).unwrap_or_else(|refusal| panic!("{refusal}"));
+
+#[test]
+fn the_words_are_those_of_the_programs_before() {
+    let host = HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1 };
+    let plan =
+        load(OF_EACH_KIND, "f", "/etc", &host, None).unwrap_or_else(|refusal| panic!("{refusal}"));
     let disks = plan.disks.iter().map(made_of_disk);
     let found: Vec<String> = disks.map(|made| text_of(&made)).collect();
     assert_eq!(
