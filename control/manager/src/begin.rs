@@ -135,7 +135,7 @@ pub(crate) fn begin(
         bounds,
         beginnings: EverySecond::from(now),
         failures: EverySecond::from(now),
-        plan: Plan { disks: Vec::new(), switches: Vec::new(), nics: Vec::new(), ..plan.clone() },
+        plan: plan.clone(),
     };
     let manager = Manager {
         rooms,

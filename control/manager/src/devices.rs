@@ -19,7 +19,6 @@ use std::time::Instant;
 
 use config::Plan;
 use sidecore::nanos_of;
-use tracing::warn;
 
 use sidecore::Command;
 
@@ -27,7 +26,7 @@ use crate::defects::found;
 use crate::devices::device::Device;
 use crate::devices::queue::Queue;
 use crate::disk::DiskParts;
-use crate::disk::bonds::{Bonds, unkept};
+use crate::disk::bonds::Bonds;
 use crate::disk::image::Image;
 use crate::disk::images::FileId;
 use crate::network::nic::NicParts;
@@ -197,26 +196,23 @@ impl Devices {
 
     /// Keeps which image the guest of a device is on, which is about to be served, if that is another one.
     pub(crate) fn keep_begun(&mut self, number: u32, bonds: &mut Bonds, plan: &Plan) {
-        if let Some(parts) = self.disk_mut(number)
-            && let Some(image) = parts.bond.take_unkept()
+        if let Some(device) = self.get_mut(number)
+            && let Some(image) = device.disk_mut().and_then(|parts| parts.bond.take_unkept())
         {
-            let id = parts.plan.id.clone();
-            self.keep_image(&id, &image, bonds, plan);
+            device.keep_image(&image, bonds, plan);
         }
     }
 
-    /// Keeps which image the guest of a disk is on.
-    pub(crate) fn keep_image(&mut self, id: &str, image: &Image, bonds: &mut Bonds, plan: &Plan) {
-        let disk = plan.disk(id).filter(|_| plan.link_of(id).is_none());
-        let socket = disk.map(|disk| disk.socket.as_str());
-        let kept = bonds.keep(id, socket, image, |id| plan.disk(id).is_some());
-        let why = kept.err().map(|error| error.to_string());
-        let is_news = match self.number_of(id).and_then(|number| self.disk_mut(number)) {
-            Some(parts) => parts.bond.kept(image, why.clone()),
-            None => why.is_some(),
-        };
-        if let Some(why) = why.filter(|_| is_news) {
-            warn!(disk = id, "that its guest is on {image} {}", unkept(&why));
+    /// As [`Device::keep_image`].
+    pub(crate) fn keep_image(
+        &mut self,
+        number: u32,
+        image: &Image,
+        bonds: &mut Bonds,
+        plan: &Plan,
+    ) {
+        if let Some(device) = self.get_mut(number) {
+            device.keep_image(image, bonds, plan);
         }
     }
 

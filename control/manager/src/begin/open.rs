@@ -31,6 +31,10 @@ pub(crate) fn open_all(
     // Before anything is opened.
     let mut kept = state::plan_kept(&rooms.state, &mut all)?;
     let images = kept.images.take();
+    // All that is planned is, so that nothing is taken for gone which is opened last.
+    let Plan { disks, switches, nics, groups, .. } = &mut rooms.plan;
+    (*disks, *switches) = (all.disks.clone(), all.switches.clone());
+    (*nics, *groups) = (all.nics.clone(), all.groups.clone());
     rooms.state.seen = SeenImages::of(images, &all, |disk| rooms.bonds.remember(disk));
     for (index, core) in rooms.cores.handles().enumerate() {
         rooms.poll.add(core.event_fd(), Token::Core(index as u32)).map_err(StartError::Loop)?;
@@ -53,7 +57,6 @@ pub(crate) fn open_all(
         None => rooms.have_links(mode, Remote::open_links),
     }
     take_in_all((plan.disks, plan.switches, plan.nics), rooms, mode)?;
-    rooms.plan.groups = all.groups;
     take_in_all((kept.disks, kept.switches, kept.nics), rooms, mode)?;
     match rooms.estate {
         // What it serves is open, and the rest is opened later.
@@ -87,18 +90,15 @@ fn take_in_all(
     mode: Mode,
 ) -> Result<(), StartError> {
     for disk in disks {
-        rooms.plan.disks.push(disk.clone());
         take_in(DevicePlan::Disk(disk), rooms, mode);
     }
     for switch in switches {
         let id = switch.id.clone();
-        rooms.plan.switches.push(switch.clone());
         let (network, mut around) = rooms.network();
         let served = network.serve_switch(switch, Vec::new(), &mut around);
         served.map_err(|source| StartError::Switch { id, source })?;
     }
     for nic in nics {
-        rooms.plan.nics.push(nic.clone());
         take_in(DevicePlan::Nic(nic), rooms, mode);
     }
     Ok(())

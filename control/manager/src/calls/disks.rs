@@ -111,7 +111,7 @@ pub(crate) fn accept_image(id: &str, rooms: &mut Rooms, mode: Mode) -> Result<()
     let parts = rooms.devices.disk_mut(number).ok_or_else(|| ApiError::no_such_disk(id))?;
     parts.was_empty = false;
     if let Some(image) = parts.bond.accept() {
-        rooms.devices.keep_image(id, &image, &mut rooms.bonds, &rooms.plan);
+        rooms.devices.keep_image(number, &image, &mut rooms.bonds, &rooms.plan);
         info!(disk = id, "accepted: its guest goes on with {image}");
     }
     rooms.have_links(mode, |remote, around| remote.accept_remote(number, around));

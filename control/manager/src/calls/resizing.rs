@@ -176,8 +176,8 @@ fn has_size(number: u32, size: u64, rooms: &mut Rooms) {
     let Rooms { devices, bonds, plan, turn, .. } = rooms;
     let disk = found!(turn.defects, devices.disk_mut(number), "disk that was resized");
     disk.astray = None;
-    let (id, image) = (disk.plan.id.clone(), disk.bond.resized(size));
-    image.into_iter().for_each(|image| devices.keep_image(&id, &image, bonds, plan));
+    let image = disk.bond.resized(size);
+    image.into_iter().for_each(|image| devices.keep_image(number, &image, bonds, plan));
     if let Some(device) = devices.get_mut(number) {
         device.judge_again(turn);
     }

@@ -78,14 +78,13 @@ pub(crate) fn open(
     // Of one that another machine has nothing comes but what its link knows.
     let is_remote = |plan: &DiskPlan| matches!(plan.source, Source::Remote { .. });
     let disk = disk.filter(|_| !plan.disk().is_some_and(is_remote));
+    let mut begun = None;
     let mut device = match (plan, disk) {
         (DevicePlan::Disk(plan), Some((handles, facts))) => {
             let mut parts = DiskParts::inherit(plan, &facts, handles, &rooms.bonds)?;
             rooms.unsynced.recall(&parts);
             // Now, and not when its rings stand still.
-            if has_guest && let Some(image) = parts.bond.inherit() {
-                rooms.devices.keep_image(&parts.plan.id, &image, &mut rooms.bonds, &rooms.plan);
-            }
+            begun = has_guest.then(|| parts.bond.inherit()).flatten();
             Device::new(number, Facts::from(&parts.plan), Kind::Disk(parts))
         }
         (DevicePlan::Disk(plan), None) => open_disk(number, plan, rooms, mode)?,
@@ -97,6 +96,9 @@ pub(crate) fn open(
     };
     if is_exported {
         device.export();
+    }
+    if let Some(image) = begun {
+        device.keep_image(&image, &mut rooms.bonds, &rooms.plan);
     }
     listener.into_iter().for_each(|listener| device.listen_at(listener));
     device.promise(promise, &rooms.bounds);

@@ -32,9 +32,9 @@ pub(crate) struct Around<'a> {
 }
 
 impl Around<'_> {
-    /// Keeps which image the guest of a disk is on.
-    pub(super) fn keep_image(&mut self, id: &str, image: &Image) {
-        self.devices.keep_image(id, image, self.bonds, self.plan);
+    /// Keeps which image the guest of a device is on.
+    pub(super) fn keep_image(&mut self, device: u32, image: &Image) {
+        self.devices.keep_image(device, image, self.bonds, self.plan);
     }
 
     /// That a disk of another machine has lost data is kept.

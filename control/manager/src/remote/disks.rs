@@ -329,7 +329,7 @@ impl Client<'_, '_> {
     fn is_on(&mut self, device: u32, id: &str, image: u64) {
         let parts = self.around.devices.disk_mut(device).filter(|parts| parts.plan.id == id);
         if let Some(image) = parts.and_then(|parts| parts.bond.tell(image)) {
-            self.around.keep_image(id, &image);
+            self.around.keep_image(device, &image);
         }
     }
 

@@ -68,7 +68,7 @@ impl Host<'_, '_> {
         let news = News { revision, size, features, is_removed: false };
         let kept = self.ledger.generation(parts);
         if let Some(image) = image {
-            self.around.keep_image(&id, &image);
+            self.around.keep_image(number, &image);
         }
         let generation = match kept {
             Ok(generation) => generation,

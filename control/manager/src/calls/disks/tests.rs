@@ -520,3 +520,30 @@ fn an_image_that_is_made_is_stable_before_its_disk_is_said_to_be_there() {
     drop(trial);
     be_on(None);
 }
+
+/// Which socket its guest comes to is known before the disk is planned: what is kept of the image is kept of that guest.
+#[test]
+fn a_cut_image_that_is_added_again_is_refused_by_the_next_daemon_too() {
+    const SERVED: u8 = 0;
+    let mut trial = Trial::of(FILE);
+    let disk = image(&trial, "b");
+    add(&mut trial, disk.clone()).expect("it is added");
+    let mut vmm = Vmm::served(&mut trial, "b", 1);
+    assert_eq!(vmm.does(&mut trial, WRITE, 2_047, 7), Some(SERVED));
+    vmm.guest.rings[0].base = 1;
+    trial.ask(Call::RemoveDisk { id: "b".to_string(), force: true }).expect("he insists");
+    let mut guest = vmm.hang_up();
+    trial.rest();
+    let cut = std::fs::File::options().write(true).open(trial.path("b.img"));
+    cut.and_then(|image| image.set_len(1 << 19)).expect("cut");
+    add(&mut trial, disk).expect("it is added");
+    for daemon in ["the same", "the next"] {
+        let mut vmm = Vmm::connect(&trial, "b", guest).expect("it listens");
+        vmm.begin(&mut trial);
+        trial.pass(Duration::from_secs(1));
+        let why = trial.disk("b").problem.unwrap_or_default();
+        assert!(why.contains("which was cut to 512K"), "{daemon} daemon: {why:?}");
+        guest = vmm.hang_up();
+        trial = Trial::start(FILE, trial.die()).unwrap_or_else(|why| panic!("{why}"));
+    }
+}

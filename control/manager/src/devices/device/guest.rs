@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use backend::Disk;
+use config::Plan;
 use control::mode::Mode;
 use tracing::{info, warn};
 use vhost_user::{Message, Scope};
@@ -15,8 +16,8 @@ use vhost_user::{Message, Scope};
 use super::Device;
 use crate::devices::beginning::{Counted, Seen, Stage};
 use crate::devices::queue::Queue;
-use crate::disk::bonds::Bonds;
-use crate::disk::image::Found;
+use crate::disk::bonds::{Bonds, unkept};
+use crate::disk::image::{Found, Image};
 use crate::disk::stalls;
 use crate::poll::Poll;
 use crate::remote::availability::LogLine;
@@ -47,6 +48,23 @@ impl Device {
         // Another process may be about to take over: it is that one's to let go.
         let is_to_part = is_last && disk.locks.may_part();
         is_to_part && (mode.has_heir() || disk.let_go(self.number, now, poll))
+    }
+
+    /// Keeps which image the guest of its disk is on, which comes to the socket that it has itself: it may be planned in a
+    /// moment, or no more. `plan` says of which other disks nothing is forgotten for that.
+    pub(crate) fn keep_image(&mut self, image: &Image, bonds: &mut Bonds, plan: &Plan) {
+        // A client's guest comes to no socket here.
+        let socket = (!self.is_exported()).then_some(self.facts.socket.as_str());
+        let id = self.facts.id.as_str();
+        let is_there = |other: &str| other == id || plan.disk(other).is_some();
+        let why = bonds.keep(id, socket, image, is_there).err().map(|error| error.to_string());
+        let is_news = match self.kind.disk_mut() {
+            Some(parts) => parts.bond.kept(image, why.clone()),
+            None => why.is_some(),
+        };
+        if let Some(why) = why.filter(|_| is_news) {
+            warn!(disk = self.facts.id, "that its guest is on {image} {}", unkept(&why));
+        }
     }
 
     /// The locks of its disk are here. Whether it has another size; nothing: they were not asked for.
