@@ -33,8 +33,10 @@ pub(crate) struct WaitingCalls(Calls<DiskSpec, Answer, Option<Reply>>);
 pub(crate) enum Next {
     /// A disk is added: it is known what became of its image, or that was waited for long enough.
     Add(Box<DiskSpec>, Reply),
-    /// A device does not let its queues go in time.
-    Overdue(u32, Option<Reply>),
+    /// A device that is to be resized does not let its queues go in time.
+    Sizing(u32, Option<Reply>),
+    /// One that is removed does not.
+    Removing(u32, Option<Reply>),
 }
 
 impl WaitingCalls {
@@ -109,9 +111,8 @@ impl WaitingCalls {
                 (Wait::Opening(spec), Some(reply)) => {
                     return Some(Next::Add(Box::new(spec), reply));
                 }
-                (Wait::Sizing(device) | Wait::Removing(device), reply) => {
-                    return Some(Next::Overdue(device, reply));
-                }
+                (Wait::Sizing(device), reply) => return Some(Next::Sizing(device, reply)),
+                (Wait::Removing(device), reply) => return Some(Next::Removing(device, reply)),
                 // Its file system does not let it be closed.
                 (Wait::Closing(_, view), Some(reply)) => reply.answer(Ok(view)),
                 (Wait::Closing(..) | Wait::Opening(_), None) => {}

@@ -213,3 +213,22 @@ fn a_slow_file_system_is_told_of_and_may_still_make_the_image_longer() {
     resized(&mut trial, 2 * MIB, false).expect("it answers");
     assert_eq!(len(&trial), 2 * MIB);
 }
+
+/// The resize is overdue before the removal is, and long before the disk is gone.
+#[test]
+fn who_resizes_a_disk_that_somebody_else_removes_is_never_told_that_it_went_well() {
+    let mut trial = with_disk(false);
+    let _vmm = Vmm::served(&mut trial, "b", 1);
+    trial.stall(true);
+    let resize = trial.asks(resize(2 * MIB, true));
+    trial.pass(Duration::from_secs(1));
+    let remove = trial.asks(Call::RemoveDisk { id: "b".to_string(), force: true });
+    let (kind, why) = refused(trial.answer(resize));
+    assert_eq!(kind, ErrorKind::NotFound);
+    assert!(why.starts_with("there is no disk \"b\""), "{why}");
+    trial.answer(remove).expect("it goes by itself");
+    trial.stall(false);
+    trial.pass(Duration::from_secs(1));
+    let (kind, _) = refused(trial.ask(Call::ShowDisk { id: "b".to_string() }));
+    assert_eq!(kind, ErrorKind::NotFound);
+}

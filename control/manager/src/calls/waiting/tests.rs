@@ -52,7 +52,7 @@ fn what_is_to_be_done_comes_before_what_is_overdue_and_each_once() {
     let late = turn.tick() + ANSWER_TIME_MAX;
     let next = waiting.next(late, |id| id == "a");
     assert!(matches!(next, Some(Next::Add(spec, _)) if spec.id == "a"));
-    assert!(matches!(waiting.next(late, |_| true), Some(Next::Overdue(7, Some(_)))));
+    assert!(matches!(waiting.next(late, |_| true), Some(Next::Removing(7, Some(_)))));
     assert!(waiting.next(late, |_| true).is_none());
 }
 
