@@ -9,8 +9,9 @@
 //! | asked, and time is up | waits | answered: not yet | answered: refused | answered |
 //! | answered | - | waits | taken back | over |
 //!
-//! What was answered is over when nothing is late any more; another reload may begin before. And whether a guest loses
-//! by a change, for which it is refused unless an operator insists:
+//! What was answered is over when nothing is late any more; another reload may begin before, and what that one does not
+//! plan otherwise is late as before, though that one does not wait for it. And whether a guest loses by a change, for
+//! which it is refused unless an operator insists:
 //!
 //! | | nobody has the device | its guest waits for its image | its guest uses it |
 //! |---|---|---|---|
@@ -65,21 +66,20 @@ pub enum Stands {
 
 /// A reload. `L` is something that is opened late, `D` what has been done.
 #[derive(Debug)]
-pub struct Reload<L, D>(State<L, D>);
+pub struct Reload<L, D> {
+    asked: Option<Asked<L, D>>,
+    /// What is late of those that are answered, and may still fail: that of the last one first.
+    answered: Vec<L>,
+}
 
+/// One whose answer is waited for.
 #[derive(Debug)]
-enum State<L, D> {
-    /// None is under way.
-    Over,
-    Asked {
-        late: Vec<L>,
-        /// Devices that get another size.
-        resizing: Vec<u32>,
-        done: D,
-        until: Nanos,
-    },
-    /// It is answered, and what is late may still fail.
-    Answered(Vec<L>),
+struct Asked<L, D> {
+    late: Vec<L>,
+    /// Devices that get another size.
+    resizing: Vec<u32>,
+    done: D,
+    until: Nanos,
 }
 
 /// What a reload has come to.
@@ -96,7 +96,8 @@ pub enum Outcome {
 /// What is to be done about a reload now.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Next<L, D> {
-    /// These could not be opened: what was there before them is to be served again.
+    /// These could not be opened, first those of the one that is answered: what was there before them is to be served
+    /// again.
     pub failed: Vec<L>,
     /// Whoever asked is to be answered.
     pub answer: Option<(Outcome, D)>,
@@ -104,84 +105,76 @@ pub struct Next<L, D> {
 
 impl<L, D> Default for Reload<L, D> {
     fn default() -> Reload<L, D> {
-        Reload(State::Over)
+        Reload { asked: None, answered: Vec::new() }
     }
 }
 
 impl<L, D> Reload<L, D> {
     /// Whether its answer is waited for: no other may begin.
     pub fn is_asked(&self) -> bool {
-        matches!(self.0, State::Asked { .. })
+        self.asked.is_some()
     }
 
     /// When it is answered in any case.
     pub fn due_at(&self) -> Option<Nanos> {
-        match self.0 {
-            State::Asked { until, .. } => Some(until),
-            State::Over | State::Answered(_) => None,
-        }
+        self.asked.as_ref().map(|asked| asked.until)
     }
 
-    /// What changes has been done, and this is late; an answered one is forgotten.
+    /// What is late of those that are answered and is planned otherwise now: it is not taken back any more.
+    pub fn replace(&mut self, is_it: impl Fn(&L) -> bool) -> Vec<L> {
+        self.answered.extract_if(.., |late| is_it(late)).collect()
+    }
+
+    /// What changes has been done, and this is late.
     pub fn begin(&mut self, late: Vec<L>, resizing: Vec<u32>, done: D, until: Nanos) {
-        self.0 = State::Asked { late, resizing, done, until };
+        self.asked = Some(Asked { late, resizing, done, until });
     }
 
     /// Nothing is waited for or taken back any more: what has been done, if whoever asked is not answered yet.
     pub fn end(&mut self) -> Option<D> {
-        match std::mem::replace(&mut self.0, State::Over) {
-            State::Asked { done, .. } => Some(done),
-            State::Over | State::Answered(_) => None,
-        }
+        self.answered.clear();
+        self.asked.take().map(|asked| asked.done)
     }
 
     /// A device has not got its new size: what has been done, if that was asked for here.
     pub fn not_resized(&mut self, device: u32) -> Option<&mut D> {
-        match &mut self.0 {
-            State::Asked { resizing, done, .. } if resizing.contains(&device) => Some(done),
-            _ => None,
-        }
+        let asked = self.asked.as_mut().filter(|asked| asked.resizing.contains(&device));
+        asked.map(|asked| &mut asked.done)
     }
 
-    /// What is late.
+    /// What is late: of one that is not answered yet, or of those that are, that of the last one first.
     pub fn late(&self) -> &[L] {
-        match &self.0 {
-            State::Over => &[],
-            State::Asked { late, .. } | State::Answered(late) => late,
-        }
+        self.asked.as_ref().map_or(&self.answered, |asked| &asked.late)
     }
 
-    /// Looks how all stands that it waits for. `None`: it waits, or there is none.
+    /// Looks how all stands that is late. `None`: it waits, or there is none.
     pub fn look(
         &mut self,
         now: Nanos,
         stands: impl Fn(&L) -> Stands,
         resizes: impl Fn(u32) -> bool,
     ) -> Option<Next<L, D>> {
-        let is_late = self.late().iter().any(|late| stands(late) == Stands::Late);
-        if let State::Asked { resizing, until, .. } = &self.0
-            && (resizing.iter().any(|device| resizes(*device)) || is_late && now < *until)
-        {
-            return None;
-        }
-        let (all, done) = match std::mem::replace(&mut self.0, State::Over) {
-            State::Over => return None,
-            State::Asked { late, done, .. } => (late, Some(done)),
-            State::Answered(late) => (late, None),
+        let is_late = |late: &L| stands(late) == Stands::Late;
+        let has_failed = |late: &mut L| stands(late) == Stands::Failed;
+        let before: Vec<L> = self.answered.extract_if(.., has_failed).collect();
+        self.answered.retain(is_late);
+        let over = self.asked.take_if(|asked| {
+            let resizes = asked.resizing.iter().any(|device| resizes(*device));
+            !resizes && (now >= asked.until || !asked.late.iter().any(is_late))
+        });
+        let Some(Asked { mut late, done, .. }) = over else {
+            return (!before.is_empty()).then_some(Next { failed: before, answer: None });
         };
-        let (late, rest): (Vec<L>, Vec<L>) =
-            all.into_iter().partition(|late| stands(late) == Stands::Late);
-        if !late.is_empty() {
-            self.0 = State::Answered(late);
-        }
-        let failed: Vec<L> = rest.into_iter().filter(|it| stands(it) == Stands::Failed).collect();
-        let outcome = match (failed.is_empty(), is_late) {
+        let mut failed: Vec<L> = late.extract_if(.., has_failed).collect();
+        late.retain(is_late);
+        let outcome = match (failed.is_empty(), late.is_empty()) {
             (false, _) => Outcome::Refused,
-            (true, true) => Outcome::NotYet,
-            (true, false) => Outcome::Done,
+            (true, false) => Outcome::NotYet,
+            (true, true) => Outcome::Done,
         };
-        let answer = done.map(|done| (outcome, done));
-        (answer.is_some() || !failed.is_empty()).then_some(Next { failed, answer })
+        failed.extend(before);
+        self.answered.splice(..0, late);
+        Some(Next { failed, answer: Some((outcome, done)) })
     }
 }
 
@@ -269,5 +262,30 @@ mod tests {
         assert_eq!((reload.is_asked(), reload.late()), (true, [2].as_slice()));
         reload.end();
         assert_eq!(reload.look(Nanos(30), |_| Stands::Failed, |_| false), None);
+    }
+
+    #[test]
+    fn another_neither_waits_for_what_was_late_before_nor_forgets_it() {
+        let mut reload = begun();
+        assert!(reload.look(UNTIL, |_| Stands::Late, |_| false).is_some());
+        // The second is planned otherwise.
+        assert_eq!(reload.replace(|it| *it == 1), [1]);
+        reload.begin(vec![2], Vec::new(), "more", Nanos(30));
+        let stands = |failed: usize| {
+            move |it: &usize| if *it == failed { Stands::Failed } else { Stands::Late }
+        };
+        let expected = Next { failed: vec![0], answer: None };
+        assert_eq!(reload.look(Nanos(20), stands(0), |_| false), Some(expected));
+        assert!(reload.is_asked());
+
+        let mut reload = begun();
+        assert!(reload.look(UNTIL, |_| Stands::Late, |_| false).is_some());
+        reload.begin(Vec::new(), Vec::new(), "nothing", Nanos(30));
+        let next = reload.look(UNTIL, |_| Stands::Late, |_| false).unwrap();
+        assert_eq!(next.answer, Some((Outcome::Done, "nothing")), "it waits for nothing");
+        assert_eq!(reload.late(), [0, 1]);
+        reload.begin(vec![2], Vec::new(), "more", Nanos(30));
+        let all = Next { failed: vec![2, 0, 1], answer: Some((Outcome::Refused, "more")) };
+        assert_eq!(reload.look(Nanos(25), |_| Stands::Failed, |_| false), Some(all));
     }
 }

@@ -144,8 +144,10 @@ impl Reloading {
             Ok(prepared) => prepared,
             Err(refused) => return finish(reply, Err(refused)),
         };
-        let Applied { late, resizing, view, reopened, undone, until } =
+        let Applied { mut late, removed, resizing, view, reopened, undone, until } =
             apply::apply(prepared, listening, rooms, mode);
+        let replaced = self.0.replace(|late| removed.contains(late.plan.id()));
+        late.iter_mut().for_each(|late| late.come_for(&replaced));
         let numbers = resizing.iter().map(|(number, _)| *number).collect();
         self.0.begin(late, numbers, Done { view, reopened, undone, reply }, until);
         for (number, size) in resizing {

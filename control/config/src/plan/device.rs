@@ -1,6 +1,6 @@
 //! A device of the plan, whichever kind it is of.
 
-use super::{DiskPlan, NicPlan, Origin, Plan};
+use super::{DiskPlan, NicPlan, Origin, Plan, ServicePlan};
 use crate::spec::{Mode, SocketRights};
 
 /// Kinds of devices.
@@ -91,6 +91,14 @@ impl DevicePlan {
         match self {
             DevicePlan::Disk(plan) => (&plan.socket, plan.mode, &plan.rights),
             DevicePlan::Nic(plan) => (&plan.socket, plan.mode, &plan.rights),
+        }
+    }
+
+    /// How its queues are served.
+    pub fn service(&self) -> &ServicePlan {
+        match self {
+            DevicePlan::Disk(plan) => &plan.service,
+            DevicePlan::Nic(plan) => &plan.service,
         }
     }
 

@@ -33,7 +33,8 @@ pub(super) fn keep_added(
     match rooms.devices.number_of(id) {
         Some(number) => removal::begin(number, Some(reply.refusing(why)), rooms, mode),
         None => {
-            removal::drop_shut(id, rooms);
+            // A mark of lost data was there before it was added.
+            removal::unplan_shut(id, rooms);
             reply.answer(Err(why));
         }
     }

@@ -46,10 +46,16 @@ fn keep_without(id: &str, rooms: &mut Rooms) -> Result<(), ApiError> {
 }
 
 /// Forgets a device that is not open.
-pub(crate) fn drop_shut(id: &str, rooms: &mut Rooms) {
+fn drop_shut(id: &str, rooms: &mut Rooms) {
+    unplan_shut(id, rooms);
+    rooms.unsynced.forget_gone(id, &rooms.plan);
+}
+
+/// A device that is not open is planned no more, or another one of its name is about to be: what is kept of it is not
+/// looked at.
+pub(crate) fn unplan_shut(id: &str, rooms: &mut Rooms) {
     rooms.shut.remove(id);
     forget_plan(id, &mut rooms.plan);
-    rooms.unsynced.forget_gone(id, &rooms.plan);
 }
 
 /// Nothing is planned of that name any more.

@@ -2,6 +2,7 @@
 //!
 //! Not here: what is waited for afterwards (`super`).
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use config::api::{ApiError, EffectView, ReloadView};
@@ -32,6 +33,8 @@ const TAKE_OVER_TIME_MAX: Duration = Duration::from_secs(10);
 pub(super) struct Applied {
     /// What is opened later.
     pub(super) late: Vec<Late>,
+    /// Devices that are planned otherwise than before, or no more.
+    pub(super) removed: BTreeSet<String>,
     /// Disks that get another size.
     pub(super) resizing: Vec<(u32, Size)>,
     pub(super) view: ReloadView,
@@ -76,6 +79,7 @@ pub(super) fn apply(
         dry_run: false,
     };
     prepared.take_sockets(&mut rooms.devices, &rooms.poll);
+    let closed = closed(&changes, rooms);
     for change in &changes {
         apply_change(change, &mut prepared.hosts, rooms, mode);
         view.changes.push(change.to_string());
@@ -99,6 +103,8 @@ pub(super) fn apply(
     rooms.plan.daemon.follow_rights(&wanted.daemon);
     rooms.network.are_seen_to();
     rooms.services().set_changed(&changes);
+    // Not before: one that is made anew is in no plan for a while.
+    closed.iter().for_each(|id| rooms.unsynced.forget_gone(id, &rooms.plan));
     let Rooms { devices, plan, .. } = &mut *rooms;
     let mut undone = given::apply(&changes, listening, devices, plan);
     // Those that could not be opened before.
@@ -110,7 +116,21 @@ pub(super) fn apply(
     // From when its images were waited for.
     let until = nanos_of(rooms.turn.tick() + TAKE_OVER_TIME_MAX);
     let resizing = resizing(&changes, &rooms.devices);
-    Applied { late, resizing, view, reopened, undone, until }
+    let removed = changes.iter().filter_map(removed).cloned().collect();
+    Applied { late, removed, resizing, view, reopened, undone, until }
+}
+
+/// The devices that are removed and not open. One that is open is forgotten when it has gone.
+fn closed(changes: &[Change], rooms: &Rooms) -> Vec<String> {
+    let is_closed = |id: &&String| rooms.shut.named(id).is_some();
+    changes.iter().filter_map(removed).filter(is_closed).cloned().collect()
+}
+
+fn removed(change: &Change) -> Option<&String> {
+    match change {
+        Change::Remove { id, .. } => Some(id),
+        _ => None,
+    }
 }
 
 /// The disks whose plans have other sizes now. One that is not open is opened with that size.
@@ -176,7 +196,7 @@ fn apply_change(change: &Change, hosts: &mut Hosts, rooms: &mut Rooms, mode: Mod
                     remote.take_from_clients(number, around)
                 }) => {}
             Some(number) => removal::begin(number, None, rooms, mode),
-            None => removal::drop_shut(id, rooms),
+            None => removal::unplan_shut(id, rooms),
         },
         Change::Listen { id, .. } => {
             let number = rooms.devices.number_of(id);

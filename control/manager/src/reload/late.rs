@@ -1,10 +1,12 @@
 //! What a reload opens when other devices are gone, and what is served again if that fails.
 //!
-//! Not here: when it is given up (`control::reload`).
+//! What goes for another is in no plan until it is served again, nor is its group. Both are put back first: whoever
+//! opens and serves asks the plan in force. Not here: when it is given up (`control::reload`).
 
 use std::fmt;
 
-use config::plan::DevicePlan;
+use config::Plan;
+use config::plan::{DevicePlan, GroupPlan};
 use control::mode::Mode;
 use control::reload::Stands;
 use tracing::{error, info, warn};
@@ -20,10 +22,25 @@ pub(crate) struct Late {
     /// What it waits for.
     pub(crate) why: String,
     /// The device of that name that went for it.
-    pub(super) before: Option<DevicePlan>,
+    pub(super) before: Option<Before>,
+}
+
+/// A device that was served, and of which the plan in force says nothing any more.
+#[derive(Clone)]
+pub(super) struct Before {
+    plan: DevicePlan,
+    /// What it was counted on.
+    group: Option<GroupPlan>,
 }
 
 impl Late {
+    /// It is opened instead of `others`, which were not open yet: what they came for, it does.
+    pub(super) fn come_for(&mut self, others: &[Late]) {
+        let other = others.iter().find(|other| other.plan.id() == self.plan.id());
+        let before = other.and_then(|other| other.before.clone());
+        self.before = self.before.take().or(before);
+    }
+
     /// How it stands.
     pub(super) fn stands(&self, shut: &ShutDevices) -> Stands {
         match shut.named(self.plan.id()).map(Shut::is_waiting) {
@@ -34,18 +51,49 @@ impl Late {
     }
 }
 
+impl Before {
+    /// A device of the plan in force.
+    pub(super) fn of(plan: &DevicePlan, in_force: &Plan) -> Before {
+        let group = plan.service().group.as_deref().and_then(|id| in_force.group(id));
+        Before { plan: plan.clone(), group: group.cloned() }
+    }
+
+    /// It is planned again, and its group with it, unless there is one of that name.
+    fn plan_again(&self, rooms: &mut Rooms) {
+        let group = self.group.iter().filter(|group| rooms.plan.group(&group.id).is_none());
+        let group: Vec<GroupPlan> = group.cloned().collect();
+        rooms.plan.groups.extend(group);
+        rooms.set_plan(self.plan.clone());
+        if let Some(disk) = self.plan.disk() {
+            rooms.state.seen.add(disk);
+        }
+        rooms.state.seen.look_again(rooms.turn.now());
+    }
+}
+
+/// What was planned is again: that of the device which could not be opened, and all groups.
+fn plan_as_wanted(failed: Shut, groups: Vec<GroupPlan>, rooms: &mut Rooms) {
+    rooms.plan.groups = groups;
+    rooms.groups.forget(&rooms.plan);
+    rooms.set_plan(failed.plan().clone());
+    rooms.shut.insert(failed);
+}
+
 /// Serves what went for devices that could not be opened after all, at once or as soon as it can be opened.
 pub(super) fn restore(late: &[Late], rooms: &mut Rooms, mode: Mode) -> Restored {
     let mut restored = Restored::default();
     for Late { plan, before, .. } in late {
-        let has_failed = rooms.shut.named(plan.id()).is_some_and(|shut| !shut.is_waiting());
-        let Some(before) = before.clone().filter(|_| has_failed) else { continue };
+        let Some(again) = before else { continue };
+        if rooms.shut.named(plan.id()).is_none_or(Shut::is_waiting) {
+            continue;
+        }
         // What stands among those that are not open is tried again, with the patience for that.
-        let failed = rooms.shut.remove(plan.id());
+        let Some(failed) = rooms.shut.remove(plan.id()) else { continue };
+        let (before, groups) = (again.plan.clone(), rooms.plan.groups.clone());
+        again.plan_again(rooms);
         let opened = open::open(before.clone(), Socket::Own, rooms, mode);
         let why = match opened.and_then(|device| open::serve(device, rooms, mode)) {
             Ok(number) => {
-                rooms.set_plan(before.clone());
                 rooms.turn.touch(number);
                 info!(device = plan.id(), "served as before");
                 restored.served.push(before.title());
@@ -56,13 +104,12 @@ pub(super) fn restore(late: &[Late], rooms: &mut Rooms, mode: Mode) -> Restored 
         match why {
             NotOpen::Wrong(_) => {
                 error!(device = plan.id(), "cannot be served as before either: {why}");
-                failed.into_iter().for_each(|failed| rooms.shut.insert(failed));
+                plan_as_wanted(failed, groups, rooms);
             }
             // Who has its image may be about to let go of it.
             NotOpen::Ended(_) | NotOpen::Late(_) | NotOpen::Ours(_) | NotOpen::Living(_) => {
                 warn!(device = plan.id(), "waits to be served as before: {why}");
                 restored.waiting.push(format!("{} ({why})", before.title()));
-                rooms.set_plan(before.clone());
                 rooms.shut.insert(Shut::waiting_for(before, &why, rooms.turn.now()));
             }
         }

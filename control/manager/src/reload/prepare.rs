@@ -7,15 +7,15 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
-use config::Change;
 use config::api::ApiError;
 use config::plan::{DevicePlan, DiskPlan, NicPlan};
 use config::spec::Mode as SocketMode;
+use config::{Change, Plan};
 use control::mode::Mode;
 use tracing::warn;
 
 use super::additions::{Going, going, refusal};
-use super::late::Late;
+use super::late::{Before, Late};
 use super::wanted::Wanted;
 use crate::bounds::Claim;
 use crate::devices::Devices;
@@ -107,8 +107,7 @@ impl Prepared {
         mode: Mode,
     ) -> Result<(), NotOpen> {
         let plan = DevicePlan::Disk(disk.clone());
-        let before = going.iter().find(|old| old.plan.id() == disk.id);
-        let before = before.map(|old| old.plan.clone());
+        let before = before_of(&disk.id, going, &rooms.plan);
         let takes_socket = going.iter().any(|old| is_one(&old.socket, &disk.socket));
         let has_name_of = |old: &Going| {
             old.plan.disk().is_some_and(|mine| is_same_image(&mine.source, &disk.source))
@@ -171,8 +170,7 @@ impl Prepared {
                 let promise = rooms.bounds.promise(&plan).map_err(NotOpen::wrong);
                 self.promised.push(promise.map_err(|why| refusal(&plan, &why))?);
                 let why = "waits until the device is gone whose socket it takes over".to_string();
-                let before = going.iter().find(|old| old.plan.id() == nic.id);
-                let before = before.map(|old| old.plan.clone());
+                let before = before_of(&nic.id, going, &rooms.plan);
                 self.later.push(Late { plan, why, before });
                 continue;
             }
@@ -225,6 +223,12 @@ impl Prepared {
             }
         }
     }
+}
+
+/// What goes of that name, as it is in force.
+fn before_of(id: &str, going: &[Going], in_force: &Plan) -> Option<Before> {
+    let old = going.iter().find(|old| old.plan.id() == id);
+    old.map(|old| Before::of(&old.plan, in_force))
 }
 
 /// Devices that are not open, and are not tried again by themselves.

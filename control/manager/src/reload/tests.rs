@@ -10,7 +10,7 @@ use control::mode::Mode;
 use super::effects::{refuse_losses, say_made, say_refused};
 use super::*;
 use crate::poll::Token;
-use crate::trial::vmm::{Guest, READ, Vmm, WRITE, dial};
+use crate::trial::vmm::{FLUSH, Guest, READ, Vmm, WRITE, dial};
 use crate::trial::{Trial, refused};
 
 const MIB: u64 = 1 << 20;
@@ -618,4 +618,152 @@ fn a_reload_that_is_forgotten_is_not_answered() {
     assert!(matches!(asked.hear(), crate::simulated::Heard::Nobody));
     assert_eq!(trial.disk("a").problem, None, "it is done all the same");
     let _: ReloadView = trial.reload(&both(MEMORY, &file("a")), false).expect("the next one");
+}
+
+/// A disk `a` whose image is one that a block size of 4,096 bytes does not fit, and a file that says so.
+fn with_odd_image(more: &str) -> (Trial, String) {
+    let before = [more, MEMORY, &disk("a", "a.img", "size = \"1M\"\n")].concat();
+    let trial = Trial::of(&before);
+    make_odd(&trial, "a.img");
+    (trial, both(MEMORY, &disk("a", "a.img", "block_size = 4096\n")))
+}
+
+fn make_odd(trial: &Trial, name: &str) {
+    let image = std::fs::OpenOptions::new().write(true).open(trial.path(name));
+    image.and_then(|image| image.set_len(MIB + 512)).expect("longer");
+}
+
+/// Made anew because its part of the file was changed, it is in no plan for a while.
+#[test]
+fn a_mark_of_lost_data_stays_while_the_file_has_its_disk() {
+    let folder = crate::trial::folder();
+    let image = folder.path().join("a.img");
+    std::fs::create_dir(&image).expect("a folder in its place");
+    let mark = folder.path().join("state/unsynced/a");
+    std::fs::create_dir(folder.path().join("state/unsynced")).expect("a folder");
+    std::fs::write(&mark, format!("{}\n", image.display())).expect("a mark");
+    let text = |more: &str| both(MEMORY, &disk("a", "a.img", more));
+    let mut trial = Trial::start(&text(""), folder).unwrap_or_else(|why| panic!("{why}"));
+    assert_eq!(trial.disk("a").state, DiskState::Failed);
+    std::fs::remove_dir(&image).expect("moved away");
+    std::fs::write(&image, vec![0; MIB as usize]).expect("put right");
+    let anew = text("serial = \"x\"\n");
+    let done = trial.reload(&anew, false).expect("it is right now");
+    assert_eq!(done.changes, ["removed disk a", "added disk a"]);
+    let mut trial = Trial::start(&anew, trial.die()).unwrap_or_else(|why| panic!("{why}"));
+    let mut vmm = Vmm::served(&mut trial, "a", 1);
+    assert_ne!(vmm.does(&mut trial, FLUSH, 0, 0), Some(0), "that data was lost is known");
+    drop(vmm);
+    // With its disk the mark goes, also of one that is not open.
+    std::fs::rename(&image, trial.path("away")).expect("moved away");
+    std::fs::create_dir(&image).expect("a folder in its place");
+    let mut trial = Trial::start(&anew, trial.die()).unwrap_or_else(|why| panic!("{why}"));
+    assert!(mark.exists());
+    trial.reload(MEMORY, false).expect("nobody has it");
+    assert!(!mark.exists());
+}
+
+/// Of the image that went nothing is where it was: whoever served an empty one there would hide that.
+#[test]
+fn what_is_served_again_as_before_has_the_image_that_it_had() {
+    for slow in [0, 5] {
+        let mut trial = Trial::of(&both(MEMORY, &file("a")));
+        let mut vmm = Vmm::served(&mut trial, "a", 1);
+        assert_eq!(vmm.does(&mut trial, WRITE, 0, 7), Some(0));
+        vmm.stop(&mut trial, 0);
+        drop(vmm.hang_up());
+        trial.pass(Duration::from_secs(3));
+        std::fs::rename(trial.path("a.img"), trial.path("moved.img")).expect("moved");
+        make_odd(&trial, "moved.img");
+        let wrong = both(MEMORY, &disk("a", "moved.img", "block_size = 4096\n"));
+        trial.slow(Duration::from_secs(slow));
+        let refused = trial.reload(&wrong, false).expect_err("it does not fit");
+        assert!(!refused.hint.contains("served again as before: "), "{refused:?}");
+        for time in [1, 100] {
+            trial.pass(Duration::from_secs(time));
+            assert!(!trial.path("a.img").exists(), "{slow}: an empty image");
+        }
+        let shown = trial.disk("a");
+        assert_eq!(shown.state, DiskState::Failed, "{slow}: {:?}", shown.problem);
+        // What was put back is served.
+        trial.slow(Duration::ZERO);
+        std::fs::rename(trial.path("moved.img"), trial.path("a.img")).expect("moved back");
+        trial.reload(&both(MEMORY, &file("a")), false).expect("it is as it was");
+        let mut vmm = Vmm::served(&mut trial, "a", 1);
+        assert_eq!((vmm.does(&mut trial, READ, 0, 0), vmm.guest.data(0)[0]), (Some(0), 7));
+    }
+}
+
+#[test]
+fn what_is_served_again_as_before_has_the_limit_that_it_had() {
+    for is_slow in [false, true] {
+        let group = "[[group]]\nid = \"g\"\nlimit_iops = 10\nlimit_burst_ms = 4\n";
+        let its = "size = \"1M\"\ngroup = \"g\"\n";
+        let before = [group, MEMORY, &disk("a", "a.img", its)].concat();
+        let mut trial = Trial::of(&before);
+        make_odd(&trial, "a.img");
+        let wrong = both(MEMORY, &disk("a", "a.img", "block_size = 4096\n"));
+        trial.slow(Duration::from_secs(if is_slow { 5 } else { 0 }));
+        let (kind, why) = refused(trial.reload(&wrong, false));
+        assert_eq!(kind, ErrorKind::Refused);
+        assert!(why.contains(", and served again as before"), "{why}");
+        trial.pass(Duration::from_secs(100));
+        let number = trial.rooms().devices.number_of("a").expect("it is open");
+        let device = trial.rooms().devices.get(number).expect("it is open");
+        assert!(device.gate(0, None).is_some(), "it is limited as before");
+        match trial.ask(Call::ListGroups) {
+            Ok(Answer::Groups(list)) => assert_eq!(list.groups[0].disks, ["a"]),
+            other => panic!("{other:?}"),
+        }
+        // The next file has neither.
+        trial.slow(Duration::ZERO);
+        let right = both(MEMORY, &disk("a", "a.img", "block_size = 512\n"));
+        let done = trial.reload(&right, false).expect("it fits");
+        assert!(done.changes.contains(&"removed group g".to_string()), "{:?}", done.changes);
+        let number = trial.rooms().devices.number_of("a").expect("it is open");
+        let device = trial.rooms().devices.get(number).expect("it is open");
+        assert!(device.gate(0, None).is_none());
+        assert!(trial.rooms().plan.groups.is_empty());
+    }
+}
+
+/// One that nothing came of leaves nothing in the plan.
+#[test]
+fn what_cannot_be_served_as_before_either_is_planned_as_the_file_says() {
+    let group = "[[group]]\nid = \"g\"\nlimit_iops = 10\n";
+    let its = "size = \"1M\"\ngroup = \"g\"\n";
+    let mut trial = Trial::of(&[group, MEMORY, &disk("a", "a.img", its)].concat());
+    std::fs::rename(trial.path("a.img"), trial.path("moved.img")).expect("moved");
+    make_odd(&trial, "moved.img");
+    let wrong = both(MEMORY, &disk("a", "moved.img", "block_size = 4096\n"));
+    let (kind, _) = refused(trial.reload(&wrong, false));
+    assert_eq!(kind, ErrorKind::Refused);
+    assert!(trial.rooms().plan.groups.is_empty());
+    assert_eq!(trial.reload(&wrong, false).expect("it is in force").changes, [""; 0]);
+}
+
+/// The disk does not answer for so long that the first reload is answered, and another one begins.
+#[test]
+fn a_reload_of_something_else_forgets_nothing_that_is_late() {
+    let (_, wrong) = with_odd_image("");
+    let other = both(&wrong, &disk("b", "b.img", "size = \"1M\"\n"));
+    let moved = both("# A line more.\n", &wrong);
+    let anew = wrong.replace("4096\n", "4096\nserial = \"y\"\n");
+    for second in [None, Some(&wrong), Some(&other), Some(&moved), Some(&anew)] {
+        let (mut trial, wrong) = with_odd_image("");
+        let vmm = Vmm::served(&mut trial, "a", 1);
+        trial.stall(true);
+        let (kind, why) = refused(trial.reload(&wrong, true));
+        assert_eq!(kind, ErrorKind::Busy, "{why}");
+        if let Some(second) = second {
+            // Who changes it once more waits for it once more.
+            let done = trial.reload(second, false);
+            assert_eq!(done.is_ok(), second != &anew, "{done:?}");
+        }
+        trial.stall(false);
+        trial.pass(Duration::from_secs(10));
+        let shown = trial.disk("a");
+        assert_eq!((shown.problem, shown.block_size_bytes), (None, Some(512)), "{second:?}");
+        drop(vmm);
+    }
 }

@@ -16,6 +16,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct SeenImages {
     paths: BTreeSet<String>,
+    /// Something was added to them that is not kept yet.
+    is_behind: bool,
     /// When it is looked at which are open, if that may be others.
     look_at: Option<Instant>,
     /// That they cannot be kept was said.
@@ -43,6 +45,13 @@ impl SeenImages {
         self.paths.contains(path) && plan.disks.iter().any(has_it)
     }
 
+    /// The image of that disk was there, which is in no plan for a while, and is in this one again.
+    pub(crate) fn add(&mut self, disk: &DiskPlan) {
+        if let Some(path) = path_of(disk) {
+            self.is_behind |= self.paths.insert(path);
+        }
+    }
+
     /// Those of the plan that were there, with those that are `open` now.
     pub(super) fn with(&self, open: &[&str], plan: &Plan) -> BTreeSet<String> {
         let before = self.paths.iter().map(String::as_str);
@@ -55,11 +64,12 @@ impl SeenImages {
     pub(super) fn set(&mut self, paths: BTreeSet<String>) {
         self.paths = paths;
         self.is_told = false;
+        self.is_behind = false;
     }
 
     /// Whether these are kept already.
     pub(super) fn are(&self, paths: &BTreeSet<String>) -> bool {
-        self.paths == *paths
+        !self.is_behind && self.paths == *paths
     }
 
     /// Something was opened, or is planned otherwise.
