@@ -38,10 +38,9 @@ use std::time::Instant;
 use backend::link::LinkNic;
 use config::plan::SwitchPlan;
 use sidecore::{BRIDGES_MAX, BridgeId, Command};
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::api::Reply;
-use crate::defects::found;
 use crate::sidecores::Cores;
 use crate::sidecores::around::Around;
 
@@ -197,16 +196,16 @@ impl Network {
 
     /// Gives a switch other limits: a new one takes over its ports, one by one, as their queues and
     /// descriptors come back. Gives the bridge that its NICs are to leave.
+    ///
+    /// # Errors
+    /// It is not there, or there are as many bridges as there can be: it keeps its limits.
     pub(crate) fn replace_switch(
         &mut self,
         plan: &SwitchPlan,
         around: &mut Around<'_>,
-    ) -> Option<BridgeId> {
-        let Some(old) = self.switch_mut(&plan.id) else {
-            // The reload that added it said so.
-            warn!(switch = plan.id, "keeps its limits: it is not served");
-            return None;
-        };
+    ) -> Result<BridgeId, NetworkError> {
+        let gone = || NetworkError::NoSwitch(plan.id.clone());
+        let old = self.switch_mut(&plan.id).ok_or_else(gone)?;
         old.leave(None);
         let bridge = old.bridge();
         // Its uplinks are other changes.
@@ -218,12 +217,14 @@ impl Network {
                 }
                 // It may have had nothing that goes.
                 self.drop_empty_switches(around);
-                Some(bridge)
+                Ok(bridge)
             }
             Err(error) => {
-                found!(around.turn.defects, self.switch_at(bridge), "switch that stays").stay();
-                warn!(switch = plan.id, "keeps its limits: {error}");
-                None
+                match self.switch_at(bridge) {
+                    Some(switch) => switch.stay(),
+                    None => around.turn.defects.note("switch that stays"),
+                }
+                Err(error)
             }
         }
     }

@@ -53,6 +53,11 @@ impl UplinkPlan {
 }
 
 impl SwitchPlan {
+    /// It keeps the limits that it had before.
+    pub fn keep_limits(&mut self, before: &SwitchPlan) {
+        (self.ageing_s, self.macs_max) = (before.ageing_s, before.macs_max);
+    }
+
     /// As its neighbours see it.
     pub(super) fn named(&self) -> Named<'_> {
         Named { kind: "switch", id: &self.id, origin: &self.origin, socket: None }

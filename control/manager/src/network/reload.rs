@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 
 use config::Change;
 use config::api::{ApiError, ErrorKind};
-use config::plan::{HostPlan, UplinkPlan};
-use tracing::warn;
+use config::plan::{HostPlan, SwitchPlan, UplinkPlan};
 
 use crate::devices::device::Device;
 
-use super::Network;
 use super::host_ports::{Guest, HostPorts};
 use super::switch_calls::SwitchCalls;
+use super::{Network, NetworkError};
 
 /// What was opened for uplinks and wires that are about to be made, by interface.
 #[derive(Default)]
@@ -68,7 +67,10 @@ impl Hosts {
 impl SwitchCalls<'_> {
     /// Does what a change says of switches and their uplinks, with what was opened for that; nothing, if it is about
     /// something else.
-    pub(crate) fn apply(&mut self, change: &Change, hosts: &mut Hosts) {
+    ///
+    /// # Errors
+    /// It is not done, and all is as it was.
+    pub(crate) fn apply(&mut self, change: &Change, hosts: &mut Hosts) -> Result<(), NotDone> {
         let (network, around) = (&mut *self.network, &mut self.around);
         match change {
             Change::RemoveUplink { switch, name } => {
@@ -78,29 +80,46 @@ impl SwitchCalls<'_> {
             }
             Change::RemoveSwitch { id } => self.begin_removal(id, None),
             Change::SetSwitch(plan) => {
-                if let Some(left) = network.replace_switch(plan, around) {
-                    self.have_nics_follow(left);
-                }
+                let left = network
+                    .replace_switch(plan, around)
+                    .map_err(|why| NotDone::SetSwitch { switch: plan.id.clone(), why })?;
+                self.have_nics_follow(left);
             }
             Change::SetUplink { switch, uplink } => {
-                if let Some(number) = network.uplink_on(switch, uplink.name()) {
-                    network.change_uplink(number, (**uplink).clone(), around);
-                }
+                let number = network.uplink_on(switch, uplink.name()).ok_or_else(|| {
+                    let (switch, name) = (switch.clone(), uplink.name().to_string());
+                    NotDone::SetUplink { switch, name }
+                })?;
+                network.change_uplink(number, (**uplink).clone(), around);
             }
             Change::AddSwitch(plan) => {
                 let opened = plan.uplinks.iter().map(|uplink| hosts.take(&uplink.host)).collect();
+                let served = network.serve_switch((**plan).clone(), opened, around);
+                served.map_err(|why| NotDone::AddSwitch { switch: plan.id.clone(), why })?;
                 self.plan.switches.push((**plan).clone());
-                if let Err(error) = network.serve_switch((**plan).clone(), opened, around) {
-                    warn!(switch = plan.id, "cannot be served: {error}");
-                }
             }
             Change::AddUplink { switch, uplink } => {
                 let opened = hosts.take(&uplink.host);
-                network.add_uplink_to(switch, (**uplink).clone(), opened, around);
+                let added = network.add_uplink_to(switch, (**uplink).clone(), opened, around);
+                added.map_err(|why| {
+                    let (switch, name) = (switch.clone(), uplink.name().to_string());
+                    NotDone::AddUplink { switch, name, why }
+                })?;
             }
             // NICs are opened before; disks are not of this part.
-            _ => {}
+            Change::Remove { .. }
+            | Change::Set(_)
+            | Change::SetRights { .. }
+            | Change::SetApiRights
+            | Change::Listen { .. }
+            | Change::AddGroup(_)
+            | Change::SetGroup(_)
+            | Change::RemoveGroup { .. }
+            | Change::Resize { .. }
+            | Change::SetClients { .. }
+            | Change::Add(_) => {}
         }
+        Ok(())
     }
 
     /// Has the NICs of a bridge go to the switch that has its switch's name now, when their queues are back.
@@ -111,6 +130,50 @@ impl SwitchCalls<'_> {
                 nic.follow_switch();
                 device.restart();
                 self.around.turn.touch(device.number());
+            }
+        }
+    }
+}
+
+/// Change that was not done.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotDone {
+    /// Switch that is not made.
+    #[error("switch {switch:?} cannot be served: {why}")]
+    AddSwitch { switch: String, why: NetworkError },
+    /// Switch that keeps its limits.
+    #[error("switch {switch:?} keeps its limits: {why}")]
+    SetSwitch { switch: String, why: NetworkError },
+    /// Uplink that is not made.
+    #[error("uplink {name} of switch {switch:?} cannot be served: {why}")]
+    AddUplink { switch: String, name: String, why: NetworkError },
+    /// Uplink that is served as before.
+    #[error("uplink {name} of switch {switch:?} is served as before: its switch does not have it")]
+    SetUplink { switch: String, name: String },
+}
+
+impl NotDone {
+    /// Has the switches that are `wanted` say what is there, as those `before` did: the next reload finds the change again.
+    pub(crate) fn plan_as_before(&self, before: &[SwitchPlan], wanted: &mut Vec<SwitchPlan>) {
+        let (NotDone::AddSwitch { switch, .. }
+        | NotDone::SetSwitch { switch, .. }
+        | NotDone::AddUplink { switch, .. }
+        | NotDone::SetUplink { switch, .. }) = self;
+        let old = before.iter().find(|old| old.id == *switch);
+        let mine = wanted.iter_mut().filter(|mine| mine.id == *switch);
+        match self {
+            NotDone::AddSwitch { .. } => wanted.retain(|mine| mine.id != *switch),
+            NotDone::SetSwitch { .. } => {
+                mine.zip(old).for_each(|(mine, old)| mine.keep_limits(old));
+            }
+            NotDone::AddUplink { name, .. } => {
+                mine.for_each(|mine| mine.uplinks.retain(|uplink| uplink.name() != name));
+            }
+            NotDone::SetUplink { name, .. } => {
+                let uplinks = mine.flat_map(|mine| &mut mine.uplinks);
+                let its = uplinks.filter(|uplink| uplink.name() == name);
+                let old = old.and_then(|old| old.uplink(name));
+                its.zip(old).for_each(|(mine, old)| mine.clone_from(old));
             }
         }
     }
@@ -146,6 +209,19 @@ pub(crate) fn wanted(change: &Change) -> Vec<Wanted> {
             let (host, whose) = (uplink.host.clone(), format!("switch {switch:?}"));
             vec![Wanted { guest: None, host, whose }]
         }
-        _ => Vec::new(),
+        Change::Remove { .. }
+        | Change::Set(_)
+        | Change::SetRights { .. }
+        | Change::SetApiRights
+        | Change::Listen { .. }
+        | Change::AddGroup(_)
+        | Change::SetGroup(_)
+        | Change::RemoveGroup { .. }
+        | Change::Resize { .. }
+        | Change::SetClients { .. }
+        | Change::RemoveUplink { .. }
+        | Change::RemoveSwitch { .. }
+        | Change::SetSwitch(_)
+        | Change::SetUplink { .. } => Vec::new(),
     }
 }

@@ -117,44 +117,55 @@ impl Network {
     }
 
     /// An uplink more, for a switch that is there.
+    ///
+    /// # Errors
+    /// It is not, or has no port left; what was opened is closed.
     pub(crate) fn add_uplink_to(
         &mut self,
         switch: &str,
         uplink: UplinkPlan,
         opened: Option<HostPorts>,
         around: &mut Around<'_>,
-    ) {
-        match self.switch(switch).map(|switch| switch.bridge()) {
-            Some(bridge) => self.uplink_of_switch(bridge, uplink, opened, around),
-            // The reload that added it said so.
-            None => {
-                warn!(uplink = uplink.name(), switch, "is not opened: its switch is not served")
-            }
+    ) -> Result<(), NetworkError> {
+        let Some(bridge) = self.switch(switch).map(|switch| switch.bridge()) else {
+            self.close_unused(&uplink, opened);
+            return Err(NetworkError::NoSwitch(switch.to_string()));
+        };
+        self.uplink_of_switch(bridge, uplink, opened, around)
+            .ok_or_else(|| NetworkError::Ports(switch.to_string()))
+    }
+
+    /// Closes what was opened for an uplink of which nothing comes.
+    fn close_unused(&self, uplink: &UplinkPlan, opened: Option<HostPorts>) {
+        if let Some(ports) = opened {
+            self.take_away(&uplink.host, ports);
         }
     }
 
-    /// One more uplink of a switch.
+    /// One more uplink of a switch; none, if that has no port left.
     fn uplink_of_switch(
         &mut self,
         bridge: BridgeId,
         plan: UplinkPlan,
         opened: Option<HostPorts>,
         around: &mut Around<'_>,
-    ) {
+    ) -> Option<()> {
         let number = self.name_uplink();
         // A plan has no more ports than a switch has numbers; those that still go may take some.
         let Some((place, home)) = self.place_of_uplink(bridge, number, around) else {
-            return warn!(uplink = plan.name(), "its switch has no port left");
+            self.close_unused(&plan, opened);
+            return None;
         };
         around.cores.take_load(home, 1);
         let uplink = Uplink::new(plan, place, home, None, around.turn.now());
         self.add_uplink(number, uplink, opened, around);
+        Some(())
     }
 
     /// Makes a switch with its uplinks, opened before or to be opened.
     ///
     /// # Errors
-    /// There are as many bridges as there can be.
+    /// There are as many bridges as there can be; what was opened is closed.
     pub(crate) fn serve_switch(
         &mut self,
         plan: SwitchPlan,
@@ -162,10 +173,19 @@ impl Network {
         around: &mut Around<'_>,
     ) -> Result<(), NetworkError> {
         let uplinks = plan.uplinks.clone();
-        let bridge = self.make_switch(plan, around.cores)?;
         let opened = opened.into_iter().chain(std::iter::repeat_with(|| None));
-        for (uplink, opened) in uplinks.into_iter().zip(opened) {
-            self.uplink_of_switch(bridge, uplink, opened, around);
+        let uplinks = uplinks.into_iter().zip(opened);
+        let bridge = match self.make_switch(plan, around.cores) {
+            Ok(bridge) => bridge,
+            Err(error) => {
+                uplinks.for_each(|(uplink, opened)| self.close_unused(&uplink, opened));
+                return Err(error);
+            }
+        };
+        for (uplink, opened) in uplinks {
+            if self.uplink_of_switch(bridge, uplink, opened, around).is_none() {
+                around.turn.defects.note("port of a switch that is new");
+            }
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ use super::warn_of_restart;
 use crate::api::Listening;
 use crate::calls::{nics, removal};
 use crate::devices::Devices;
-use crate::network::reload::Hosts;
+use crate::network::reload::{Hosts, NotDone};
 use crate::opening::open;
 use crate::opening::shut::Shut;
 use crate::rights::given;
@@ -69,7 +69,7 @@ pub(super) fn apply(
     rooms: &mut Rooms,
     mode: Mode,
 ) -> Applied {
-    let Wanted { plan: wanted, changes, restart_needed, .. } = wanted;
+    let Wanted { plan: mut wanted, changes, restart_needed, .. } = wanted;
     let mut view = ReloadView {
         file: rooms.options.file.clone(),
         changes: Vec::new(),
@@ -80,9 +80,17 @@ pub(super) fn apply(
     };
     prepared.take_sockets(&mut rooms.devices, &rooms.poll);
     let closed = closed(&changes, rooms);
+    let switches = rooms.plan.switches.clone();
+    let mut undone = Vec::new();
     for change in &changes {
-        apply_change(change, &mut prepared.hosts, rooms, mode);
-        view.changes.push(change.to_string());
+        match apply_change(change, &mut prepared.hosts, rooms, mode) {
+            Ok(()) => view.changes.push(change.to_string()),
+            Err(why) => {
+                warn!("not done: {why}");
+                why.plan_as_before(&switches, &mut wanted.switches);
+                undone.push(why.to_string());
+            }
+        }
     }
     // Lines may have moved without any change.
     for plan in &wanted.disks {
@@ -106,7 +114,7 @@ pub(super) fn apply(
     // Not before: one that is made anew is in no plan for a while.
     closed.iter().for_each(|id| rooms.unsynced.forget_gone(id, &rooms.plan));
     let Rooms { devices, plan, .. } = &mut *rooms;
-    let mut undone = given::apply(&changes, listening, devices, plan);
+    undone.extend(given::apply(&changes, listening, devices, plan));
     // Those that could not be opened before.
     let is_shut = |late: &&Late| rooms.shut.named(late.plan.id()).is_some();
     let reopened = prepared.later.iter().filter(is_shut);
@@ -182,7 +190,14 @@ fn serve(
     prepared.later
 }
 
-fn apply_change(change: &Change, hosts: &mut Hosts, rooms: &mut Rooms, mode: Mode) {
+/// # Errors
+/// It is not done; the others are.
+fn apply_change(
+    change: &Change,
+    hosts: &mut Hosts,
+    rooms: &mut Rooms,
+    mode: Mode,
+) -> Result<(), NotDone> {
     match change {
         Change::SetClients { link } => {
             rooms.have_links(mode, |remote, around| remote.set_link_clients(link, around));
@@ -216,6 +231,12 @@ fn apply_change(change: &Change, hosts: &mut Hosts, rooms: &mut Rooms, mode: Mod
         | Change::Resize { .. } => {}
         // Opened before, or shut until others are gone.
         Change::Add(_) => {}
-        change => rooms.switch_calls().apply(change, hosts),
+        Change::RemoveUplink { .. }
+        | Change::RemoveSwitch { .. }
+        | Change::SetSwitch(_)
+        | Change::SetUplink { .. }
+        | Change::AddSwitch(_)
+        | Change::AddUplink { .. } => return rooms.switch_calls().apply(change, hosts),
     }
+    Ok(())
 }

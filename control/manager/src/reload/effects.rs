@@ -73,7 +73,13 @@ impl Seen<'_> {
                     let guest = guest_loses;
                     EffectView { guest, guest_loses, ..self.effect(change, ActionView::Changed) }
                 }
-                _ => self.effect(change, ActionView::Changed),
+                Change::Set(_)
+                | Change::SetRights { .. }
+                | Change::SetApiRights
+                | Change::Listen { .. }
+                | Change::SetGroup(_)
+                | Change::SetSwitch(_)
+                | Change::SetUplink { .. } => self.effect(change, ActionView::Changed),
             };
             effects.push(effect);
         }

@@ -7,7 +7,10 @@ use control::mode::Mode;
 use sidecore::{Event, HostKey, HostSpec};
 
 use super::*;
+use crate::network::NetworkError;
 use crate::network::host_ports::HostPorts;
+use crate::network::reload::NotDone;
+use crate::network::switches::Holder;
 use crate::network::uplink::Uplink;
 
 /// An interface that no host has: a longer name than any can have is refused before.
@@ -35,7 +38,8 @@ fn null(mode: NullMode) -> HostPorts {
 fn opened(trial: &mut Trial) -> u32 {
     let plan = plan_of(trial);
     let (network, mut around) = trial.rooms().network();
-    network.add_uplink_to("lan", plan, Some(null(NullMode::Drop)), &mut around);
+    let added = network.add_uplink_to("lan", plan, Some(null(NullMode::Drop)), &mut around);
+    added.expect("it has a port");
     trial.rest();
     uplinks(trial)[0]
 }
@@ -236,7 +240,8 @@ fn uplinks_move_to_the_switch_that_takes_their_switch_s_place() {
     let mut plan = trial.daemon.plan().switch("lan").expect("a switch").clone();
     plan.macs_max = 77;
     let mut calls = trial.rooms().switch_calls();
-    calls.apply(&config::Change::SetSwitch(Box::new(plan)), &mut Default::default());
+    let done = calls.apply(&config::Change::SetSwitch(Box::new(plan)), &mut Default::default());
+    done.expect("there are bridges left");
     assert!(trial.rooms().network.is_losing_a_switch());
     trial.pass(ms(50));
     assert!(!trial.rooms().network.is_losing_a_switch());
@@ -287,4 +292,36 @@ fn as_many_wires_as_there_are_bridges_and_no_more() {
     assert_eq!(trial.daemon.loads(), [0, 0]);
     trial.rooms().network.bridges.give_back(7);
     nic_in(trial.ask(Call::AddNic(NicSpec { null: Some(NullKind::Drop), ..NicSpec::new("w") })));
+}
+
+/// What is not there is in no plan, so that the next reload finds it again.
+#[test]
+fn an_uplink_that_gets_no_port_is_refused_and_planned_no_more() {
+    let mut trial = Trial::of(LAN);
+    let uplink = plan_of(&trial);
+    let (network, mut around) = trial.rooms().network();
+    let lan = &mut network.switches[0];
+    let taken: Vec<_> = std::iter::from_fn(|| lan.take_port(Holder::Uplink(7))).collect();
+    let mut add = |switch: &str| {
+        let opened = Some(null(NullMode::Drop));
+        network.add_uplink_to(switch, uplink.clone(), opened, &mut around)
+    };
+    assert_eq!(add("lan"), Err(NetworkError::Ports("lan".to_string())));
+    assert_eq!(add("dmz"), Err(NetworkError::NoSwitch("dmz".to_string())));
+    taken.iter().for_each(|place| trial.rooms().network.switches[0].give_port(place.port));
+    assert!(uplinks(&mut trial).is_empty());
+
+    let before = vec![trial.daemon.plan().switch("lan").cloned().expect("it is planned")];
+    let mut wanted = before.clone();
+    wanted[0].uplinks.push(uplink.clone());
+    let (switch, name) = ("lan".to_string(), uplink.name().to_string());
+    let why = NetworkError::Ports("lan".to_string());
+    let not_added = NotDone::AddUplink { switch: switch.clone(), name: name.clone(), why };
+    let mut planned = wanted.clone();
+    not_added.plan_as_before(&before, &mut planned);
+    assert_eq!(planned, before);
+    let (old, mut planned) = (wanted.clone(), wanted);
+    (planned[0].uplinks[0].share, planned[0].macs_max) = (7, 99);
+    NotDone::SetUplink { switch, name }.plan_as_before(&old, &mut planned);
+    assert_eq!((&planned[0].uplinks, planned[0].macs_max), (&old[0].uplinks, 99));
 }

@@ -211,3 +211,39 @@ fn a_reload_adds_and_removes_switches_and_their_nics_follow() {
     assert_eq!(all.switches, []);
     assert!(!trial.rooms().network.has_switches());
 }
+
+/// What there is not enough of is there again later, and nothing is said to be done until then.
+#[test]
+fn what_a_reload_could_not_do_of_switches_is_told_and_done_by_the_next() {
+    let mut trial = Trial::of(&format!("{LAN}{}", nic("a")));
+    let rooms = trial.rooms();
+    let taken: Vec<u16> = std::iter::from_fn(|| rooms.network.bridges.take()).collect();
+    let text = "[[switch]]\nid = \"lan\"\nmacs_max = 99\nageing_s = 7\n";
+    let dmz = "[[switch]]\nid = \"dmz\"\n[[nic]]\nid = \"b\"\nswitch = \"dmz\"\n";
+    let text = format!("{text}{dmz}{}share = 7\n", nic("a"));
+    let (why_kind, why) = refused(trial.reload(&text, false));
+    assert_eq!(why_kind, ErrorKind::Refused);
+    for part in [
+        "switch \"lan\" keeps its limits: there are 4096 switches and wires already",
+        "switch \"dmz\" cannot be served: there are 4096 ",
+        "nic \"b\" cannot be served: there is no switch \"dmz\"",
+        "everything else was done",
+    ] {
+        assert!(why.contains(part), "{part}: {why}");
+    }
+    let lan = show(&mut trial, "lan");
+    assert_eq!(trial.daemon.plan().nic("a").map(|nic| nic.service.share), Some(7));
+    let is_new = |view: &SwitchView| (view.ageing_s, view.macs_max) == (7, 99);
+    assert!(!is_new(&lan), "{lan:?}");
+    assert_eq!(kind(trial.ask(Call::ShowSwitch { id: "dmz".to_string() })), ErrorKind::NotFound);
+    for number in taken {
+        trial.rooms().network.bridges.give_back(number);
+    }
+    let done = trial.reload(&text, false).expect("there is room");
+    assert!(done.changes.iter().any(|it| it.starts_with("set switch lan ")), "{:?}", done.changes);
+    assert!(done.changes.contains(&"added switch dmz".to_string()), "{:?}", done.changes);
+    assert!(done.changes.contains(&"opened nic b".to_string()), "{:?}", done.changes);
+    assert!(is_new(&show(&mut trial, "lan")));
+    assert_eq!(trial.nic("b").problem, None);
+    assert_eq!(trial.reload(&text, false).expect("it is in force").changes, [""; 0]);
+}
