@@ -145,7 +145,7 @@ pub struct Located {
 /// Places of one kind of mistake that a refusal names besides the first.
 const MORE_LINES_MAX: usize = 5;
 /// Kinds of mistakes that a refusal shows.
-const KINDS_MAX: usize = 50;
+pub(crate) const KINDS_MAX: usize = 50;
 /// Longest piece of a line that is shown, in characters.
 const SOURCE_MAX: usize = 200;
 

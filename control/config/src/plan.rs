@@ -5,13 +5,16 @@
 //! fit, cpus and switches are there.
 //! Not here: whether an image can be opened or a socket made; only trying tells.
 
+use std::collections::HashSet;
+
 use crate::api::{ApiError, ErrorKind};
 use crate::mistake::{Mistake, Path, Refusal};
+use crate::near::Near;
 use crate::read::Document;
 use crate::size::Size;
 use crate::spec::{
-    BackendKind, Cache, DaemonSpec, DiskSpec, Format, Mode, OnFailure, Policy, SidecoresSpec,
-    SocketRights, Spec, Urgency,
+    BackendKind, Cache, DaemonSpec, DiskSpec, Format, LinkRole, Mode, OnFailure, Policy,
+    SidecoresSpec, SocketRights, Spec, Urgency,
 };
 use cpus::HostCpus;
 
@@ -174,9 +177,25 @@ pub(crate) struct Defaults<'a> {
     pub(crate) daemon: &'a DaemonSpec,
     pub(crate) policies: Policies,
     pub(crate) groups: &'a [GroupPlan],
+    pub(crate) near_groups: Near<'a>,
     pub(crate) links: &'a [LinkPlan],
+    /// Those whose role is that of a client.
+    pub(crate) near_links: Near<'a>,
     /// Links of the file that have mistakes, and so are none of those.
-    pub(crate) mistaken_links: Vec<&'a str>,
+    pub(crate) mistaken_links: HashSet<&'a str>,
+}
+
+impl<'a> Defaults<'a> {
+    fn of(
+        (daemon, policies): (&'a DaemonSpec, Policies),
+        groups: &'a [GroupPlan],
+        (links, mistaken_links): (&'a [LinkPlan], HashSet<&'a str>),
+    ) -> Defaults<'a> {
+        let clients = links.iter().filter(|link| link.role() == LinkRole::Client);
+        let near_links = Near::of(clients.map(|link| link.id.as_str()));
+        let near_groups = Near::of(groups.iter().map(|group| group.id.as_str()));
+        Defaults { daemon, policies, groups, near_groups, links, near_links, mistaken_links }
+    }
 }
 
 fn resolve(
@@ -198,8 +217,7 @@ fn resolve(
     // What devices may name is what runs: links come and go with an upgrade only.
     let usable = running.map_or(&links, |plan| &plan.links);
     let mistaken_links = link::mistaken(&document.spec.link, &links);
-    let defaults =
-        Defaults { daemon: &in_force, policies, groups: &groups, links: usable, mistaken_links };
+    let defaults = Defaults::of((&in_force, policies), &groups, (usable, mistaken_links));
     let sidecores = resolve_sidecores(sidecores, policies, host, mistakes);
     let reading = reading::Reading { document, folder, defaults, running };
     let devices = reading.devices(mistakes)?;

@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 
 use crate::mac::{MAC_HINT, Mac};
 use crate::mistake::{Mistake, Path};
+use crate::near::nearest;
 use crate::number;
 use crate::size::{SIZE_HINT, Size};
 use crate::target::{TARGET_HINT, Target};
@@ -261,54 +262,4 @@ fn admits(schema: &Value, kind: &str) -> bool {
 fn first_sentence(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     line.split_once(". ").map_or(line.as_str(), |(first, _)| first).to_string()
-}
-
-/// The candidate that the operator most likely meant, if any is near.
-pub(crate) fn nearest<'a>(written: &str, candidates: &[&'a str]) -> Option<&'a str> {
-    // Long texts are no misspelling of a field, and the distance is quadratic.
-    if written.len() > 40 {
-        return None;
-    }
-    let plain = |text: &str| text.to_lowercase().replace('-', "_");
-    let written = plain(written);
-    let (distance, name) = candidates
-        .iter()
-        .map(|name| (edits(&written, &plain(name)), *name))
-        .min_by_key(|(distance, _)| *distance)?;
-    (distance <= 2.min(name.len() / 2)).then_some(name)
-}
-
-/// Insertions, deletions and replacements that make one text of the other.
-fn edits(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        for (to, above) in b.iter().zip(row.iter_mut().skip(1)) {
-            let best = (diagonal + usize::from(from != *to)).min(left + 1).min(*above + 1);
-            diagonal = *above;
-            *above = best;
-            left = best;
-        }
-        if let Some(first) = row.first_mut() {
-            *first = i + 1;
-        }
-    }
-    row.last().copied().unwrap_or(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_misspelt_name_finds_its_neighbour() {
-        let names = ["queues", "serial", "size", "socket", "allow_unsealed_memory"];
-        assert_eq!(nearest("queue", &names), Some("queues"));
-        assert_eq!(nearest("Seriel", &names), Some("serial"));
-        assert_eq!(nearest("allow-unsealed-memory", &names), Some("allow_unsealed_memory"));
-        assert_eq!(nearest("bandwidth", &names), None);
-        assert_eq!(nearest("", &names), None);
-    }
 }

@@ -1,5 +1,6 @@
 //! One disk: resolved from its spec, and compared with its neighbours.
 
+use super::from_api::shorten;
 use super::link::check_link;
 use super::names::{self, Named, Origin, absolute_file};
 use super::rights::Written;
@@ -247,7 +248,7 @@ fn check_folder(
         let right = format!(
             "put it into one of {}; or add its folder to image_folders in [daemon] of the file, and \
              then `sidecore upgrade`",
-            folders.join(", ")
+            shorten(&folders.iter().map(String::as_str).collect::<Vec<_>>())
         );
         mistakes.push(Mistake::new(at.clone(), wrong, right));
     }

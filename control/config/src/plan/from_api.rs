@@ -1,5 +1,7 @@
 //! One device more, or another, as an operator of the API asks for it; and what may not go.
 
+use std::collections::HashSet;
+
 use super::limit::LimitSpec;
 use super::{Defaults, DiskPlan, NicPlan, Origin, Plan, SwitchPlan, api_error, disk, nic, switch};
 use crate::api::{ApiError, ErrorKind};
@@ -145,13 +147,8 @@ impl Plan {
     }
 
     fn defaults(&self) -> Defaults<'_> {
-        Defaults {
-            daemon: &self.daemon,
-            policies: self.sidecores.policies,
-            groups: &self.groups,
-            links: &self.links,
-            mistaken_links: Vec::new(),
-        }
+        let of_daemon = (&self.daemon, self.sidecores.policies);
+        Defaults::of(of_daemon, &self.groups, (&self.links, HashSet::new()))
     }
 
     fn all_switches(&self) -> Vec<&SwitchPlan> {

@@ -3,11 +3,10 @@
 use super::from_api::{changed, check_burst, check_room, fitting, shorten, sound};
 use super::limit::{LimitPlan, LimitSpec};
 use super::names::{Named, check_id, check_numbers};
-use super::{Mistake, Origin, Path, Plan};
+use super::{Defaults, Mistake, Origin, Path, Plan};
 use crate::api::{ApiError, ErrorKind};
 use crate::number::of_a_change;
 use crate::read::Document;
-use crate::schema::nearest;
 use crate::spec::{GROUPS_MAX, GroupChange, GroupSpec};
 
 /// Disks and NICs that have a limit together.
@@ -70,13 +69,13 @@ pub(super) fn resolve_all(
 /// Refuses a group that is not there, or will not be when what names it is read; `kind` is what that is.
 pub(super) fn check_group(
     (kind, group): (&str, Option<&str>),
-    groups: &[GroupPlan],
+    defaults: &Defaults<'_>,
     origin: &Origin,
     at: &Path,
     mistakes: &mut Vec<Mistake>,
 ) {
     let Some(id) = group else { return };
-    let found = groups.iter().find(|group| group.id == *id);
+    let found = defaults.groups.iter().find(|group| group.id == *id);
     let (wrong, right) = match (found, origin) {
         // What is of the file must find it there at the next start, before what the API made.
         (Some(group), Origin::File { .. }) if group.origin == Origin::Api => (
@@ -88,8 +87,7 @@ pub(super) fn check_group(
         ),
         (Some(_), _) => return,
         (None, _) => {
-            let known: Vec<&str> = groups.iter().map(|group| group.id.as_str()).collect();
-            let right = match (nearest(id, &known), origin) {
+            let right = match (defaults.near_groups.to(id), origin) {
                 (Some(near), _) => format!("did you mean {near:?}?"),
                 (None, Origin::File { .. }) => format!("declare it: [[group]] with id = {id:?}"),
                 (None, Origin::Api) => format!("make it: `sidecore group add {id}`"),

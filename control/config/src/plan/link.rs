@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::net::SocketAddr;
+use std::collections::HashSet;
 
 use super::disk::PATH_MAX;
 use super::names::{self, Named, Origin, check_bounds};
@@ -11,9 +12,9 @@ use crate::key;
 use crate::mac::{MAC_HINT, Mac};
 use crate::size::Size;
 use crate::spec::{
-    FAIL_AFTER_S, IOHOSTS_MAX, KEEP_BYTES, KEEP_DEFAULT, LEASE_DEFAULT_S, LEASE_S,
+    DISKS_MAX, FAIL_AFTER_S, IOHOSTS_MAX, KEEP_BYTES, KEEP_DEFAULT, LEASE_DEFAULT_S, LEASE_S,
     LINK_CLIENTS_MAX, LINK_MEMORY_DEFAULT, LINK_MEMORY_MIN, LINK_MTU, LINK_SIDECORES,
-    LINK_XDP_MTU_MAX, LINKS_MAX, LinkClientSpec, LinkRole, LinkSecurity, LinkSpec, Via,
+    LINK_XDP_MTU_MAX, LINKS_MAX, LinkClientSpec, LinkRole, LinkSecurity, LinkSpec, NICS_MAX, Via,
 };
 
 mod agreement;
@@ -200,7 +201,7 @@ fn shares_program(link: &LinkPlan, other: &LinkPlan) -> bool {
 }
 
 /// The names of links that are written and came to nothing.
-pub(super) fn mistaken<'a>(specs: &'a [LinkSpec], links: &[LinkPlan]) -> Vec<&'a str> {
+pub(super) fn mistaken<'a>(specs: &'a [LinkSpec], links: &[LinkPlan]) -> HashSet<&'a str> {
     let is_none = |spec: &&LinkSpec| links.iter().all(|link| link.id != spec.id);
     specs.iter().filter(is_none).map(|spec| spec.id.as_str()).collect()
 }
@@ -410,6 +411,13 @@ fn one_client(
         }
         (LinkSecurity::None, None) => None,
     };
+    let most = [("disks", spec.disks.len(), DISKS_MAX), ("nics", spec.nics.len(), NICS_MAX)];
+    for (what, count, most) in most {
+        if count > most {
+            let wrong = format!("{count} {what} are too many");
+            mistakes.push(Mistake::new(at.key(what).index(most), wrong, format!("at most {most}")));
+        }
+    }
     let (disks, nics) = (spec.disks.clone(), spec.nics.clone());
     (mistakes.len() == before).then(|| LinkClientPlan { name: spec.name.clone(), key, disks, nics })
 }

@@ -64,7 +64,7 @@ macro_rules! service_of {
                 mistakes: &mut Vec<Mistake>,
             ) -> ServicePlan {
                 let limit = LimitSpec::from(self).resolve(origin, at, mistakes);
-                check_group(($kind, self.group.as_deref()), defaults.groups, origin, at, mistakes);
+                check_group(($kind, self.group.as_deref()), defaults, origin, at, mistakes);
                 let waits: fn(Option<u32>) -> Option<u32> = $waits;
                 ServicePlan {
                     share: self.share,

@@ -1,7 +1,9 @@
 //! Files and what comes of them, to the letter.
 
 use super::*;
-use crate::spec::DISKS_MAX;
+use crate::mistake::Repeated;
+use crate::near::COMPARED;
+use crate::spec::{DISKS_MAX, NICS_MAX};
 
 fn host() -> HostCpus {
     HostCpus { online: vec![0, 1, 2, 3], auto: vec![3, 2, 1], auto_count: 1 }
@@ -316,6 +318,52 @@ fn a_file_with_tens_of_thousands_of_mistakes_is_refused_in_a_few_lines() {
     let refusal = load(&each_its_own, "f", "/e", &host(), None).unwrap_err();
     assert_eq!(refusal.hidden, COUNT - 50);
     assert!(refusal.to_string().ends_with("\n\nand 19950 mistakes more"));
+}
+
+/// Names that are not there are compared with those that are for as many as are shown, not for each: both may be
+/// thousands.
+#[test]
+fn what_is_near_to_a_wrong_name_is_asked_for_as_many_as_are_shown() {
+    const COUNT: usize = 400;
+    let names = |begin: &str| (0..COUNT).map(|n| format!("\"{begin}{n}\"")).collect::<Vec<_>>();
+    let each = |count: usize, text: &str| -> String {
+        (0..count).map(|n| text.replace('#', &n.to_string())).collect()
+    };
+    let disks = |more: &str| each(COUNT, &format!("[[disk]]\nid = \"d#\"\npath = \"/d#\"\n{more}"));
+    let groups = each(COUNT, "[[group]]\nid = \"g#\"\n") + &disks("group = \"h#\"\n");
+    let lent = each(200, "[[switch]]\nid = \"s#\"\n[[switch.uplink]]\nremote = \"n#\"\n");
+    let (its_disks, nics) = (names("e").join(", "), names("m").join(", "));
+    let client = format!("[[link.client]]\nname = \"c\"\ndisks = [{its_disks}]\nnics = [{nics}]\n");
+    let links = disks("")
+        + &lent
+        + "[[link]]\nid = \"l\"\nrole = \"iohost\"\nudp = \"0.0.0.0:7447\"\nsecurity = \"none\"\n"
+        + &client;
+    for (text, lists) in [(groups, 1), (links, 2)] {
+        let before = COMPARED.get();
+        let refusal = load(&text, "f", "/e", &host(), None).unwrap_err();
+        assert_eq!(refusal.hidden, lists * COUNT - 50, "{refusal}");
+        let near = |kind: &Repeated| kind.first.mistake.right.starts_with("did you mean");
+        assert!(refusal.mistakes.iter().all(near), "{refusal}");
+        let compared = COMPARED.get() - before;
+        assert!((1..=lists * 50 * COUNT).contains(&compared), "{compared}");
+    }
+}
+
+/// What a client may have is no more than there can be.
+#[test]
+fn a_client_has_no_more_disks_and_nics_than_a_daemon() {
+    for (what, most) in [("disks", DISKS_MAX), ("nics", NICS_MAX)] {
+        let names = (0..=most).map(|n| format!("\"d{n}\"")).collect::<Vec<_>>().join(", ");
+        let text = format!(
+            "[[link]]\nid = \"l\"\nrole = \"iohost\"\nudp = \"0.0.0.0:7447\"\nsecurity = \"none\"\n\
+             [[link.client]]\nname = \"c\"\ndisks = []\n{what} = [{names}]\n"
+        );
+        let text = if what == "disks" { text.replace("disks = []\n", "") } else { text };
+        let refusal = load(&text, "f", "/e", &host(), None).unwrap_err();
+        let [only] = &refusal.mistakes[..] else { panic!("{refusal}") };
+        assert_eq!(only.first.mistake.wrong, format!("{} {what} are too many", most + 1));
+        assert_eq!(only.first.mistake.right, format!("at most {most}"));
+    }
 }
 
 /// One mistake that was copied is one mistake.

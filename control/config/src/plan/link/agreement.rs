@@ -2,12 +2,12 @@
 //!
 //! Not a link's own fields (`link`), nor a device's. Called by `plan`, and by `disk` and `nic` for one device.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::super::{Defaults, DiskPlan, Mistake, Path, Source, SwitchPlan};
 use super::LinkPlan;
+use crate::near::Near;
 use crate::plan::names::Origin;
-use crate::schema::nearest;
 use crate::spec::{LinkRole, LinkSpec};
 
 /// What links and disks must agree about: a remote disk's link is there and a client's; a disk that clients
@@ -18,7 +18,10 @@ pub(in crate::plan) fn check_disks(
     specs: &[LinkSpec],
     mistakes: &mut Vec<Mistake>,
 ) {
-    let names: Vec<&str> = disks.iter().map(|disk| disk.id.as_str()).collect();
+    let near = Near::of(disks.iter().map(|disk| disk.id.as_str()));
+    // The first of a name: that another has it was said.
+    let named: HashMap<&str, &DiskPlan> =
+        disks.iter().rev().map(|disk| (disk.id.as_str(), disk)).collect();
     let mut of_link: BTreeMap<&str, &str> = BTreeMap::new();
     for link in links {
         let Some(index) = specs.iter().position(|spec| spec.id == link.id) else { continue };
@@ -26,10 +29,10 @@ pub(in crate::plan) fn check_disks(
             let at = Path::item("link", index).key("client").index(place).key("disks");
             for (number, id) in client.disks.iter().enumerate() {
                 let at = at.index(number);
-                let found = disks.iter().find(|disk| disk.id == *id);
+                let found = named.get(id.as_str()).copied();
                 let mistake = match found {
                     None => {
-                        let right = match nearest(id, &names) {
+                        let right = match near.to(id) {
                             Some(near) => format!("did you mean {near:?}?"),
                             None => format!("declare it: [[disk]] with id = {id:?}"),
                         };
@@ -74,8 +77,6 @@ pub(in crate::plan) fn check_link(
     if defaults.mistaken_links.contains(&id) {
         return;
     }
-    let clients = links.iter().filter(|link| link.role() == LinkRole::Client);
-    let names: Vec<&str> = clients.map(|link| link.id.as_str()).collect();
     let (wrong, right) = match links.iter().find(|link| link.id == *id) {
         Some(link) if link.role() == LinkRole::Client => return,
         Some(_) => (
@@ -84,7 +85,7 @@ pub(in crate::plan) fn check_link(
         ),
         None => (
             format!("there is no link {id:?}"),
-            match nearest(id, &names) {
+            match defaults.near_links.to(id) {
                 Some(near) => format!("did you mean {near:?}?"),
                 None => format!(
                     "declare it in the file: [[link]] with id = {id:?} and role = \"client\""
@@ -103,7 +104,8 @@ pub(in crate::plan) fn check_nics(
     mistakes: &mut Vec<Mistake>,
 ) {
     let uplinks = || switches.iter().flat_map(|switch| &switch.uplinks);
-    let names: Vec<&str> = uplinks().filter_map(|uplink| uplink.host.lent()).collect();
+    let names: HashSet<&str> = uplinks().filter_map(|uplink| uplink.host.lent()).collect();
+    let near = Near::of(uplinks().filter_map(|uplink| uplink.host.lent()));
     let mut of_link: BTreeMap<&str, &str> = BTreeMap::new();
     for link in links {
         let Some(index) = specs.iter().position(|spec| spec.id == link.id) else { continue };
@@ -111,8 +113,8 @@ pub(in crate::plan) fn check_nics(
             let at = Path::item("link", index).key("client").index(place).key("nics");
             for (number, name) in client.nics.iter().enumerate() {
                 let at = at.index(number);
-                if !names.contains(&name.as_str()) {
-                    let right = match nearest(name, &names) {
+                if !names.contains(name.as_str()) {
+                    let right = match near.to(name) {
                         Some(near) => format!("did you mean {near:?}?"),
                         None => format!("declare it: a [[switch.uplink]] with remote = {name:?}"),
                     };
