@@ -96,8 +96,8 @@ mod tests {
         let near = Near::of(names.iter().map(String::as_str));
         let before = COMPARED.get();
         let told = |number: usize| near.to(&format!("disc{number}"));
-        for number in 0..200 {
-            let right = (number < KINDS_MAX).then(|| names[number].as_str());
+        for (number, name) in names.iter().enumerate() {
+            let right = (number < KINDS_MAX).then_some(name.as_str());
             assert_eq!(told(number), right);
         }
         assert_eq!(told(7), Some("disk7"), "as before");

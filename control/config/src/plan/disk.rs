@@ -1,8 +1,7 @@
 //! One disk: resolved from its spec, and compared with its neighbours.
 
-use super::from_api::shorten;
 use super::link::check_link;
-use super::names::{self, Named, Origin, absolute_file};
+use super::names::{self, Named, Origin, absolute_file, shorten};
 use super::rights::Written;
 use super::{
     BackendKind, Cache, Defaults, DiskSpec, Format, Mistake, Mode, OnFailure, Path, ServicePlan,
@@ -147,6 +146,23 @@ impl DiskPlan {
             Source::Remote { .. } => return,
         }
         self.spec.size = Some(Size(bytes));
+    }
+
+    /// Whether its serial number is the beginning of its name, and so may be that of another disk.
+    fn has_cut_serial(&self) -> bool {
+        self.spec.serial.is_none() && self.serial.len() < self.id.len()
+    }
+
+    /// Refuses the serial number of another disk where nobody chose it: a guest that has both finds its disks by it.
+    pub(super) fn check_serial(&self, other: &DiskPlan, at: &Path, mistakes: &mut Vec<Mistake>) {
+        if self.serial != other.serial || !(self.has_cut_serial() || other.has_cut_serial()) {
+            return;
+        }
+        let serial = &self.serial;
+        let wrong = format!("without `serial`, {serial:?} is that of {} too", other.named().text());
+        let right =
+            "name a `serial` of at most 20 letters: a guest with both could not tell them apart";
+        mistakes.push(Mistake::new(at.key("serial"), wrong, right));
     }
 
     /// As its neighbours see it.

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::limit::LimitSpec;
+use super::names::shorten;
 use super::{Defaults, DiskPlan, NicPlan, Origin, Plan, SwitchPlan, api_error, disk, nic, switch};
 use crate::api::{ApiError, ErrorKind};
 use crate::mistake::{Mistake, Path};
@@ -16,7 +17,12 @@ impl Plan {
     /// What a disk asked for through the API would be, beside those of this plan.
     pub fn disk_from_api(&self, spec: &DiskSpec) -> Result<DiskPlan, ApiError> {
         check_burst(spec)?;
-        self.disk_kept(spec)
+        let made = self.disk_kept(spec)?;
+        // Not of one that was kept, which a start must not refuse.
+        let mut mistakes = Vec::new();
+        let with_it = self.disks.iter().find(|other| other.serial == made.serial);
+        with_it.into_iter().for_each(|it| made.check_serial(it, &Path::root(), &mut mistakes));
+        fitting(made, &mistakes)
     }
 
     /// The same for one that was made so before, and saved.
@@ -185,12 +191,6 @@ fn is_other(id: &str, found: &str, wanted: &str) -> ApiError {
     let hint =
         format!("it is no {wanted}; `sidecore {found} --help` lists what it can be asked for");
     ApiError::new(ErrorKind::NotFound, error, hint)
-}
-
-/// A line that a terminal can show, however many names there are.
-pub(super) fn shorten(names: &[&str]) -> String {
-    let shown = names.iter().take(8).copied().collect::<Vec<_>>().join(", ");
-    if names.len() > 8 { format!("{shown}, ...") } else { shown }
 }
 
 pub(super) fn check_room(

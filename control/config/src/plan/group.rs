@@ -1,8 +1,8 @@
 //! Groups: disks and NICs that have a limit together; of the file, and as the API makes them.
 
-use super::from_api::{changed, check_burst, check_room, fitting, shorten, sound};
+use super::from_api::{changed, check_burst, check_room, fitting, sound};
 use super::limit::{LimitPlan, LimitSpec};
-use super::names::{Named, check_id, check_numbers};
+use super::names::{Named, check_id, check_numbers, shorten};
 use super::{Defaults, Mistake, Origin, Path, Plan};
 use crate::api::{ApiError, ErrorKind};
 use crate::number::of_a_change;

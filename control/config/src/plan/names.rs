@@ -89,6 +89,12 @@ impl Named<'_> {
     }
 }
 
+/// A line that a terminal can show, however many names there are.
+pub(super) fn shorten(names: &[&str]) -> String {
+    let shown = names.iter().take(8).copied().collect::<Vec<_>>().join(", ");
+    if names.len() > 8 { format!("{shown}, ...") } else { shown }
+}
+
 /// A name that is fit for files, commands and paths of the API.
 pub(super) fn check_id(id: &str, at: &Path, mistakes: &mut Vec<Mistake>) {
     let wrong = if id.is_empty() {

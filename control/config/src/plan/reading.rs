@@ -1,5 +1,7 @@
 //! The devices of a configuration file, beside those that the API made before.
 
+use std::collections::HashMap;
+
 use super::names::Named;
 use super::rights::Written;
 use super::{Defaults, DiskPlan, NicPlan, Origin, Plan, SwitchPlan, disk, nic, switch};
@@ -93,6 +95,11 @@ impl Reading<'_> {
 
     fn disks(&self, kept: &Devices, mistakes: &mut Vec<Mistake>) -> Vec<DiskPlan> {
         let mut made: Vec<DiskPlan> = Vec::new();
+        // By serial number, the first that has it.
+        let mut serials: HashMap<String, DiskPlan> = HashMap::new();
+        for disk in &kept.disks {
+            serials.entry(disk.serial.clone()).or_insert_with(|| disk.clone());
+        }
         for (index, spec) in self.document.spec.disk.iter().enumerate() {
             let at = Path::disk(index);
             let (origin, folder) = (self.origin(&at), Some(self.folder));
@@ -103,6 +110,12 @@ impl Reading<'_> {
             let named: Vec<Named<'_>> = disks.chain(kept.nics.iter().map(NicPlan::named)).collect();
             plan.named().clashes(&named, Some(self.defaults.daemon), &at, mistakes);
             plan.clashes(&others, &at, mistakes);
+            match serials.get(&plan.serial) {
+                // Of one name it was said.
+                Some(other) if other.id == plan.id => {}
+                Some(other) => plan.check_serial(other, &at, mistakes),
+                None => drop(serials.insert(plan.serial.clone(), plan.clone())),
+            }
             made.push(plan);
         }
         made

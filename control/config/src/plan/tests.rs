@@ -366,6 +366,37 @@ fn a_client_has_no_more_disks_and_nics_than_a_daemon() {
     }
 }
 
+/// A guest finds its disks by their serial numbers: what nobody chose is one disk's.
+#[test]
+fn a_serial_number_that_nobody_chose_is_of_one_disk() {
+    let twenty = "tenant-a-production-";
+    let disk = |id: &str, more: &str| format!("[[disk]]\nid = \"{id}\"\npath = \"/{id}\"\n{more}");
+    let (db, log) = (format!("{twenty}db"), format!("{twenty}log"));
+    let mine = format!("serial = \"{twenty}\"\n");
+    for (first, second) in [
+        (disk(&db, ""), disk(&log, "")),
+        (disk(&db, ""), disk("other", &mine)),
+        (disk("other", &mine), disk(&db, "")),
+    ] {
+        let [line] = &lines(&(first.clone() + &second))[..] else { panic!("{first}{second}") };
+        assert!(
+            line.contains("without `serial`, \"tenant-a-production-\" is that of disk "),
+            "{line}"
+        );
+    }
+    // Whoever writes one twice means it, and a name that is not cut is one disk's.
+    assert_eq!(plan(&(disk("a", &mine) + &disk("b", &mine))).disks.len(), 2);
+    assert_eq!(plan(&(disk(&db, "serial = \"db\"\n") + &disk(&log, ""))).disks.len(), 2);
+    // Through the API too, but not of what was kept before.
+    let running = plan(&disk(&db, ""));
+    let spec = DiskSpec { path: Some("/log".to_string()), ..DiskSpec::new(&log) };
+    let refused = running.disk_from_api(&spec).unwrap_err();
+    let wrong = "serial: without `serial`, \"tenant-a-production-\" is that of disk \"tenant-a-production-db\"";
+    assert!(refused.error.starts_with(wrong), "{}", refused.error);
+    running.disk_kept(&spec).expect("as it was before");
+    running.disk_from_api(&DiskSpec { serial: Some("log".to_string()), ..spec }).expect("its own");
+}
+
 /// One mistake that was copied is one mistake.
 #[test]
 fn a_mistake_that_is_repeated_is_told_once_with_its_lines() {

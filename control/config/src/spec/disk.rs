@@ -64,7 +64,7 @@ told! {
     /// The guest may not write.
     readonly: bool anew;
     /// Serial number that the guest sees: at most 20 printable ASCII characters. Default: the
-    /// first 20 of the id.
+    /// first 20 of the id, unless another disk has those.
     serial: Option<String> ("TEXT") anew;
     /// Queues offered to the guest; one for each vCPU is usual.
     // More than any guest has vCPUs that would gain from one each.
