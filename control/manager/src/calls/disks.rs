@@ -38,7 +38,7 @@ fn check_to_add(spec: &DiskSpec, in_force: &Plan) -> Result<(), ApiError> {
     check_at(&plan.rights, Some(&plan.socket)).map_err(refused_rights)?;
     let (id, plan) = (plan.id.clone(), DevicePlan::Disk(plan));
     apart::check(in_force, Some(&plan))?;
-    check_socket(&plan, in_force, |_| false)
+    check_socket(&plan, in_force, false)
         .map_err(|why| refused_with(&format!("disk {id:?}"), &why, "name another socket"))
 }
 

@@ -81,9 +81,67 @@ fn one_nic(nic: &NicPlan) -> One<'_> {
     (DeviceKind::Nic, &nic.id, &nic.socket, &nic.origin)
 }
 
-/// Whether both paths are one place.
-pub(crate) fn is_one(a: &str, b: &str) -> bool {
-    let mut spots = Spots::default();
-    let mut spot = |path: &str| spots.of(Path::new(path));
-    a == b || spot(a).is_some_and(|here| Some(here) == spot(b))
+/// Where a socket is; one of which that cannot be told is where it reads the same.
+#[derive(PartialEq, Eq, Hash)]
+enum Place {
+    At(Spot),
+    Written(String),
+}
+
+/// Whose sockets are where. Each folder is asked for once, of however many devices: one socket is not compared with
+/// each other one.
+pub(crate) struct Sockets<T> {
+    spots: Spots,
+    whose: HashMap<Place, T>,
+}
+
+impl<T> Sockets<T> {
+    /// Those; of one place, the first one's.
+    pub(crate) fn of<'a>(sockets: impl IntoIterator<Item = (&'a str, T)>) -> Sockets<T> {
+        let mut all = Sockets { spots: Spots::default(), whose: HashMap::new() };
+        for (socket, whose) in sockets {
+            let place = all.place(socket);
+            all.whose.entry(place).or_insert(whose);
+        }
+        all
+    }
+
+    /// Whose the place of that socket is.
+    pub(crate) fn at(&mut self, socket: &str) -> Option<&T> {
+        let place = self.place(socket);
+        self.whose.get(&place)
+    }
+
+    fn place(&mut self, socket: &str) -> Place {
+        #[cfg(test)]
+        LOOKS.with(|looks| looks.set(looks.get() + 1));
+        let spot = self.spots.of(Path::new(socket));
+        spot.map_or_else(|| Place::Written(socket.to_string()), Place::At)
+    }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How often it was asked where a socket is.
+    pub(crate) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whose_a_socket_is_goes_by_its_place_and_the_first_has_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().display().to_string();
+        std::os::unix::fs::symlink(&root, format!("{root}/link")).expect("a link");
+        let [a, b] = ["a.sock", "b.sock"].map(|name| format!("{root}/{name}"));
+        let mut sockets = Sockets::of([(&*a, 1), (&*b, 2), (&*a, 3), ("", 4)]);
+        assert_eq!(sockets.at(&format!("{root}/link/./a.sock")), Some(&1));
+        assert_eq!(sockets.at(&format!("{root}//b.sock")), Some(&2));
+        assert_eq!(sockets.at(&format!("{root}/c.sock")), None);
+        // One that is at no place is itself all the same.
+        assert_eq!(sockets.at(""), Some(&4));
+        assert_eq!(sockets.at("/"), None);
+    }
 }

@@ -114,10 +114,10 @@ pub(crate) fn open(
 pub(crate) fn check_socket(
     plan: &DevicePlan,
     in_force: &Plan,
-    is_passed_on: impl Fn(&str) -> bool,
+    is_passed_on: bool,
 ) -> Result<(), NotOpen> {
     let (socket, mode, _) = plan.socket();
-    if mode != SocketMode::Listen || is_passed_on(socket) || in_force.link_of(plan.id()).is_some() {
+    if mode != SocketMode::Listen || is_passed_on || in_force.link_of(plan.id()).is_some() {
         return Ok(());
     }
     sockets::check_name(Path::new(socket))
@@ -296,13 +296,23 @@ fn open_again(plan: DevicePlan, rooms: &mut Rooms, mode: Mode) {
     }
 }
 
-/// Whether two disks are made of one image, as far as names tell, or of one disk at an IOhost.
-pub(crate) fn is_same_image(a: &Source, b: &Source) -> bool {
-    if let (Source::Remote { link: a, name: c }, Source::Remote { link: b, name: d }) = (a, b) {
-        return a == b && c == d;
+/// An image as far as names tell: a path, or a link and the name that a disk has at its IOhost.
+#[derive(PartialEq, Eq, Hash)]
+pub(crate) struct ImageName {
+    link: Option<String>,
+    name: String,
+}
+
+impl ImageName {
+    /// That of a disk; of memory there is none, since each is its own.
+    pub(crate) fn of(source: &Source) -> Option<ImageName> {
+        match source {
+            Source::Remote { link, name } => {
+                Some(ImageName { link: Some(link.clone()), name: name.clone() })
+            }
+            source => source.path().map(|path| ImageName { link: None, name: path.to_string() }),
+        }
     }
-    let (Some(a), Some(b)) = (a.path(), b.path()) else { return false };
-    a == b
 }
 
 #[cfg(test)]

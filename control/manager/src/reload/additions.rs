@@ -5,16 +5,16 @@
 use std::collections::HashMap;
 
 use config::api::{ApiError, ErrorKind};
-use config::plan::{DevicePlan, DiskPlan};
+use config::plan::{DevicePlan, DiskPlan, Source};
 use config::{Change, HostPlan};
 
 use crate::check;
 use crate::devices::Devices;
 use crate::disk::images::{self, FileId};
 use crate::network::reload::{Wanted, wanted};
-use crate::opening::apart::is_one;
+use crate::opening::apart::Sockets;
 use crate::opening::not_open::NotOpen;
-use crate::opening::open::check_socket;
+use crate::opening::open::{ImageName, check_socket};
 use crate::opening::openers::Lies;
 use crate::rooms::Rooms;
 
@@ -22,11 +22,74 @@ use crate::rooms::Rooms;
 const PUT_RIGHT: &str = "put that right and reload again; nothing was changed";
 
 /// A device that goes.
-pub(super) struct Going {
-    pub(super) plan: DevicePlan,
-    pub(super) socket: String,
+struct Gone {
+    plan: DevicePlan,
+    socket: String,
     /// What its image is, whatever its name.
-    pub(super) file: Option<FileId>,
+    file: Option<FileId>,
+}
+
+/// The devices that are open and go, by what others may have in common with them. Each is looked up: a file may
+/// have thousands of them made anew.
+pub(super) struct Going {
+    all: Vec<Gone>,
+    by_id: HashMap<String, usize>,
+    by_file: HashMap<FileId, usize>,
+    by_image: HashMap<ImageName, usize>,
+    by_socket: Sockets<usize>,
+}
+
+impl Going {
+    pub(super) fn of(changes: &[Change], devices: &Devices) -> Going {
+        let gone = |change: &Change| {
+            let Change::Remove { id, .. } = change else { return None };
+            let device = devices.number_of(id).and_then(|number| devices.get(number))?;
+            let (plan, socket) = (device.plan(), device.facts().socket.clone());
+            let file = device.disk().and_then(|parts| parts.file);
+            Some(Gone { plan, socket, file })
+        };
+        let all: Vec<Gone> = changes.iter().filter_map(gone).collect();
+        let (mut by_id, mut by_file) = (HashMap::new(), HashMap::new());
+        let mut by_image = HashMap::new();
+        for (at, Gone { plan, file, .. }) in all.iter().enumerate() {
+            by_id.insert(plan.id().to_string(), at);
+            if let Some(file) = *file {
+                by_file.entry(file).or_insert(at);
+            }
+            if let Some(image) = plan.disk().and_then(|disk| ImageName::of(&disk.source)) {
+                by_image.entry(image).or_insert(at);
+            }
+        }
+        let sockets = all.iter().enumerate().map(|(at, gone)| (gone.socket.as_str(), at));
+        let by_socket = Sockets::of(sockets);
+        Going { all, by_id, by_file, by_image, by_socket }
+    }
+
+    pub(super) fn plans(&self) -> impl Iterator<Item = &DevicePlan> {
+        self.all.iter().map(|gone| &gone.plan)
+    }
+
+    /// The one of that name.
+    pub(super) fn named(&self, id: &str) -> Option<&DevicePlan> {
+        self.by_id.get(id).map(|at| &self.all[*at].plan)
+    }
+
+    /// Whether one listens where that socket is.
+    pub(super) fn has_socket(&mut self, socket: &str) -> bool {
+        self.by_socket.at(socket).is_some()
+    }
+
+    /// Whether a disk goes: then one may have the image of another that is added.
+    pub(super) fn has_disks(&self) -> bool {
+        self.all.iter().any(|gone| gone.plan.disk().is_some())
+    }
+
+    /// The first whose image is that file, or has that name.
+    pub(super) fn with_image(&self, file: Option<FileId>, source: &Source) -> Option<&DevicePlan> {
+        let is_file = file.and_then(|file| self.by_file.get(&file));
+        let is_named = ImageName::of(source).and_then(|image| self.by_image.get(&image));
+        is_file.into_iter().chain(is_named).min().map(|at| &self.all[*at].plan)
+    }
 }
 
 /// Which devices have a file as their image.
@@ -37,28 +100,16 @@ type Holders = HashMap<FileId, Vec<u32>>;
 /// # Errors
 /// The first that could not be opened.
 pub(super) fn check(changes: &[Change], rooms: &mut Rooms) -> Result<Vec<String>, ApiError> {
-    let going = going(changes, &rooms.devices);
-    rooms.bounds.lend(going.iter().map(|going| &going.plan));
-    let checked = check_each(changes, &going, rooms);
+    let mut going = Going::of(changes, &rooms.devices);
+    rooms.bounds.lend(going.plans());
+    let checked = check_each(changes, &mut going, rooms);
     rooms.bounds.lend([]);
     checked
 }
 
-/// The devices that are open and go.
-pub(super) fn going(changes: &[Change], devices: &Devices) -> Vec<Going> {
-    let going = |change: &Change| {
-        let Change::Remove { id, .. } = change else { return None };
-        let device = devices.number_of(id).and_then(|number| devices.get(number))?;
-        let (plan, socket) = (device.plan(), device.facts().socket.clone());
-        let file = device.disk().and_then(|parts| parts.file);
-        Some(Going { plan, socket, file })
-    };
-    changes.iter().filter_map(going).collect()
-}
-
 fn check_each(
     changes: &[Change],
-    going: &[Going],
+    going: &mut Going,
     rooms: &mut Rooms,
 ) -> Result<Vec<String>, ApiError> {
     let Rooms { bounds, devices, openers, bonds, state, plan: in_force, .. } = rooms;
@@ -75,14 +126,16 @@ fn check_each(
                         return Err(NotOpen::Wrong(images::is_gone(disk)));
                     }
                     made.extend((lies == Lies::Nowhere).then(|| disk.id.clone()));
-                    let goes = |id: &str| going.iter().any(|old| old.plan.id() == id);
+                    let goes = |id: &str| going.named(id).is_some();
                     check_disk(disk, lies, goes, (devices, &holders))
                 }
                 DevicePlan::Nic(nic) => nic.host().map_or(Ok(()), check_interface),
             }
         });
-        let is_passed_on = |socket: &str| going.iter().any(|old| is_one(&old.socket, socket));
-        let checked = checked.and_then(|()| check_socket(plan, in_force, is_passed_on));
+        let checked = checked.and_then(|()| {
+            let is_passed_on = going.has_socket(plan.socket().0);
+            check_socket(plan, in_force, is_passed_on)
+        });
         checked.map_err(|why| refusal(plan, &why))?;
     }
     let uplinks = changes.iter().filter(|change| !matches!(change, Change::Add(_)));

@@ -14,7 +14,7 @@ use config::{Change, Plan};
 use control::mode::Mode;
 use tracing::warn;
 
-use super::additions::{Going, going, refusal};
+use super::additions::{Going, refusal};
 use super::late::{Before, Late};
 use super::wanted::Wanted;
 use crate::bounds::Claim;
@@ -22,9 +22,9 @@ use crate::devices::Devices;
 use crate::devices::device::Device;
 use crate::in_use::InUse;
 use crate::network::reload::Hosts;
-use crate::opening::apart::is_one;
+use crate::opening::apart::Sockets;
 use crate::opening::not_open::NotOpen;
-use crate::opening::open::{Socket, is_same_image, open};
+use crate::opening::open::{Socket, open};
 use crate::opening::shut::ShutDevices;
 use crate::poll::Poll;
 use crate::rights::Rights;
@@ -56,11 +56,11 @@ impl Prepared {
         rooms: &mut Rooms,
         mode: Mode,
     ) -> Result<Prepared, ApiError> {
-        let going = going(&wanted.changes, &rooms.devices);
+        let mut going = Going::of(&wanted.changes, &rooms.devices);
         let mut prepared = Prepared::default();
-        rooms.bounds.lend(going.iter().map(|going| &going.plan));
-        let disks = prepared.open_disks(wanted, &going, rooms, mode);
-        let all = disks.and_then(|()| prepared.open_net(wanted, &going, rooms, mode));
+        rooms.bounds.lend(going.plans());
+        let disks = prepared.open_disks(wanted, &mut going, rooms, mode);
+        let all = disks.and_then(|()| prepared.open_net(wanted, &mut going, rooms, mode));
         rooms.bounds.lend([]);
         prepared.promised.clear();
         if let Err(refused) = all {
@@ -77,7 +77,7 @@ impl Prepared {
     fn open_disks(
         &mut self,
         wanted: &Wanted,
-        going: &[Going],
+        going: &mut Going,
         rooms: &mut Rooms,
         mode: Mode,
     ) -> Result<(), ApiError> {
@@ -102,23 +102,19 @@ impl Prepared {
     fn open_disk(
         &mut self,
         disk: &DiskPlan,
-        going: &[Going],
+        going: &mut Going,
         rooms: &mut Rooms,
         mode: Mode,
     ) -> Result<(), NotOpen> {
         let plan = DevicePlan::Disk(disk.clone());
         let before = before_of(&disk.id, going, &rooms.plan);
-        let takes_socket = going.iter().any(|old| is_one(&old.socket, &disk.socket));
-        let has_name_of = |old: &Going| {
-            old.plan.disk().is_some_and(|mine| is_same_image(&mine.source, &disk.source))
-        };
+        let takes_socket = going.has_socket(&disk.socket);
         // Only one that goes has an image that is open now.
-        let file = match going.iter().any(|old| old.plan.disk().is_some()) {
+        let file = match going.has_disks() {
             true => rooms.openers.check(disk, &rooms.bonds)?.file(),
             false => None,
         };
-        let is_one_file = |old: &Going| old.file.is_some() && old.file == file;
-        if let Some(old) = going.iter().find(|old| is_one_file(old) || has_name_of(old)) {
+        if let Some(old) = going.with_image(file, &disk.source) {
             if !takes_socket
                 && disk.mode == SocketMode::Listen
                 && rooms.plan.link_of(&disk.id).is_none()
@@ -130,7 +126,7 @@ impl Prepared {
             }
             let promise = rooms.bounds.promise(&plan).map_err(NotOpen::wrong)?;
             self.promised.push(promise);
-            let why = format!("waits until {} is gone", old.plan.name());
+            let why = format!("waits until {} is gone", old.name());
             self.later.push(Late { plan, why, before });
             return Ok(());
         }
@@ -157,7 +153,7 @@ impl Prepared {
     fn open_net(
         &mut self,
         wanted: &Wanted,
-        going: &[Going],
+        going: &mut Going,
         rooms: &mut Rooms,
         mode: Mode,
     ) -> Result<(), ApiError> {
@@ -166,7 +162,7 @@ impl Prepared {
             let Change::Add(plan) = change else { continue };
             let Some(nic) = plan.nic() else { continue };
             let plan = (**plan).clone();
-            if going.iter().any(|old| is_one(&old.socket, &nic.socket)) {
+            if going.has_socket(&nic.socket) {
                 let promise = rooms.bounds.promise(&plan).map_err(NotOpen::wrong);
                 self.promised.push(promise.map_err(|why| refusal(&plan, &why))?);
                 let why = "waits until the device is gone whose socket it takes over".to_string();
@@ -202,6 +198,10 @@ impl Prepared {
 
     /// Gives devices that were opened the sockets that others listen on which go.
     pub(super) fn take_sockets(&mut self, devices: &mut Devices, poll: &Poll) {
+        let at = |(number, device): (&u32, &Device)| (device.facts().socket.clone(), *number);
+        let there = devices.iter().filter(|(_, device)| !device.is_going()).map(at);
+        let there: Vec<(String, u32)> = there.collect();
+        let mut there = Sockets::of(there.iter().map(|(socket, number)| (&**socket, *number)));
         for device in &mut self.opened {
             let facts = device.facts();
             let listens =
@@ -209,9 +209,8 @@ impl Prepared {
             if !listens || device.listener().is_some() {
                 continue;
             }
-            let has_it =
-                |old: &&mut Device| is_one(&old.facts().socket, &facts.socket) && !old.is_going();
-            let Some(old) = devices.values_mut().find(has_it) else { continue };
+            let old = there.at(&facts.socket).and_then(|number| devices.get_mut(*number));
+            let Some(old) = old else { continue };
             let has_others = old.facts().rights != facts.rights;
             let Some(listener) = old.take_listener() else { continue };
             poll.remove(&listener);
@@ -226,9 +225,8 @@ impl Prepared {
 }
 
 /// What goes of that name, as it is in force.
-fn before_of(id: &str, going: &[Going], in_force: &Plan) -> Option<Before> {
-    let old = going.iter().find(|old| old.plan.id() == id);
-    old.map(|old| Before::of(&old.plan, in_force))
+fn before_of(id: &str, going: &Going, in_force: &Plan) -> Option<Before> {
+    going.named(id).map(|old| Before::of(old, in_force))
 }
 
 /// Devices that are not open, and are not tried again by themselves.

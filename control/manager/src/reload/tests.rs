@@ -9,6 +9,7 @@ use control::mode::Mode;
 
 use super::effects::{refuse_losses, say_made, say_refused};
 use super::*;
+use crate::opening::apart::LOOKS;
 use crate::poll::Token;
 use crate::trial::vmm::{FLUSH, Guest, READ, Vmm, WRITE, dial};
 use crate::trial::{Trial, refused};
@@ -766,4 +767,37 @@ fn a_reload_of_something_else_forgets_nothing_that_is_late() {
         assert_eq!((shown.problem, shown.block_size_bytes), (None, Some(512)), "{second:?}");
         drop(vmm);
     }
+}
+
+/// What a reload asks of the file system grows with the devices that are made anew, and not with their square: it is
+/// asked by the control loop, while no guest is heard.
+#[test]
+fn where_sockets_are_is_asked_a_few_times_for_each_device() {
+    let looks = |devices: usize| {
+        let of = |serial: &str| {
+            let disk = |number| {
+                let text = "backend = \"memory\"\nsize = \"1M\"\n";
+                format!("[[disk]]\nid = \"d{number}\"\n{text}serial = \"{serial}{number}\"\n")
+            };
+            let nic = |number| {
+                let mac = format!("52:54:00:00:00:{number:02x}");
+                let mac = if serial == "one" { mac } else { mac.replace("52:", "56:") };
+                format!("[[nic]]\nid = \"n{number}\"\nnull = \"drop\"\nmac = \"{mac}\"\n")
+            };
+            let disks = (0..devices / 2).map(disk).collect::<String>();
+            disks + &(devices / 2..devices).map(nic).collect::<String>()
+        };
+        let mut trial = Trial::of(&of("one"));
+        let before = LOOKS.get();
+        let done = trial.reload(&of("two"), false).expect("all of them are made anew");
+        assert_eq!(done.effects.len(), devices, "{:?}", done.effects);
+        for number in 0..devices {
+            let id = if number < devices / 2 { "d" } else { "n" };
+            let socket = trial.socket(&format!("{id}{number}"));
+            assert!(dial(&socket).is_some(), "{socket:?}");
+        }
+        LOOKS.get() - before
+    };
+    let [few, many] = [looks(8), looks(32)];
+    assert!((8..=8 * 8).contains(&few) && many <= 4 * few, "{few}, then {many}");
 }
