@@ -2,6 +2,8 @@
 //!
 //! Called by `sidecore`.
 
+use core::ops::Range;
+
 use crate::reason::DropReason;
 use crate::rules::{BadPort, Limits, PortId, Rules};
 use crate::switch::Switch;
@@ -138,11 +140,24 @@ impl Bridge {
 
     /// What is known at `now_ns`, in no order; nothing of a wire. A walk over the whole table.
     pub fn macs(&self, now_ns: u64) -> impl Iterator<Item = Mac> + '_ {
+        self.macs_in(0..self.buckets(), now_ns)
+    }
+
+    /// Of how many buckets the table is; a wire has none. It is what a walk can be made of, piece by piece.
+    pub fn buckets(&self) -> usize {
+        match &self.0 {
+            Kind::Switch(switch) => switch.buckets(),
+            Kind::Wire(_) => 0,
+        }
+    }
+
+    /// As [`Self::macs`], of these buckets alone; nothing of those that are not there.
+    pub fn macs_in(&self, those: Range<usize>, now_ns: u64) -> impl Iterator<Item = Mac> + '_ {
         let switch = match &self.0 {
             Kind::Switch(switch) => Some(switch),
             Kind::Wire(_) => None,
         };
-        switch.into_iter().flat_map(move |switch| switch.macs(now_ns))
+        switch.into_iter().flat_map(move |switch| switch.macs(those.clone(), now_ns))
     }
 
     /// Addresses that are kept of that port, aged ones that were not yet taken out among them.

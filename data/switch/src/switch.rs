@@ -2,6 +2,8 @@
 //!
 //! Not where addresses are kept (`table`), not the rules for tags (`vlan`). Called by `bridge`.
 
+use core::ops::Range;
+
 use crate::bridge::Verdict;
 use crate::reason::DropReason;
 use crate::rules::{BadPort, Limits, PORTS_MAX, PortId, Rules, Spoof};
@@ -173,8 +175,12 @@ impl Switch {
         &self.order
     }
 
-    pub(crate) fn macs(&self, now_ns: u64) -> impl Iterator<Item = Mac> + '_ {
-        self.table.macs(now_ns)
+    pub(crate) fn buckets(&self) -> usize {
+        self.table.buckets()
+    }
+
+    pub(crate) fn macs(&self, those: Range<usize>, now_ns: u64) -> impl Iterator<Item = Mac> + '_ {
+        self.table.macs(those, now_ns)
     }
 
     pub(crate) fn learned(&self, port: PortId) -> u32 {

@@ -6,6 +6,8 @@
 //! the other. An address that a port owns is *pinned*: it neither ages nor moves. There are four times as many places as addresses may be kept, so that of 8,192 about
 //! one meets eight others. Such a one is not learned, and frames to it are flooded.
 
+use core::ops::Range;
+
 use crate::rules::{Limits, MACS_MAX, PortId};
 
 /// Places for one address.
@@ -260,10 +262,17 @@ impl Table {
         self.unlearned
     }
 
-    /// All that have not aged.
-    pub(crate) fn macs(&self, now_ns: u64) -> impl Iterator<Item = Mac> + '_ {
+    /// How many buckets there are: what [`Self::macs`] has in parts.
+    pub(crate) fn buckets(&self) -> usize {
+        self.buckets.len()
+    }
+
+    /// All of these buckets that have not aged.
+    pub(crate) fn macs(&self, those: Range<usize>, now_ns: u64) -> impl Iterator<Item = Mac> + '_ {
         let now = now_ns >> TICK_SHIFT;
-        let places = self.buckets.iter().flat_map(|bucket| bucket.keys.iter().zip(&bucket.seen));
+        let end = those.end.min(self.buckets.len());
+        let buckets = self.buckets.get(those.start.min(end)..end).unwrap_or_default();
+        let places = buckets.iter().flat_map(|bucket| bucket.keys.iter().zip(&bucket.seen));
         let known =
             places.filter(move |(key, seen)| **key != 0 && !is_aged(**seen, now, self.ageing));
         known.map(move |(key, seen)| {

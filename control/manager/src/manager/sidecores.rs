@@ -55,7 +55,7 @@ impl Manager {
                 Event::HostGone(key) => {
                     self.rooms.network.uplink_failed(key, &mut self.rooms.cores);
                 }
-                Event::Macs(table) => self.rooms.switch_calls().hear_macs(&table),
+                Event::Macs(table) => self.rooms.switch_calls().hear_macs(core, table),
                 Event::FromClient(key, said) => {
                     self.links(|remote, around| remote.hear_client(core, (key, *said), around));
                 }

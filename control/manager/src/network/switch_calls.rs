@@ -109,24 +109,27 @@ impl SwitchCalls<'_> {
     }
 
     /// A sidecore's part of an answer.
-    pub(crate) fn hear_macs(&mut self, table: &MacTable) {
-        if let Some(found) = self.network.queries.hear(table) {
+    pub(crate) fn hear_macs(&mut self, core: usize, table: Box<MacTable>) {
+        let around = (&mut *self.around.cores, self.around.turn.now());
+        if let Some(found) = self.network.queries.hear(core, table, around) {
             self.answer(found);
         }
     }
 
     /// Answers with what is known when a sidecore does not.
     pub(crate) fn answer_overdue(&mut self) {
-        while let Some(found) = self.network.queries.take_overdue(self.around.turn.now()) {
+        let now = self.around.turn.now();
+        while let Some(found) = self.network.queries.take_overdue((self.around.cores, now)) {
             warn!("a sidecore does not say what addresses it knows");
             self.answer(found);
         }
     }
 
     fn answer(&self, found: Found) {
-        let Found { bridge, heard, reply } = found;
+        let Found { bridge, heard, replies } = found;
         let shown = self.network.view_with_macs(bridge, heard, self.around.devices);
-        let gone = || ApiError::gone("switch");
-        reply.answer(shown.map(|view| Answer::Switch(Box::new(view))).ok_or_else(gone));
+        let shown = shown.map(|view| Answer::Switch(Box::new(view)));
+        let shown = shown.ok_or_else(|| ApiError::gone("switch"));
+        replies.into_iter().for_each(|reply| reply.answer(shown.clone()));
     }
 }

@@ -262,8 +262,9 @@ impl Sidecore {
     }
 
     pub(crate) fn show_macs(&mut self, mut table: Box<MacTable>, now: Nanos) {
-        if let Some(replica) = self.net.replica(table.bridge) {
-            table.fill(replica.bridge.macs(now.0));
+        match self.net.replica(table.bridge) {
+            Some(replica) => table.fill(&replica.bridge, now.0),
+            None => table.end(),
         }
         self.send(Event::Macs(table));
     }

@@ -247,3 +247,30 @@ fn what_a_reload_could_not_do_of_switches_is_told_and_done_by_the_next() {
     assert_eq!(trial.nic("b").problem, None);
     assert_eq!(trial.reload(&text, false).expect("it is in force").changes, [""; 0]);
 }
+
+/// Whoever may only look may ask as often as he likes: sidecores are asked once for all who wait.
+#[test]
+fn those_who_ask_for_one_table_at_once_share_its_answer() {
+    let mut trial = Trial::of(&format!("{LAN}{}", nic("a")));
+    let mut a = Vmm::of_nic(&mut trial, "a");
+    let from_a = trial.nic("a").mac.0;
+    a.guest.transmit(1, &frame(BROADCAST, from_a, 1));
+    trial.pass(ms(10));
+    let before = trial.rooms().network.queries.begun();
+    let show = |trial: &mut Trial| trial.asks(Call::ShowSwitch { id: "lan".to_string() });
+    let asked: Vec<_> = (0..9).map(|_| show(&mut trial)).collect();
+    for asked in asked {
+        let shown = switch_in(trial.answer(asked));
+        assert_eq!(shown.macs.map(|macs| macs.len()), Some(1));
+    }
+    // The first has the first answer, and all others the next.
+    assert_eq!(trial.rooms().network.queries.begun() - before, 2);
+    // A sidecore that does not answer is waited for by each of them, and no one for ever.
+    trial.stall(true);
+    let asked: Vec<_> = (0..3).map(|_| show(&mut trial)).collect();
+    for asked in asked {
+        assert_eq!(switch_in(trial.answer(asked)).macs, Some(vec![]), "with what is known");
+    }
+    trial.stall(false);
+    trial.rest();
+}
