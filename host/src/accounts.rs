@@ -3,6 +3,7 @@
 //! Not by the C library: that would load code and make connections for it, which a confined process may
 //! not. So users of a directory service (LDAP, `sssd`) have no name here; a number always works.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 
@@ -34,6 +35,9 @@ struct Group {
 pub struct Accounts {
     users: Vec<User>,
     groups: Vec<Group>,
+    /// Places of names: the first line of one counts, as for the C library.
+    users_by_name: HashMap<String, usize>,
+    groups_by_name: HashMap<String, usize>,
 }
 
 impl Accounts {
@@ -71,14 +75,22 @@ impl Accounts {
             let members = members.map(str::trim).filter(|member| !member.is_empty());
             Some(Group { name, gid, members: members.map(str::to_string).collect() })
         };
-        let users = passwd.lines().filter_map(user).collect();
-        Accounts { users, groups: group.lines().filter_map(group_of).collect() }
+        let users: Vec<User> = passwd.lines().filter_map(user).collect();
+        let groups: Vec<Group> = group.lines().filter_map(group_of).collect();
+        let (mut users_by_name, mut groups_by_name) = (HashMap::new(), HashMap::new());
+        for (at, user) in users.iter().enumerate() {
+            users_by_name.entry(user.name.clone()).or_insert(at);
+        }
+        for (at, group) in groups.iter().enumerate() {
+            groups_by_name.entry(group.name.clone()).or_insert(at);
+        }
+        Accounts { users, groups, users_by_name, groups_by_name }
     }
 
     /// The user of that name, or of that number; one that only has a number has no group but of the same
     /// number.
     pub fn user(&self, written: &str) -> Option<User> {
-        if let Some(user) = self.users.iter().find(|user| user.name == written) {
+        if let Some(user) = self.users_by_name.get(written).and_then(|at| self.users.get(*at)) {
             return Some(user.clone());
         }
         let uid = number(written)?;
@@ -88,8 +100,8 @@ impl Accounts {
 
     /// The number of the group of that name, or that number.
     pub fn group(&self, written: &str) -> Option<u32> {
-        let named = self.groups.iter().find(|group| group.name == written).map(|group| group.gid);
-        named.or_else(|| number(written))
+        let named = self.groups_by_name.get(written).and_then(|at| self.groups.get(*at));
+        named.map(|group| group.gid).or_else(|| number(written))
     }
 
     /// The name of a user, or the number.
@@ -156,6 +168,8 @@ mod tests {
         for nobody in ["odd", "none", "short", "", "-1", "+5", "4294967295", "4294967296", "vm8 "] {
             assert_eq!(accounts.user(nobody), None, "{nobody:?}");
         }
+        let twice = Accounts::parse("a:x:1:1::/:\na:x:2:2::/:\n", "g:x:3:\ng:x:4:\n");
+        assert_eq!((twice.user("a").map(|user| user.uid), twice.group("g")), (Some(1), Some(3)));
         assert_eq!(accounts.members_of(106), ["libvirt-qemu", "vm7", "vm8"]);
         assert_eq!(accounts.name_of_user(64055), "libvirt-qemu");
         assert_eq!(

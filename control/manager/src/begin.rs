@@ -29,7 +29,7 @@ use crate::options::Options;
 use crate::poll::Poll;
 use crate::reload::Reloading;
 use crate::remote::Remote;
-use crate::rights::Rights;
+use crate::rights::{Accounts, Rights};
 use crate::rooms::Rooms;
 use crate::service::Groups;
 use crate::sidecores::moves::Moves;
@@ -198,8 +198,9 @@ fn open_api(
     }
     // A user that was removed since must not keep every guest from its disks: nobody but the daemon's user is
     // let in then.
-    let rights = |written: SocketRights, field: &str| {
-        Rights::of(&written).unwrap_or_else(|error| {
+    let mut accounts = Accounts::default();
+    let mut rights = |written: SocketRights, field: &str| {
+        Rights::of(&written, &mut accounts).unwrap_or_else(|error| {
             error!(
                 "{field} in [daemon]: {error}; until then root and the daemon's user alone may ask"
             );

@@ -18,7 +18,7 @@ use crate::opening::apart::{self, SameSocket};
 use crate::opening::openers::check_image;
 use crate::remote::error::LinkKeyError;
 use crate::remote::party;
-use crate::rights::{Rights, RightsError};
+use crate::rights::{Accounts, Rights, RightsError};
 use crate::state::{self, SeenImages, StateError, StateFile};
 
 /// Reason for which a start or a reload would be refused.
@@ -130,14 +130,14 @@ pub fn sockets(plan: &Plan) -> Result<(), CheckError> {
 /// # Errors
 /// Whose socket it is, and who is not there.
 pub fn rights(plan: &Plan) -> Result<(), CheckError> {
-    let daemon = &plan.daemon;
+    let (daemon, mut accounts) = (&plan.daemon, Accounts::default());
     for rights in [daemon.api_rights(), daemon.api_read_rights()] {
-        Rights::of(&rights).map_err(CheckError::ApiRights)?;
+        Rights::of(&rights, &mut accounts).map_err(CheckError::ApiRights)?;
     }
     let disks = plan.disks.iter().map(|disk| ("disk", &disk.origin, &disk.id, &disk.rights));
     let nics = plan.nics.iter().map(|nic| ("nic", &nic.origin, &nic.id, &nic.rights));
     for (kind, origin, id, rights) in disks.chain(nics) {
-        Rights::of(rights).map_err(|source| {
+        Rights::of(rights, &mut accounts).map_err(|source| {
             let (origin, id, source) = (origin.clone(), id.clone(), Box::new(source));
             CheckError::Rights { origin, kind, id, source }
         })?;

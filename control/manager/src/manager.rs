@@ -240,7 +240,7 @@ impl Manager {
             return self.front_ends().keep_off(number);
         }
         if device.wants_to_listen() {
-            device.listen_again(&self.rooms.poll, self.rooms.turn.now());
+            device.listen_again(&self.rooms.poll, &mut self.rooms.turn);
         }
         let now = self.rooms.turn.now();
         announce::note_arrival(device, now);
@@ -389,7 +389,9 @@ impl Manager {
                 continue;
             };
             match device.take_due(now) {
-                Some(Due::Accept | Due::Listen) => device.listen_again(&self.rooms.poll, now),
+                Some(Due::Accept | Due::Listen) => {
+                    device.listen_again(&self.rooms.poll, &mut self.rooms.turn)
+                }
                 Some(Due::Connect) => {
                     if let Some(socket) = self.front_ends().call(number) {
                         // As of whoever connects.

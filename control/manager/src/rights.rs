@@ -10,10 +10,10 @@ use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::Arc;
 
 use config::api::{ApiError, ErrorKind};
 use config::spec::SocketRights;
-use host::Accounts;
 use names::{Purpose, Refused, Socket, SocketPlace};
 use rustix::fs::{AtFlags, Gid, Mode, Uid, chmod, chownat, fstat, getxattr_query, removexattr};
 use rustix::io::Errno;
@@ -50,7 +50,7 @@ pub enum RightsError {
         "users and groups cannot be looked up ({0}); write numbers instead of names, or `sidecore upgrade` \
          where /etc/passwd was changed after a start with image_folders"
     )]
-    Accounts(io::Error),
+    Accounts(Arc<io::Error>),
     /// Whoever can change names there could have another file given away.
     #[error("it is not given to another user or group, since {0}")]
     Folder(Refused),
@@ -97,6 +97,29 @@ impl From<RightsError> for io::Error {
     }
 }
 
+/// The users and groups of this host: read when the first name is looked up, and not once more for each of the
+/// thousands of devices that one event may open. What was read goes with the turn ([`crate::turn::Turn`]).
+#[derive(Default)]
+pub(crate) struct Accounts(Option<Result<host::Accounts, Arc<io::Error>>>);
+
+impl Accounts {
+    fn read(&mut self) -> Result<&host::Accounts, RightsError> {
+        let read = || {
+            #[cfg(test)]
+            READS.with(|reads| reads.set(reads.get() + 1));
+            host::Accounts::of_this_host().map_err(Arc::new)
+        };
+        let read = self.0.get_or_insert_with(read).as_ref();
+        read.map_err(|why| RightsError::Accounts(Arc::clone(why)))
+    }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How often this host's users and groups were read.
+    pub(crate) static READS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// Who may open a socket, in numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rights {
@@ -118,17 +141,21 @@ impl Rights {
     ///
     /// # Errors
     /// There is no such user or group.
-    pub(crate) fn of(written: &SocketRights) -> Result<Rights, RightsError> {
+    pub(crate) fn of(
+        written: &SocketRights,
+        accounts: &mut Accounts,
+    ) -> Result<Rights, RightsError> {
         let own = Rights { mode: written.bits(), ..Rights::own() };
         if !written.names_somebody() {
             return Ok(own);
         }
         let numbers = [&written.owner, &written.group].into_iter().flatten();
         let is_number = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
+        let nobody = host::Accounts::default();
         let accounts = match numbers.clone().all(is_number) {
             // Nothing is to be looked up.
-            true => Accounts::default(),
-            false => Accounts::of_this_host().map_err(RightsError::Accounts)?,
+            true => &nobody,
+            false => accounts.read()?,
         };
         let user = |name: &String| {
             accounts.user(name).ok_or_else(|| RightsError::User(name.clone())).map(|it| it.uid)
@@ -308,8 +335,12 @@ impl Rights {
 ///
 /// # Errors
 /// [`RightsError`].
-pub(crate) fn check_at(written: &SocketRights, path: Option<&String>) -> Result<(), RightsError> {
-    let rights = Rights::of(written)?;
+pub(crate) fn check_at(
+    written: &SocketRights,
+    path: Option<&String>,
+    accounts: &mut Accounts,
+) -> Result<(), RightsError> {
+    let rights = Rights::of(written, accounts)?;
     path.map_or(Ok(()), |path| rights.check_place(Path::new(path)))
 }
 

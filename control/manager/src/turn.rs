@@ -8,6 +8,7 @@ use sidecore::{MoveId, Stay};
 
 use crate::clock;
 use crate::defects::Defects;
+use crate::rights::Accounts;
 
 pub(crate) struct Turn {
     now: Instant,
@@ -17,12 +18,16 @@ pub(crate) struct Turn {
     called_off: Vec<(MoveId, NotMoved<Stay>)>,
     /// What control counted on and did not find.
     pub(crate) defects: Defects,
+    /// Of this host, as they are in this turn.
+    pub(crate) accounts: Accounts,
 }
 
 impl Turn {
     /// The first one.
     pub(crate) fn begin(now: Instant) -> Turn {
-        Turn { now, touched: BTreeSet::new(), called_off: Vec::new(), defects: Defects::default() }
+        let (touched, called_off) = (BTreeSet::new(), Vec::new());
+        let (defects, accounts) = (Defects::default(), Accounts::default());
+        Turn { now, touched, called_off, defects, accounts }
     }
 
     /// The time of this turn: all of it goes by one.
@@ -33,6 +38,7 @@ impl Turn {
     /// Reads the clock: a turn begins, another event of it is heard, or a nested wait is over.
     pub(crate) fn tick(&mut self) -> Instant {
         self.now = clock::now();
+        self.accounts = Accounts::default();
         self.now
     }
 

@@ -50,11 +50,11 @@ pub(super) fn change(
     rooms: &mut Rooms,
 ) -> Result<(), ApiError> {
     let rights = [&before, &after].map(|plan| plan.socket().2);
-    Rights::of(rights[1]).map_err(refused_rights)?;
+    Rights::of(rights[1], &mut rooms.turn.accounts).map_err(refused_rights)?;
     let (has_others, id) = (rights[0] != rights[1], after.id().to_string());
     plan_otherwise(after, &before, rooms)?;
     let device = rooms.devices.named_mut(&id).filter(|_| has_others);
-    if let Some(Err(error)) = device.map(given::put) {
+    if let Some(Err(error)) = device.map(|device| given::put(device, &mut rooms.turn.accounts)) {
         return Err(undone(before, refused_rights(error), rooms));
     }
     Ok(())

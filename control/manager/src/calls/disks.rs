@@ -18,12 +18,12 @@ use crate::opening::apart;
 use crate::opening::not_open::{NotOpen, refused_with};
 use crate::opening::open::{self, Socket, check_socket};
 use crate::opening::shut::Shut;
-use crate::rights::{check_at, refused_rights};
+use crate::rights::{Accounts, check_at, refused_rights};
 use crate::rooms::Rooms;
 
 /// Adds a disk when its image is open, so that nobody else waits for that.
 pub(crate) fn add_when_open(spec: DiskSpec, reply: Reply, rooms: &mut Rooms, mode: Mode) {
-    if let Err(refused) = check_to_add(&spec, &rooms.plan) {
+    if let Err(refused) = check_to_add(&spec, &rooms.plan, &mut rooms.turn.accounts) {
         return reply.answer(Err(refused));
     }
     match begin_to_add(&spec, rooms) {
@@ -33,9 +33,9 @@ pub(crate) fn add_when_open(spec: DiskSpec, reply: Reply, rooms: &mut Rooms, mod
 }
 
 /// What is known to be wrong before an image is opened, which may make it or make it longer.
-fn check_to_add(spec: &DiskSpec, in_force: &Plan) -> Result<(), ApiError> {
+fn check_to_add(spec: &DiskSpec, in_force: &Plan, accounts: &mut Accounts) -> Result<(), ApiError> {
     let plan = in_force.disk_from_api(spec)?;
-    check_at(&plan.rights, Some(&plan.socket)).map_err(refused_rights)?;
+    check_at(&plan.rights, Some(&plan.socket), accounts).map_err(refused_rights)?;
     let (id, plan) = (plan.id.clone(), DevicePlan::Disk(plan));
     apart::check(in_force, Some(&plan))?;
     check_socket(&plan, in_force, false)

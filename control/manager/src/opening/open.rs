@@ -102,7 +102,7 @@ pub(crate) fn open(
     }
     listener.into_iter().for_each(|listener| device.listen_at(listener));
     device.promise(promise, &rooms.bounds);
-    if let Err(why) = open_socket(&mut device, socket, rooms.estate.is_some()) {
+    if let Err(why) = open_socket(&mut device, socket, rooms) {
         device.close_image(&mut rooms.openers, None);
         return Err(why);
     }
@@ -125,7 +125,8 @@ pub(crate) fn check_socket(
 }
 
 /// Has a device that was opened listen, if it is to have a socket of its own that it has not.
-fn open_socket(device: &mut Device, socket: Socket, is_heir: bool) -> Result<(), NotOpen> {
+fn open_socket(device: &mut Device, socket: Socket, rooms: &mut Rooms) -> Result<(), NotOpen> {
+    let is_heir = rooms.estate.is_some();
     let listens = device.facts().mode == SocketMode::Listen && !device.is_off();
     let listens = listens && !device.is_exported() && socket == Socket::Own;
     let path = Path::new(&device.facts().socket);
@@ -133,7 +134,8 @@ fn open_socket(device: &mut Device, socket: Socket, is_heir: bool) -> Result<(),
         NotOpen::Wrong(format!("its socket {}: {error}", path.display()))
     };
     // Also of an heir's, which is to be found wrong before it serves.
-    let rights = Rights::of(&device.facts().rights).map_err(|e| of_socket(&e))?;
+    let rights = Rights::of(&device.facts().rights, &mut rooms.turn.accounts);
+    let rights = rights.map_err(|e| of_socket(&e))?;
     if socket == Socket::OfAnother {
         let given = rights.check_place(path).and_then(|()| rights.check_may_give(path));
         given.map_err(|e| of_socket(&e))?;

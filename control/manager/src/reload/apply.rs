@@ -78,7 +78,7 @@ pub(super) fn apply(
         effects,
         dry_run: false,
     };
-    prepared.take_sockets(&mut rooms.devices, &rooms.poll);
+    prepared.take_sockets(rooms);
     let closed = closed(&changes, rooms);
     let switches = rooms.plan.switches.clone();
     let mut undone = Vec::new();
@@ -113,8 +113,8 @@ pub(super) fn apply(
     rooms.services().set_changed(&changes);
     // Not before: one that is made anew is in no plan for a while.
     closed.iter().for_each(|id| rooms.unsynced.forget_gone(id, &rooms.plan));
-    let Rooms { devices, plan, .. } = &mut *rooms;
-    undone.extend(given::apply(&changes, listening, devices, plan));
+    let Rooms { devices, plan, turn, .. } = &mut *rooms;
+    undone.extend(given::apply(&changes, listening, devices, plan, &mut turn.accounts));
     // Those that could not be opened before.
     let is_shut = |late: &&Late| rooms.shut.named(late.plan.id()).is_some();
     let reopened = prepared.later.iter().filter(is_shut);
@@ -169,7 +169,9 @@ fn serve(
         match open::serve(device, rooms, mode) {
             // It listens where another one did that had no socket, or with the listener of the one before.
             Ok(number) => {
-                let put = rooms.devices.get_mut(number).map(given::put_or_show);
+                let Rooms { devices, turn, .. } = &mut *rooms;
+                let device = devices.get_mut(number);
+                let put = device.map(|device| given::put_or_show(device, &mut turn.accounts));
                 undone.extend(put.and_then(Result::err).map(|error| error.to_string()));
                 rooms.turn.touch(number);
             }
@@ -216,7 +218,7 @@ fn apply_change(
         Change::Listen { id, .. } => {
             let number = rooms.devices.number_of(id);
             if let Some(device) = number.and_then(|number| rooms.devices.get_mut(number)) {
-                device.make_socket_again(&rooms.poll, rooms.turn.now());
+                device.make_socket_again(&rooms.poll, &mut rooms.turn);
             }
         }
         // Done when all plans are in force.

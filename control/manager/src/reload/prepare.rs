@@ -18,7 +18,6 @@ use super::additions::{Going, refusal};
 use super::late::{Before, Late};
 use super::wanted::Wanted;
 use crate::bounds::Claim;
-use crate::devices::Devices;
 use crate::devices::device::Device;
 use crate::in_use::InUse;
 use crate::network::reload::Hosts;
@@ -26,7 +25,6 @@ use crate::opening::apart::Sockets;
 use crate::opening::not_open::NotOpen;
 use crate::opening::open::{Socket, open};
 use crate::opening::shut::ShutDevices;
-use crate::poll::Poll;
 use crate::rights::Rights;
 use crate::rights::given;
 use crate::rooms::Rooms;
@@ -119,7 +117,8 @@ impl Prepared {
                 && disk.mode == SocketMode::Listen
                 && rooms.plan.link_of(&disk.id).is_none()
             {
-                let rights = Rights::of(&disk.rights).map_err(io::Error::from);
+                let rights =
+                    Rights::of(&disk.rights, &mut rooms.turn.accounts).map_err(io::Error::from);
                 let made = rights
                     .and_then(|rights| sockets::check_listener(Path::new(&disk.socket), &rights));
                 made.map_err(|why| NotOpen::Wrong(format!("its socket {}: {why}", disk.socket)))?;
@@ -197,7 +196,8 @@ impl Prepared {
     }
 
     /// Gives devices that were opened the sockets that others listen on which go.
-    pub(super) fn take_sockets(&mut self, devices: &mut Devices, poll: &Poll) {
+    pub(super) fn take_sockets(&mut self, rooms: &mut Rooms) {
+        let Rooms { devices, poll, turn, .. } = rooms;
         let at = |(number, device): (&u32, &Device)| (device.facts().socket.clone(), *number);
         let there = devices.iter().filter(|(_, device)| !device.is_going()).map(at);
         let there: Vec<(String, u32)> = there.collect();
@@ -214,7 +214,11 @@ impl Prepared {
             let has_others = old.facts().rights != facts.rights;
             let Some(listener) = old.take_listener() else { continue };
             poll.remove(&listener);
-            let given = if has_others { given::hand_on(&listener, facts) } else { Ok(()) };
+            let given = if has_others {
+                given::hand_on(&listener, facts, &mut turn.accounts)
+            } else {
+                Ok(())
+            };
             match given {
                 Ok(()) => device.listen_at(listener),
                 // It is tried once more when the device listens, and is shown then.

@@ -1,5 +1,6 @@
 //! What is promised of a file that is read again: all of it is done or nothing, and no guest loses unawares.
 
+use std::io::Write;
 use std::time::Duration;
 
 use config::api::{ActionView, Call, DiskState, EffectView, ErrorKind, ReloadView};
@@ -11,6 +12,7 @@ use super::effects::{refuse_losses, say_made, say_refused};
 use super::*;
 use crate::opening::apart::LOOKS;
 use crate::poll::Token;
+use crate::rights::READS;
 use crate::trial::vmm::{FLUSH, Guest, READ, Vmm, WRITE, dial};
 use crate::trial::{Trial, refused};
 
@@ -800,4 +802,35 @@ fn where_sockets_are_is_asked_a_few_times_for_each_device() {
     };
     let [few, many] = [looks(8), looks(32)];
     assert!((8..=8 * 8).contains(&few) && many <= 4 * few, "{few}, then {many}");
+}
+
+/// A host may have thousands of users, and a file names some for each device: they are read once for a start, and a few
+/// times for a reload.
+#[test]
+fn users_and_groups_are_read_once_however_many_devices_name_some() {
+    if !rustix::process::geteuid().is_root() {
+        // Past the harness, in one piece; `./x test` counts it.
+        let _ = std::io::stderr().write_all(b"skipped: giving sockets away needs root\n");
+        return;
+    }
+    let reads = |devices: usize| {
+        let of = |owner: &str, serial: &str| {
+            let disk = |number| {
+                let who = format!("socket_owner = \"{owner}\"\nserial = \"{serial}{number}\"\n");
+                let text = "backend = \"memory\"\nsize = \"1M\"\n";
+                format!("[[disk]]\nid = \"d{number}\"\n{text}{who}")
+            };
+            (0..devices).map(disk).collect::<String>()
+        };
+        let before = READS.get();
+        let mut trial = Trial::of(&of("root", "one"));
+        let started = READS.get();
+        trial.reload(&of("nobody", "one"), false).expect("others may open them");
+        let given = READS.get();
+        trial.reload(&of("root", "two"), false).expect("all are made anew");
+        [started - before, given - started, READS.get() - given]
+    };
+    let [few, many] = [reads(2), reads(12)];
+    assert_eq!(few, many);
+    assert!(many.iter().all(|reads| (1..=3).contains(reads)), "{many:?}");
 }

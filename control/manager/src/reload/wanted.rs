@@ -36,7 +36,7 @@ impl Wanted {
         add_sockets(&mut difference.changes, rooms);
         let changes = difference.changes;
         check_links(&rooms.plan, &plan)?;
-        given::check(&changes, &plan, &rooms.devices)?;
+        given::check(&changes, &plan, &rooms.devices, &mut rooms.turn.accounts)?;
         let links = config::links_after(&rooms.plan, &plan);
         check_exports(&changes, [&rooms.plan.links, &links], rooms)?;
         Ok(Wanted { plan, changes, restart_needed: difference.restart_needed, links })

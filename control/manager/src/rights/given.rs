@@ -3,6 +3,7 @@
 //! Not here: what giving is (`rights`), and a socket that is made (`device`). Called by operators' calls, a reload,
 //! and whoever takes over.
 
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -12,7 +13,7 @@ use config::spec::SocketRights;
 use config::{Change, Plan};
 use tracing::{info, warn};
 
-use super::{Rights, RightsError, UngivenError, check_at};
+use super::{Accounts, Rights, RightsError, UngivenError, check_at};
 use crate::api::Listening;
 use crate::devices::Devices;
 use crate::devices::device::Device;
@@ -27,8 +28,8 @@ type How = fn(&Rights, &Path) -> Result<(), RightsError>;
 ///
 /// # Errors
 /// Why not, with the socket's name.
-pub(crate) fn put(device: &mut Device) -> Result<(), UngivenError> {
-    let put = put_as(device, Rights::put);
+pub(crate) fn put(device: &mut Device, accounts: &mut Accounts) -> Result<(), UngivenError> {
+    let put = put_as(device, Rights::put, accounts);
     if put.is_ok() {
         device.note_ungiven(None);
     }
@@ -39,8 +40,11 @@ pub(crate) fn put(device: &mut Device) -> Result<(), UngivenError> {
 ///
 /// # Errors
 /// As [`put`], with the device's name.
-pub(crate) fn put_or_show(device: &mut Device) -> Result<(), UngivenError> {
-    let put = put(device);
+pub(crate) fn put_or_show(
+    device: &mut Device,
+    accounts: &mut Accounts,
+) -> Result<(), UngivenError> {
+    let put = put(device, accounts);
     show(device, put)
 }
 
@@ -53,24 +57,30 @@ fn show(device: &mut Device, put: Result<(), UngivenError>) -> Result<(), Ungive
     Err(UngivenError::Named { name: device.plan().name(), source: Box::new(error) })
 }
 
-fn put_as(device: &Device, how: How) -> Result<(), UngivenError> {
+fn put_as(device: &Device, how: How, accounts: &mut Accounts) -> Result<(), UngivenError> {
     if device.listener().is_none() {
         // It has them when it listens.
         return Ok(());
     }
     let socket = &device.facts().socket;
-    let put = Rights::of(&device.facts().rights).and_then(|it| how(&it, Path::new(socket)));
+    let put =
+        Rights::of(&device.facts().rights, accounts).and_then(|it| how(&it, Path::new(socket)));
     put.map_err(|source| UngivenError::Device { socket: socket.clone(), source })
 }
 
 /// The same of the API's sockets. Why that could not be done is written into the log, and remembered.
-fn put_api(listening: &mut Listening, plan: &Plan, how: How) -> Result<(), UngivenError> {
+fn put_api(
+    listening: &mut Listening,
+    plan: &Plan,
+    how: How,
+    accounts: &mut Accounts,
+) -> Result<(), UngivenError> {
     let daemon = &plan.daemon;
     let read = daemon.api_read.as_ref().map(|read| (read, daemon.api_read_rights()));
     let read = read.filter(|_| listening.read.is_some());
     let mut sockets = [(&daemon.api, daemon.api_rights())].into_iter().chain(read);
     let put = sockets.try_for_each(|(path, written)| {
-        let put = Rights::of(&written).and_then(|it| how(&it, Path::new(path)));
+        let put = Rights::of(&written, accounts).and_then(|it| how(&it, Path::new(path)));
         put.map_err(|source| UngivenError::Api { path: path.clone(), source })
     });
     listening.is_ungiven = put.is_err();
@@ -82,13 +92,13 @@ fn put_api(listening: &mut Listening, plan: &Plan, how: How) -> Result<(), Ungiv
 pub(crate) fn keep_all(listening: &mut Listening, rooms: &mut Rooms) {
     let Rooms { devices, plan, poll, turn, .. } = rooms;
     // It is in the log, and shown.
-    let _ = put_api(listening, plan, Rights::keep);
+    let _ = put_api(listening, plan, Rights::keep, &mut turn.accounts);
     for device in devices.values_mut() {
         if device.has_lost_its_socket() {
             info!(device = device.facts().id, "its socket was removed, and is made again");
-            device.make_socket_again(poll, turn.now());
+            device.make_socket_again(poll, turn);
         }
-        let put = put_as(device, Rights::keep);
+        let put = put_as(device, Rights::keep, &mut turn.accounts);
         let _ = show(device, put);
     }
 }
@@ -97,7 +107,12 @@ pub(crate) fn keep_all(listening: &mut Listening, rooms: &mut Rooms) {
 ///
 /// # Errors
 /// Whose is not, and where it is declared.
-pub(crate) fn check(changes: &[Change], wanted: &Plan, devices: &Devices) -> Result<(), ApiError> {
+pub(crate) fn check(
+    changes: &[Change],
+    wanted: &Plan,
+    devices: &Devices,
+    accounts: &mut Accounts,
+) -> Result<(), ApiError> {
     let refuse = |whose: String, error: RightsError| {
         let hint = "put that right and reload again; nothing was changed";
         ApiError::new(ErrorKind::Refused, format!("{whose}: {error}"), hint)
@@ -109,13 +124,15 @@ pub(crate) fn check(changes: &[Change], wanted: &Plan, devices: &Devices) -> Res
                 let daemon = &wanted.daemon;
                 let api = (daemon.api_rights(), Some(&daemon.api));
                 for (rights, path) in [api, (daemon.api_read_rights(), daemon.api_read.as_ref())] {
-                    let given = check_at(&rights, path).and_then(|()| may_give(&rights, path));
+                    let given = check_at(&rights, path, accounts)
+                        .and_then(|()| may_give(&rights, path, accounts));
                     given.map_err(|error| refuse("[daemon]".to_string(), error))?;
                 }
             }
             Change::Add(plan) => {
                 let (socket, _, rights) = plan.socket();
-                check_at(rights, Some(socket)).map_err(|error| refuse(whose(plan), error))?;
+                check_at(rights, Some(socket), accounts)
+                    .map_err(|error| refuse(whose(plan), error))?;
             }
             Change::SetRights { id, .. } => {
                 let Some(plan) = wanted.device(id) else { continue };
@@ -123,8 +140,8 @@ pub(crate) fn check(changes: &[Change], wanted: &Plan, devices: &Devices) -> Res
                 // What has no socket now is given it when it listens.
                 let device = devices.number_of(id).and_then(|number| devices.get(number));
                 let listens = device.is_some_and(|device| device.listener().is_some());
-                check_at(rights, Some(socket))
-                    .and_then(|()| may_give(rights, listens.then_some(socket)))
+                check_at(rights, Some(socket), accounts)
+                    .and_then(|()| may_give(rights, listens.then_some(socket), accounts))
                     .map_err(|error| refuse(whose(&plan), error))?;
             }
             _ => {}
@@ -140,26 +157,36 @@ pub(crate) fn apply(
     listening: &mut Listening,
     devices: &mut Devices,
     plan: &Plan,
+    accounts: &mut Accounts,
 ) -> Vec<String> {
     let mut failed = Vec::new();
     if listening.is_ungiven || changes.contains(&Change::SetApiRights) {
-        let put = put_api(listening, plan, Rights::put);
+        let put = put_api(listening, plan, Rights::put, accounts);
         failed.extend(put.err().map(|error| error.to_string()));
     }
+    let changed = changes.iter().filter_map(|change| match change {
+        Change::SetRights { id, .. } => Some(id.as_str()),
+        _ => None,
+    });
+    let changed: HashSet<&str> = changed.collect();
     let is_due = |device: &&mut Device| {
-        let is_it = |change: &Change| matches!(change, Change::SetRights { id, .. } if *id == device.facts().id);
-        let is_due = device.ungiven().is_some() || changes.iter().any(is_it);
+        let is_due = device.ungiven().is_some() || changed.contains(device.facts().id.as_str());
         is_due && !device.is_going()
     };
-    let put = devices.values_mut().filter(is_due).filter_map(|device| put_or_show(device).err());
+    let due = devices.values_mut().filter(is_due);
+    let put = due.filter_map(|device| put_or_show(device, accounts).err());
     failed.extend(put.map(|error| error.to_string()));
     failed
 }
 
 /// That this process may give a socket there to those who are written, if there is one.
-fn may_give(written: &SocketRights, path: Option<&String>) -> Result<(), RightsError> {
+fn may_give(
+    written: &SocketRights,
+    path: Option<&String>,
+    accounts: &mut Accounts,
+) -> Result<(), RightsError> {
     let Some(path) = path else { return Ok(()) };
-    Rights::of(written)?.check_may_give(Path::new(path))
+    Rights::of(written, accounts)?.check_may_give(Path::new(path))
 }
 
 /// Gives a socket that listens to those who may open it from now on. Who could before, and has connected and not been
@@ -167,8 +194,12 @@ fn may_give(written: &SocketRights, path: Option<&String>) -> Result<(), RightsE
 ///
 /// # Errors
 /// [`RightsError`].
-pub(crate) fn hand_on(listener: &OwnedFd, facts: &Facts) -> Result<(), RightsError> {
-    Rights::of(&facts.rights)?.put(Path::new(&facts.socket))?;
+pub(crate) fn hand_on(
+    listener: &OwnedFd,
+    facts: &Facts,
+    accounts: &mut Accounts,
+) -> Result<(), RightsError> {
+    Rights::of(&facts.rights, accounts)?.put(Path::new(&facts.socket))?;
     sockets::send_away(listener);
     Ok(())
 }

@@ -20,7 +20,7 @@ fn rights(owner: Option<&str>, group: Option<&str>, mode: SocketMode) -> Rights 
         mode,
         lets_all_in: false,
     };
-    Rights::of(&written).unwrap()
+    Rights::of(&written, &mut Accounts::default()).unwrap()
 }
 
 fn place(path: &Path) -> SocketPlace {
@@ -224,7 +224,7 @@ fn names_that_nobody_has_are_told() {
             mode: SocketMode::Owner,
             lets_all_in: false,
         };
-        Rights::of(&written).map_err(|error| error.to_string())
+        Rights::of(&written, &mut Accounts::default()).map_err(|error| error.to_string())
     };
     let error = of(Some("no-such-user"), None).unwrap_err();
     assert!(error.starts_with("there is no user \"no-such-user\" in /etc/passwd; "), "{error}");

@@ -13,8 +13,9 @@ use sidecore::{instant_of, nanos_of};
 
 use super::Device;
 use crate::poll::{Poll, Token};
-use crate::rights::Rights;
+use crate::rights::{Accounts, Rights};
 use crate::sockets;
+use crate::turn::Turn;
 
 /// Between two attempts to connect to a front-end, or to make a socket.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -46,13 +47,13 @@ impl Device {
     }
 
     /// Listens again at once, after [`Self::pause`] or [`Self::turn_off`]; or tries that later.
-    pub(crate) fn listen_again(&mut self, poll: &Poll, now: Instant) {
+    pub(crate) fn listen_again(&mut self, poll: &Poll, turn: &mut Turn) {
         if let Some(listener) = self.door.resume() {
             return poll.want(listener, Token::Listener(self.number), true, false);
         }
-        if let Err(error) = self.listen(poll) {
+        if let Err(error) = self.listen(poll, &mut turn.accounts) {
             self.problem = Some(format!("its socket {}: {error}", self.facts.socket));
-            self.door.retry(Due::Listen, nanos_of(now + RETRY_INTERVAL));
+            self.door.retry(Due::Listen, nanos_of(turn.now() + RETRY_INTERVAL));
         }
     }
 
@@ -62,20 +63,20 @@ impl Device {
     }
 
     /// Makes that socket again; or tries that later. Whoever is connected stays.
-    pub(crate) fn make_socket_again(&mut self, poll: &Poll, now: Instant) {
+    pub(crate) fn make_socket_again(&mut self, poll: &Poll, turn: &mut Turn) {
         if let Some(listener) = self.door.close() {
             poll.remove(&listener);
             self.closer.close(listener);
         }
-        self.listen_again(poll, now);
+        self.listen_again(poll, turn);
     }
 
     /// Listens at its socket, which it had not yet or not any more.
     ///
     /// # Errors
     /// Why not.
-    fn listen(&mut self, poll: &Poll) -> std::io::Result<()> {
-        let rights = Rights::of(&self.facts.rights)?;
+    fn listen(&mut self, poll: &Poll, accounts: &mut Accounts) -> std::io::Result<()> {
+        let rights = Rights::of(&self.facts.rights, accounts)?;
         let listener = sockets::open_listener(Path::new(&self.facts.socket), &rights)?;
         poll.add(&listener, Token::Listener(self.number))?;
         self.listen_at(listener);
