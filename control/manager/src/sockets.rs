@@ -180,12 +180,20 @@ pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
 }
 
 /// Ends the connections that wait to be accepted.
-pub(crate) fn send_away(listener: &OwnedFd) {
+///
+/// # Errors
+/// What the kernel said: somebody may still wait there.
+pub(crate) fn send_away(listener: &OwnedFd) -> Result<(), Errno> {
     // One more than the backlog may wait.
     for _ in 0..=BACKLOG {
-        let Ok(Some(waiting)) = accept(listener) else { return };
-        drop(waiting);
+        match accept_with(listener, FLAGS) {
+            Ok(waiting) => drop(waiting),
+            Err(Errno::AGAIN) => return Ok(()),
+            Err(Errno::INTR | Errno::CONNABORTED) => {}
+            Err(error) => return Err(error),
+        }
     }
+    Ok(())
 }
 
 /// Connects to a VMM that listens at `path`.
@@ -296,6 +304,20 @@ mod tests {
         std::fs::remove_file(&path).expect("removed");
         std::fs::write(&path, "mine").expect("written");
         assert!(matches!(looked(), Standing::NoSocket));
+    }
+
+    #[test]
+    fn whoever_waits_is_sent_away_or_it_is_told_that_he_may_still_wait() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("s");
+        let listener = open_listener(&path, &Rights::own()).expect("a socket");
+        let waiting: Vec<_> = (0..3).map(|_| UnixStream::connect(&path).expect("room")).collect();
+        send_away(&listener).expect("they go");
+        assert!(waiting.iter().all(is_readable), "each hears of its end");
+        send_away(&listener).expect("nobody is left");
+        // One that cannot be accepted from, as when no descriptor is left for whoever waits.
+        let none = socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None);
+        assert_eq!(send_away(&none.expect("a socket")), Err(Errno::INVAL));
     }
 
     #[test]

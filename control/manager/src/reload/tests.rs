@@ -834,3 +834,23 @@ fn users_and_groups_are_read_once_however_many_devices_name_some() {
     assert_eq!(few, many);
     assert!(many.iter().all(|reads| (1..=3).contains(reads)), "{many:?}");
 }
+
+/// Whoever waits to be accepted came when others were let in: where he cannot be sent away, the socket is made anew.
+#[test]
+fn a_socket_of_which_it_is_not_known_who_waits_is_not_passed_on() {
+    let group = rustix::process::getegid().as_raw();
+    let of = |more: &str| format!("{MEMORY}{more}");
+    let mut trial =
+        Trial::of(&of(&format!("socket_group = \"{group}\"\nsocket_mode = \"0660\"\n")));
+    let number = trial.rooms().devices.number_of("m").expect("it is there");
+    let device = trial.rooms().devices.get_mut(number).expect("it is there");
+    drop(device.take_listener());
+    // One that cannot be accepted from, as when no descriptor is left for whoever waits.
+    let (unix, stream) = (rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM);
+    device.listen_at(rustix::net::socket(unix, stream, None).expect("a socket"));
+    trial.reload(&of("serial = \"two\"\n"), false).expect("it is made anew");
+    // At the latest when it tries once more.
+    trial.pass(Duration::from_secs(2));
+    assert!(dial(&trial.socket("m")).is_some(), "it listens");
+    assert_eq!(trial.disk("m").problem, None);
+}

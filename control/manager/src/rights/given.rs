@@ -193,13 +193,12 @@ fn may_give(
 /// accepted, is sent away: what is served here now is another device.
 ///
 /// # Errors
-/// [`RightsError`].
+/// [`RightsError`]; the listener is nobody's then, since who could before may still wait there.
 pub(crate) fn hand_on(
     listener: &OwnedFd,
     facts: &Facts,
     accounts: &mut Accounts,
 ) -> Result<(), RightsError> {
     Rights::of(&facts.rights, accounts)?.put(Path::new(&facts.socket))?;
-    sockets::send_away(listener);
-    Ok(())
+    Ok(sockets::send_away(listener)?)
 }
