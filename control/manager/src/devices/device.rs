@@ -416,8 +416,11 @@ impl Device {
     /// Closes the image of a device that is gone, or was never served, which may take as long as its file system
     /// wants: whether that goes on elsewhere. A number is told of when it is over.
     pub(crate) fn close_image(mut self, openers: &mut Openers, number: Option<u32>) -> bool {
+        // What a guest has written stays, also if nobody was told yet that its image was made.
+        let was_used = self.queues().iter().any(Queue::was_attached);
         let Some(disk) = self.kind.disk_mut() else { return false };
-        let (plan, held, made) = (disk.plan.clone(), Arc::clone(&disk.disk), disk.made);
+        let (plan, held) = (disk.plan.clone(), Arc::clone(&disk.disk));
+        let made = disk.made.filter(|_| !was_used);
         drop(self);
         openers.undo(&plan, held, made, number)
     }

@@ -304,6 +304,24 @@ fn an_image_that_was_made_stays_when_its_disk_is_removed() {
     assert!(again.was_empty && trial.path("b.img").exists());
 }
 
+/// That it was made may be told late, as while another process is to take over; what is on it is a guest's by then.
+#[test]
+fn an_image_that_was_made_stays_when_a_guest_has_used_it() {
+    for is_used in [true, false] {
+        let mut trial = Trial::of(FILE);
+        let spec = image(&trial, "b");
+        add(&mut trial, spec).expect("it is added");
+        let vmm = is_used.then(|| Vmm::served(&mut trial, "b", 1));
+        let number = trial.rooms().devices.number_of("b").expect("a device");
+        let parts = trial.rooms().devices.disk_mut(number).expect("a disk");
+        parts.made = parts.file;
+        drop(vmm.map(Vmm::hang_up));
+        trial.ask(Call::RemoveDisk { id: ids("b"), force: true }).expect("it goes");
+        trial.pass(Duration::from_secs(1));
+        assert_eq!(trial.path("b.img").exists(), is_used);
+    }
+}
+
 #[test]
 fn what_is_changed_is_shown_served_and_kept() {
     let mut trial = Trial::of(FILE);
