@@ -276,11 +276,11 @@ impl Sidecore {
             Link::Client(link) => link,
             Link::Host(link) => return self.attach_host_link(key, link),
         };
-        if self.rest.watch_link(link.socket().poll_fd()).is_err() {
+        if !self.rest.watch_all(link.bells()) {
             return self.send(Event::LinkRefused(key, Link::Client(link)));
         }
         if let Err(link) = self.io.attach_link(key, link, now.0) {
-            self.rest.forget(link.socket().poll_fd());
+            link.bells().for_each(|bell| self.rest.forget(bell));
             self.send(Event::LinkRefused(key, Link::Client(link)));
         }
     }
@@ -329,7 +329,8 @@ impl Sidecore {
                 None
             }
             ToClient::Unplug { disk } => {
-                link.unplug(disk);
+                let nic = link.unplug(disk);
+                nic.into_iter().for_each(|nic| self.rest.forget(nic.poll_fd()));
                 None
             }
         };
@@ -371,7 +372,7 @@ impl Sidecore {
         let harvested = self.harvest_links(now);
         self.io.send(now.0);
         while let Some((key, link)) = self.io.take_link() {
-            self.rest.forget(link.socket().poll_fd());
+            link.bells().for_each(|bell| self.rest.forget(bell));
             self.send(Event::LinkDetached(key, Link::Client(link)));
         }
         harvested

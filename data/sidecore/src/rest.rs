@@ -103,6 +103,18 @@ impl Rest {
         Ok(epoll::add(&self.set, fd, EventData::new_u64(LINKS), EventFlags::IN)?)
     }
 
+    /// Watches all that wakes for a link, or nothing. Whether it does.
+    pub(crate) fn watch_all<'a>(
+        &self,
+        bells: impl Iterator<Item = BorrowedFd<'a>> + Clone,
+    ) -> bool {
+        let is_watched = bells.clone().all(|bell| self.watch_link(bell).is_ok());
+        if !is_watched {
+            bells.for_each(|bell| self.forget(bell));
+        }
+        is_watched
+    }
+
     /// Goes on watching a host port, or lets it be for a while.
     pub(crate) fn mute_host(&self, fd: BorrowedFd<'_>, place: u16, epoch: u32, muted: bool) {
         let data = EventData::new_u64(u64::from(epoch) << 16 | u64::from(place));

@@ -12,6 +12,8 @@
 //! ```
 
 use std::collections::VecDeque;
+use std::iter::once;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use remote::client::{
@@ -122,7 +124,13 @@ impl ClientLink {
         (self.due_at, self.is_stirred) = (now, true);
     }
 
-    /// The socket, for the epoll set and for what was lost.
+    /// What is readable when it has something to do: its socket, and the bells of its NICs. A bell is its port's, too,
+    /// and may ring for as long as that one lives.
+    pub fn bells(&self) -> impl Iterator<Item = BorrowedFd<'_>> + Clone {
+        once(self.socket.poll_fd()).chain(self.nics.bells())
+    }
+
+    /// The socket, for what was lost.
     pub fn socket(&self) -> &LinkSocket {
         &self.socket
     }
@@ -481,8 +489,8 @@ impl ClientLink {
     }
 
     /// What is plugged in comes out: its port is gone then.
-    pub fn unplug(&mut self, disk: u16) {
-        self.nics.unplug(disk);
+    pub fn unplug(&mut self, disk: u16) -> Option<LinkNic> {
+        self.nics.unplug(disk)
     }
 
     /// Takes what ports have for the other end.

@@ -2,6 +2,8 @@
 //!
 //! Not a NIC itself (`nic`), nor who asks for it (`client`, which calls this).
 
+use std::os::fd::BorrowedFd;
+
 use remote::client::Client;
 use remote::wire::Net;
 
@@ -39,8 +41,14 @@ impl Nics {
         self.all.push(Plugged { disk, attachment, nic });
     }
 
-    pub(super) fn unplug(&mut self, disk: u16) {
-        self.all.retain(|one| one.disk != disk);
+    pub(super) fn unplug(&mut self, disk: u16) -> Option<LinkNic> {
+        let at = self.all.iter().position(|one| one.disk == disk)?;
+        Some(self.all.swap_remove(at).nic)
+    }
+
+    /// What is readable when their ports have frames.
+    pub(super) fn bells(&self) -> impl Iterator<Item = BorrowedFd<'_>> + Clone {
+        self.all.iter().map(|one| one.nic.poll_fd())
     }
 
     /// That device has another attachment, if it is a NIC.

@@ -520,9 +520,15 @@ impl HostLink {
         socket.flush();
     }
 
-    /// Readable (level) while frames wait.
-    pub(super) fn poll_fd(&self) -> BorrowedFd<'_> {
-        self.socket.poll_fd()
+    /// What is readable (level) while frames wait: its socket, and the bells of its NICs. A bell is its port's, too, and
+    /// may ring for as long as that one lives.
+    pub(super) fn bells(&self) -> impl Iterator<Item = BorrowedFd<'_>> + Clone {
+        std::iter::once(self.socket.poll_fd()).chain(self.nics.bells())
+    }
+
+    /// That of one of its NICs.
+    pub(super) fn bell(&self, export: u16) -> Option<BorrowedFd<'_>> {
+        self.nics.bell(export)
     }
 
     fn count(&mut self, now: u64) {

@@ -2,6 +2,8 @@
 //!
 //! Not a NIC itself (`backend::link::LinkNic`), nor who has it (`remote::iohost`). Called by `host`.
 
+use std::os::fd::BorrowedFd;
+
 use backend::link::{LinkNic, NIC_FRAMES_PER_PASS, Way};
 use remote::iohost::Host;
 use remote::wire::Net;
@@ -40,6 +42,17 @@ impl HostNics {
     pub(super) fn unplug(&mut self, export: u16) {
         self.all.retain(|(known, _)| *known != export);
         self.find_places();
+    }
+
+    /// What is readable when their ports have frames.
+    pub(super) fn bells(&self) -> impl Iterator<Item = BorrowedFd<'_>> + Clone {
+        self.all.iter().map(|(_, nic)| nic.poll_fd())
+    }
+
+    /// The same of one of them.
+    pub(super) fn bell(&self, export: u16) -> Option<BorrowedFd<'_>> {
+        let its = self.all.iter().find(|(known, _)| *known == export);
+        its.map(|(_, nic)| nic.poll_fd())
     }
 
     /// Somebody has it anew.

@@ -82,7 +82,7 @@ impl Sidecore {
     pub(super) fn attach_host_link(&mut self, key: LinkKey, link: Box<HostLink>) {
         let has_place = self.links.hosts.len() < LINKS_MAX;
         let is_new = self.links.hosts.iter().all(|(known, _)| *known != key);
-        if has_place && is_new && self.rest.watch_link(link.poll_fd()).is_ok() {
+        if has_place && is_new && self.rest.watch_all(link.bells()) {
             self.links.hosts.push((key, link));
         } else {
             self.send(Event::LinkRefused(key, Link::Host(link)));
@@ -93,7 +93,7 @@ impl Sidecore {
         match self.links.hosts.iter().position(|(known, _)| *known == key) {
             Some(at) => {
                 let (_, link) = self.links.hosts.swap_remove(at);
-                self.rest.forget(link.poll_fd());
+                link.bells().for_each(|bell| self.rest.forget(bell));
                 self.send(Event::LinkDetached(key, Link::Host(link)));
             }
             None => self.io.detach_link(key),
@@ -122,6 +122,10 @@ impl Sidecore {
         }
         let at = self.links.hosts.iter_mut().find(|(known, _)| *known == key);
         let Some((_, link)) = at else { return };
+        if let ToHost::PlugIn { export, .. } | ToHost::Unplug { export } = &told {
+            // One that was there before goes with that, and its port may live on.
+            link.bell(*export).into_iter().for_each(|bell| self.rest.forget(bell));
+        }
         let said = match link.told(told, now) {
             Told::Feeds(queue) => return self.feed_from_now_on(queue, now),
             Told::Reserved(Some((before, greeting))) => FromHost::Reserved { before, greeting },

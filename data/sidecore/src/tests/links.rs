@@ -16,6 +16,7 @@ use self::bed::*;
 use self::disk::Slow;
 use super::bed::{BLOCK, Guest, READ, memory, null, ring};
 use super::file::file;
+use crate::rest::Woke;
 use crate::{Command, Event};
 
 const WRITE: Op = Op::Write { sync: false };
@@ -463,6 +464,30 @@ fn frames_of_nics_go_between_a_port_and_the_client_that_has_it() {
         world.run(4 * SECOND);
         assert_eq!(send(&mut port, &bytes(1)), Sent::Down);
     }
+}
+
+/// Whoever keeps the other end of a port does not keep a sidecore awake that has the link no more.
+#[test]
+fn a_link_that_is_given_back_wakes_nobody_for_its_nics() {
+    let mut world = World::new(4, Vec::new(), 1);
+    let mut port = world.nic();
+    let wakes = |world: &mut World| {
+        let (now, rest) = (world.core.now, &mut world.core.sidecore.rest);
+        rest.look(false, None, now);
+        std::iter::from_fn(|| rest.next()).any(|woke| matches!(woke, Woke::Link))
+    };
+    world.core.send(Command::DetachLink(LINK));
+    world.core.pass();
+    let mut events = world.core.events();
+    let Some(Event::LinkDetached(LINK, link)) = events.pop() else { panic!("{events:?}") };
+    assert_eq!(send(&mut port, &bytes(1)), Sent::Done);
+    assert!(!wakes(&mut world), "it would be awake until another process has the link");
+    world.core.send(Command::AttachLink(LINK, link));
+    world.core.pass();
+    world.run(10 * MS);
+    assert_eq!(world.clients[0].net, [bytes(1)]);
+    assert_eq!(send(&mut port, &bytes(2)), Sent::Done);
+    assert!(wakes(&mut world), "nobody would hear of the frame");
 }
 
 /// It is no disk: whatever is asked of it fails, at once.
