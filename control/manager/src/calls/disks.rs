@@ -13,6 +13,8 @@ use tracing::info;
 
 use super::{Answered, changes, check_disk_made_by_api, shown};
 use crate::api::Reply;
+use crate::devices::device::Device;
+use crate::devices::queue::Queue;
 use crate::disk::DiskParts;
 use crate::opening::apart;
 use crate::opening::not_open::{NotOpen, refused_with};
@@ -102,9 +104,13 @@ pub(crate) fn accept_image(id: &str, rooms: &mut Rooms, mode: Mode) -> Result<()
         }
         None => rooms.plan.no_such_disk(id),
     })?;
-    let parts = rooms.devices.disk(number).ok_or_else(|| ApiError::no_such_disk(id))?;
-    if parts.bond.is_served() && !parts.was_empty {
-        let error = format!("the guest of disk {id:?} is on the image that is there");
+    let device = rooms.devices.get(number).ok_or_else(|| ApiError::no_such_disk(id))?;
+    let parts = device.disk().ok_or_else(|| ApiError::no_such_disk(id))?;
+    if parts.bond.is_served() && !may_have_lost(device, parts) {
+        let error = match parts.bond.is_new() {
+            true => format!("no guest of disk {id:?} was on another image"),
+            false => format!("the guest of disk {id:?} is on the image that is there"),
+        };
         return Err(ApiError::new(ErrorKind::Conflict, error, "there is nothing to accept"));
     }
     rooms.images().named(number).may_be_accepted(id)?;
@@ -119,6 +125,13 @@ pub(crate) fn accept_image(id: &str, rooms: &mut Rooms, mode: Mode) -> Result<()
         device.judge_again(&mut rooms.turn);
     }
     Ok(())
+}
+
+/// Whether a guest was, or may come back that was, on what a disk that is empty held before.
+fn may_have_lost(device: &Device, parts: &DiskParts) -> bool {
+    let waits = device.queues().iter().any(|queue| queue.problem().is_some());
+    let was_served = device.queues().iter().any(Queue::was_attached);
+    parts.was_empty && (waits || !was_served && !parts.bond.is_new())
 }
 
 /// The operator knows what was lost.

@@ -282,7 +282,7 @@ impl Device {
         if self.runner == Some(id) {
             self.runner = None;
             self.kind.reset();
-            self.queues.iter_mut().for_each(Queue::forget_violation);
+            self.queues.iter_mut().for_each(Queue::lose_guest);
         }
         Some(connection)
     }

@@ -56,6 +56,8 @@ pub(crate) struct Queue {
     violation: Option<String>,
     /// Why it is not served though its front-end wants it to be.
     problem: Option<String>,
+    /// Another start of its guest is what mends that.
+    is_guests: bool,
 }
 
 /// What a process that takes over is told of a queue.
@@ -83,6 +85,7 @@ impl Queue {
             format: Format::Split,
             violation: None,
             problem: None,
+            is_guests: false,
         }
     }
 
@@ -260,7 +263,20 @@ impl Queue {
         (size, format): (u16, Format),
     ) {
         (self.size, self.format, self.violation) = (size, format, None);
-        (self.problem, self.gave_up) = (problem, Some(said));
+        (self.problem, self.gave_up, self.is_guests) = (problem, Some(said), false);
+    }
+
+    /// Whether another start of its guest, and nothing else, mends why it could not be made.
+    pub(crate) fn waits_for_another_guest(&mut self, is_so: bool) {
+        self.is_guests = is_so;
+    }
+
+    /// Its guest is gone, and so is what another one does not have.
+    pub(crate) fn lose_guest(&mut self) {
+        self.violation = None;
+        if std::mem::take(&mut self.is_guests) {
+            self.problem = None;
+        }
     }
 
     /// One of a link is about to start. Gives what it held of its limits.
@@ -271,13 +287,14 @@ impl Queue {
 
     /// Its sidecore refused it, or gave it back for that reason.
     pub(crate) fn is_refused(&mut self, problem: &str, said: Option<Said>) {
-        self.problem = Some(format!("is not served: {problem}"));
+        (self.problem, self.is_guests) = (Some(format!("is not served: {problem}")), false);
         self.gave_up = said.or(self.gave_up);
     }
 
     /// Its place is lost: it does not start before its front-end says more.
     pub(crate) fn lose_place(&mut self, said: Said, problem: &str) {
-        (self.problem, self.gave_up) = (Some(problem.to_string()), Some(said));
+        (self.problem, self.gave_up, self.is_guests) =
+            (Some(problem.to_string()), Some(said), false);
     }
 
     /// Its ring is found anew, as after a crash.
@@ -297,10 +314,6 @@ impl Queue {
     /// Its sidecore takes nothing more from it.
     pub(crate) fn stop(&mut self, violation: &str) {
         self.violation = Some(violation.to_string());
-    }
-
-    pub(crate) fn forget_violation(&mut self) {
-        self.violation = None;
     }
 
     /// No guest was ever served by it.

@@ -98,6 +98,13 @@ pub(crate) enum RingError {
     Call(#[source] io::Error),
 }
 
+impl RingError {
+    /// Whether it is mended by another start of the guest, and by that alone.
+    pub(crate) fn is_guests(&self) -> bool {
+        matches!(self, RingError::Image(_) | RingError::PackedLost)
+    }
+}
+
 /// The ring format of a driver with these features.
 pub(crate) fn format_of(negotiated: u64) -> Format {
     if negotiated & features::RING_PACKED != 0 { Format::Packed } else { Format::Split }

@@ -268,6 +268,7 @@ impl Device {
                     let failed = !matches!(admission, Some(Admission::Other(_)));
                     let problem = failed.then(|| format!("cannot be served: {error}"));
                     queue.is_not_made((number, changes), problem, (size, format));
+                    queue.waits_for_another_guest(error.is_guests());
                 }
             }
         }

@@ -244,6 +244,11 @@ impl Bond {
         })
     }
 
+    /// Whether no guest of it is remembered.
+    pub(crate) fn is_new(&self) -> bool {
+        self.remembered == Remembered::Nothing
+    }
+
     /// Whether its guest goes on with what is there, whatever an operator says; or nothing is there.
     pub(crate) fn is_served(&self) -> bool {
         let is_cut = matches!(&self.remembered, Remembered::Image(image) if image.is_cut());

@@ -191,6 +191,38 @@ fn a_guest_whose_data_is_gone_is_not_served_from_an_empty_disk() {
     assert_eq!(vmm.guest.status(0), None);
     let problem = trial.disk("a").problem.expect("it is told");
     assert!(problem.contains("what it wrote is not here: restart the guest"), "{problem}");
+    assert_eq!(trial.disk("a").state, DiskState::Failed);
+    // It is gone, and another one is served whatever that wrote.
+    let guest = vmm.hang_up();
+    trial.pass(Duration::from_secs(1));
+    assert_eq!((trial.disk("a").state, trial.disk("a").problem), (DiskState::Waiting, None));
+    let mut vmm = back(&mut trial, guest);
+    vmm.guest.request(0, READ, 0, 0);
+    trial.pass(Duration::from_secs(1));
+    assert_eq!((vmm.guest.status(0), trial.disk("a").state), (None, DiskState::Failed));
+    trial.ask(accept()).expect("he knows what he does");
+    trial.pass(Duration::from_millis(10));
+    assert_eq!(vmm.guest.status(0), Some(0));
+}
+
+/// An answer that something was accepted would be untrue.
+#[test]
+fn where_no_guest_was_on_anything_else_there_is_nothing_to_accept() {
+    for text in [FILE, MEMORY] {
+        let mut trial = Trial::of(text);
+        let (kind, why) = refused(trial.ask(accept()));
+        assert_eq!(kind, ErrorKind::Conflict);
+        assert!(why.starts_with("no guest of disk \"a\" was on another image; "), "{why}");
+        let _vmm = Vmm::served(&mut trial, "a", 1);
+        let (_, why) = refused(trial.ask(accept()));
+        assert!(why.starts_with("the guest of disk \"a\" is on the image that is there"), "{why}");
+    }
+    // Before its guest comes back.
+    let (folder, guest) = after_a_death(MEMORY);
+    let mut trial = start(MEMORY, folder);
+    trial.ask(accept()).expect("he knows what he does");
+    let mut vmm = back(&mut trial, guest);
+    assert_eq!(vmm.does(&mut trial, READ, 0, 0), Some(0));
 }
 
 #[test]
