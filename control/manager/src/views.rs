@@ -69,10 +69,13 @@ fn faults(disk: &backend::Disk) -> FaultsView {
     FaultsView { eio, enospc, short, other, syncs }
 }
 
-/// A disk that is not open.
-pub(crate) fn shut(shut: &Shut, plan: &DiskPlan) -> DiskView {
+/// A disk that is not open; one of a link has no socket either way.
+pub(crate) fn shut(shut: &Shut, plan: &DiskPlan, is_exported: bool) -> DiskView {
     let state = if shut.is_waiting() { DiskState::Waiting } else { DiskState::Failed };
-    DiskView { state, problem: Some(shut.told()), ..of_plan(plan) }
+    let of_plan = of_plan(plan);
+    let socket = of_plan.access.socket.filter(|_| !is_exported);
+    let access = AccessView { socket, ..of_plan.access };
+    DiskView { state, problem: Some(shut.told()), access, ..of_plan }
 }
 
 /// One sidecore.

@@ -42,7 +42,8 @@ fn view(rooms: &Rooms, id: &str, queues: bool) -> Option<config::api::DiskView> 
         return device.disk().map(|parts| views::disk(device, parts, (queues, now)));
     }
     let shut = rooms.shut.named(id)?;
-    shut.plan().disk().map(|plan| views::shut(shut, plan))
+    let is_exported = rooms.plan.link_of(id).is_some();
+    shut.plan().disk().map(|plan| views::shut(shut, plan, is_exported))
 }
 
 /// A device as its kind is shown, without its queues.

@@ -230,6 +230,18 @@ fn requests_fail_after_a_time_without_an_iohost_until_it_is_heard() {
     assert_eq!(shown(&mut trial), (DiskState::Running, None));
 }
 
+#[test]
+fn a_disk_that_a_link_lends_has_no_socket_open_or_not() {
+    let _ground = OnGround::new();
+    let missing = "[[disk]]\nid = \"d\"\npath = \"{}/d.img\"\n";
+    let lends = LENDS.replace("\"d\"", "\"d\", \"e\"");
+    let mut trial = Trial::of(&format!("{lends}{missing}{OTHER}"));
+    for (id, state) in [("d", DiskState::Failed), ("e", DiskState::Waiting)] {
+        let disk = trial.disk(id);
+        assert_eq!((disk.state, disk.access.socket), (state, None), "{id}");
+    }
+}
+
 /// A client's daemon that is started anew has asked nobody: its guests are other ones.
 #[test]
 fn a_client_that_is_started_anew_waits_for_what_its_iohost_has_not() {
