@@ -58,7 +58,7 @@ pub fn run(input: &[u8]) {
 /// What a request would make, beside what `base` has.
 fn ask(mut base: Plan, call: Call) {
     match call {
-        Call::AddDisk(spec) => base.disk_from_api(&spec).iter().for_each(check_disk),
+        Call::AddDisk { spec, .. } => base.disk_from_api(&spec).iter().for_each(check_disk),
         Call::AddNic(spec) => base.nic_from_api(&spec).iter().for_each(check_nic),
         Call::AddSwitch(spec) => base.switch_from_api(&spec).iter().for_each(check_switch),
         Call::AddGroup(spec) => base.group_from_api(&spec).iter().for_each(check_group),

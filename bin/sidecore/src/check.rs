@@ -4,68 +4,101 @@
 
 use std::path::{Path, PathBuf};
 
-use config::api::{BoundsView, DaemonView, ReloadView};
+use config::api::{BoundView, BoundsView};
 use config::plan::DiskPlan;
-use config::routes::Method;
 use config::{HostPlan, Plan, Source};
-use manager::check::Images;
+use manager::StateError;
+use manager::check::{CheckError, Images};
 
-use crate::client::Client;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::reload;
+use beside::Beside;
+
+mod beside;
 
 /// Says what the file makes, or the first thing that a start would stumble over; and what a reload would do, if a daemon
 /// runs with that file.
 pub(crate) fn check(file: &str, path: &Path, plan: &Plan, output: &Output) -> Result<(), Failure> {
-    images_are_there(plan)?;
+    let mut notes = images_are_there(plan)?;
     interfaces_are_there(plan)?;
     links_can_be_opened(plan)?;
     let hint = "nobody else could open the socket then";
     manager::check::rights(plan).map_err(|error| Failure::host(error, hint))?;
     let hint = state_hint();
     manager::check::state_dir(plan).map_err(|error| Failure::host(error, hint))?;
-    let hint = "correct the file, or remove that device by command while the daemon runs without this change";
-    manager::check::kept(plan).map_err(|error| Failure::host(error, hint))?;
+    manager::check::kept(plan).map_err(not_kept)?;
+    let beside = Beside::of(path, plan)?;
+    if beside.is_none() {
+        let hint = "name another `socket`, or see who has that one";
+        manager::check::device_sockets(plan).map_err(|error| Failure::host(error, hint))?;
+    }
     let bounds = devices_fit(plan)?;
+    notes.extend(beyond_the_host(&bounds));
     let mut report = report(file, plan, &bounds);
+    report["notes"] = notes.clone().into();
     let mut refused = None;
     let mut text = format!("{file}: right; {}\n", report["summary"].as_str().unwrap_or_default());
-    if let Some((pid, asked)) = at_a_reload(path, plan) {
-        match asked {
-            Ok(view) => {
-                text +=
-                    &format!("\nprocess {pid} runs with it. {}", reload::text(&view, output.room));
-                report["reload"] = serde_json::to_value(&view).unwrap_or_default();
-                refused = reload::beyond(&view).map(|refused| refused.at_a_reload(pid));
-            }
+    notes.iter().for_each(|note| text += &format!("note: {note}\n"));
+    match beside {
+        Some(Beside { pid, is_of_file: true, client }) => {
             // It is right for a start, and whoever goes on to a reload has to know.
-            Err(refused) => return Err(refused.at_a_reload(pid)),
+            let view = reload::dry_run(&client).map_err(|refused| refused.at_a_reload(pid))?;
+            text += &format!("\nprocess {pid} runs with it. {}", reload::text(&view, output.room));
+            report["reload"] = serde_json::to_value(&view).unwrap_or_default();
+            refused = reload::misfit(&view).map(|refused| refused.at_a_reload(pid));
         }
+        Some(Beside { pid, .. }) => {
+            text += &format!(
+                "\nprocess {pid} runs with another file, and has this `api` and `state_dir`\n"
+            );
+        }
+        None => {}
     }
     output.show(&report, |_| text)?;
     // An upgrade would do it all the same.
     refused.map_or(Ok(()), Err)
 }
 
-/// What the daemon that runs with this file would do at a reload, and its process. Nothing where none does, or none may
-/// be asked.
-fn at_a_reload(path: &Path, plan: &Plan) -> Option<(u32, Result<ReloadView, Failure>)> {
-    let client = Client::new(plan.daemon.api.clone());
-    let daemon: DaemonView = client.ask(Method::Get, "/v1/daemon").ok()?;
-    let its = Path::new(&daemon.file).canonicalize().ok()?;
-    (path.canonicalize().ok()? == its).then(|| (daemon.pid, reload::dry_run(&client)))
+/// What was made by command cannot be read, or does not go with the file.
+fn not_kept(error: CheckError) -> Failure {
+    let text = error.to_string();
+    match (&error, text.rsplit_once("; ")) {
+        (CheckError::Kept(StateError::Text { .. }), Some((error, hint))) => {
+            Failure::host(error, hint)
+        }
+        (CheckError::Kept(StateError::Device { .. }), _) => Failure::host(
+            text,
+            "correct the file, or remove that device by command while the daemon runs without this change",
+        ),
+        _ => Failure::host(text, state_hint()),
+    }
 }
 
-/// That every image is there and opens, or can be made. Another process may hold it now.
-fn images_are_there(plan: &Plan) -> Result<(), Failure> {
+/// That memory disks may have more than the host, if so.
+fn beyond_the_host(bounds: &BoundsView) -> Option<String> {
+    let BoundView { own, promised, extra, .. } = bounds.memory_bytes;
+    let (taken, host) = (own + promised + extra, bounds.host_memory_bytes?);
+    (taken > host).then(|| {
+        format!(
+            "memory disks and the daemon may take {} MiB, and this host has {} MiB, swap included",
+            taken >> 20,
+            host >> 20
+        )
+    })
+}
+
+/// That every image is there and opens, or can be made. Another process may hold it now. Gives what a start serves, and
+/// an operator may not have meant.
+fn images_are_there(plan: &Plan) -> Result<Vec<String>, Failure> {
     let images = Images::known_to(plan);
+    let mut notes = Vec::new();
     for disk in &plan.disks {
         let Source::File { path, .. } = &disk.source else { continue };
         let path = Path::new(path);
         let is_there = path.symlink_metadata().is_ok();
         if is_there || manager::check::image_name(disk).is_err() {
-            image_opens(disk, &images)?;
+            notes.extend(image_opens(disk, &images)?);
             continue;
         }
         if let Some(why) = images.is_gone(disk, plan) {
@@ -77,6 +110,7 @@ fn images_are_there(plan: &Plan) -> Result<(), Failure> {
         }
         let can_be_made = disk.spec.size.is_some() && !disk.readonly;
         if can_be_made && path.parent().is_some_and(Path::is_dir) {
+            notes.extend(image_opens(disk, &images)?);
             continue;
         }
         let hint = match can_be_made {
@@ -89,12 +123,13 @@ fn images_are_there(plan: &Plan) -> Result<(), Failure> {
         let error = format!("{}: disk {:?}: there is no {}", disk.origin, disk.id, path.display());
         return Err(Failure::host(error, hint));
     }
-    Ok(())
+    Ok(notes)
 }
 
 fn state_hint() -> String {
     format!(
-        "make room, or give the folder to the daemon's user; it is looked at as {}",
+        "make room, or give the folder to the daemon's user; until then a start refuses it, or serves what is there and \
+         keeps nothing; it is looked at as {}",
         who_checks()
     )
 }
@@ -104,16 +139,22 @@ fn who_checks() -> String {
     format!("the user that checks, which is {user} here: check as the daemon's user")
 }
 
-/// That an image can be opened, by whoever checks.
-fn image_opens(disk: &DiskPlan, images: &Images) -> Result<(), Failure> {
-    images.check(disk).map_err(|why| {
+/// That an image can be opened, or made, by whoever checks. What its size does not fit, if so.
+fn image_opens(disk: &DiskPlan, images: &Images) -> Result<Option<String>, Failure> {
+    let misfit = images.check(disk).map_err(|why| {
         let why = why.to_string();
-        let hint = match why.contains("ermission denied") {
-            true => format!("images are opened as {}", who_checks()),
-            false => "correct `path` or `size`, or put the image right".to_string(),
+        let (error, advice) = why.split_once("; ").unwrap_or((&why, ""));
+        let hint = match advice.is_empty() {
+            true => "correct `path` or `size`, or put the image right".to_string(),
+            false => advice.to_string(),
         };
-        Failure::host(format!("{}: disk {:?}: {why}", disk.origin, disk.id), hint)
-    })
+        let hint = match why.contains("ermission denied") {
+            true => format!("{hint}; images are opened as {}", who_checks()),
+            false => hint,
+        };
+        Failure::host(format!("{}: disk {:?}: {error}", disk.origin, disk.id), hint)
+    })?;
+    Ok(misfit.map(|misfit| format!("{}: {misfit}", disk.origin)))
 }
 
 /// That every interface is there that a port is to be connected to, and is a tap where it is to be one. A tap may still

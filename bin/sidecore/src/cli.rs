@@ -45,8 +45,9 @@ configuration file, in the folder of that file.
 
 Exit status: 0 done; 1 refused by the daemon, or something that the configuration
 names is not there; 2 wrong usage, or a mistake in the configuration; 3 no daemon
-reached. `serve`, `serve --check` and a reload find the same, and the first two end
-alike."
+reached. `serve --check` finds what a start would stumble over, and ends as that would.
+It is stricter than a start where that serves the rest: with a device that cannot be
+opened, and with a `state_dir` that takes nothing more."
 )]
 pub(crate) struct Cli {
     /// Unix socket of the daemon's API [env: SIDECORE_API] [default: /run/sidecore/api.sock].

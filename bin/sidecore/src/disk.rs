@@ -45,7 +45,8 @@ pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Res
             let path = path_of("disks", &id, "/resize") + force_query(force);
             let disk: DiskView = client.send(Method::Post, &path, &DiskResize { size })?;
             output.show(&disk, |disk| {
-                format!("disk {} has {} now\n", disk.id, known(disk.size_bytes.map(Size)))
+                let size = known(disk.size_bytes.map(Size));
+                format!("disk {} has {size} now{}\n", disk.id, first_of(disk))
             })
         }
         DiskCommand::Clear { id } => {
@@ -119,7 +120,8 @@ fn add(args: AddArgs, client: &Client, output: &Output) -> Result<(), Failure> {
     let mut spec = args.disk;
     spec.path = spec.path.map(absolute).transpose()?;
     spec.socket = spec.socket.map(absolute).transpose()?;
-    let disk: DiskView = client.send(Method::Post, "/v1/disks", &spec)?;
+    let path = "/v1/disks".to_string() + force_query(args.force);
+    let disk: DiskView = client.send(Method::Post, &path, &spec)?;
     match args.print.print {
         Some(_) => present(&disk, &args.print, output),
         None => output.show(&disk, added),
@@ -135,8 +137,17 @@ fn added(disk: &DiskView) -> String {
         None if disk.was_empty => format!(
             "added disk {id}: {backend} {size}, socket {socket}; its image was missing or empty, so the disk is empty\n"
         ),
-        None => format!("added disk {id}: {backend} {size}, socket {socket}\n"),
+        None => {
+            format!("added disk {id}: {backend} {size}{}, socket {socket}\n", first_of(disk))
+        }
     }
+}
+
+/// That its image goes on behind its end, if it does.
+fn first_of(disk: &DiskView) -> String {
+    let image =
+        disk.image_bytes.map(|bytes| format!(" (the first of the {} of its image)", Size(bytes)));
+    image.unwrap_or_default()
 }
 
 /// A path as the daemon understands it, which has another working folder than this command.
@@ -229,7 +240,8 @@ fn disk_text(disk: &DiskView, room: Room) -> String {
     });
     facts.push(("backend", disk.backend.to_string()));
     facts.extend(made_of(disk));
-    let size = disk.size_bytes.map(|bytes| format!("{} ({bytes} bytes)", Size(bytes)));
+    let size =
+        disk.size_bytes.map(|bytes| format!("{} ({bytes} bytes){}", Size(bytes), first_of(disk)));
     let block = disk.block_size_bytes.map(|bytes| format!("{bytes} bytes"));
     let access = if disk.readonly { "read only" } else { "read and write" };
     facts.extend([

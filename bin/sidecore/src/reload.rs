@@ -111,24 +111,25 @@ fn effects_text(done: &ReloadView, room: Room) -> String {
              `sidecore reload --force` does it"
         );
     }
-    let beyond = done.effects.iter().filter(is_beyond).count();
-    if beyond > 0 {
+    let misfits = done.effects.iter().filter(is_misfit).count();
+    if misfits > 0 {
         let _ = writeln!(
             text,
-            "\n{beyond} of these could not be filled: `sidecore reload` refuses, and `sidecore reload --force` does it"
+            "\n{misfits} of these have a size that does not fit: `sidecore reload` refuses, and `sidecore reload \
+             --force` does it"
         );
     }
     text
 }
 
-/// Why a daemon would not make a disk longer than its file system, if it is told to.
-pub(crate) fn beyond(done: &ReloadView) -> Option<Failure> {
-    let beyond = done.effects.iter().find(is_beyond)?;
+/// Why a daemon would not give a disk a size that does not fit what it is made of, if it is told to.
+pub(crate) fn misfit(done: &ReloadView) -> Option<Failure> {
+    let misfit = done.effects.iter().find(is_misfit)?;
     let hint = "correct `size`, or say `sidecore reload --force`, which does it all the same";
-    Some(Failure::Refused(ApiError::new(ErrorKind::Conflict, beyond.what.clone(), hint)))
+    Some(Failure::Refused(ApiError::new(ErrorKind::Conflict, misfit.what.clone(), hint)))
 }
 
-fn is_beyond(effect: &&EffectView) -> bool {
+fn is_misfit(effect: &&EffectView) -> bool {
     effect.needs_force && !effect.guest_loses
 }
 
@@ -169,7 +170,8 @@ mod tests {
              change  disk d  -         the whole file system has 1G\n\n\
              1 of these take something from a guest: `sidecore reload` refuses, and `sidecore reload \
              --force` does it\n\n\
-             1 of these could not be filled: `sidecore reload` refuses, and `sidecore reload --force` does it\n";
+             1 of these have a size that does not fit: `sidecore reload` refuses, and `sidecore reload --force` does \
+             it\n";
         assert_eq!(text(&view, Room::Whole), expected);
         let restart_needed = vec!["daemon.run_dir".to_string()];
         let moved = ReloadView { file: "f".into(), restart_needed, ..ReloadView::default() };

@@ -45,7 +45,12 @@ pub enum Call {
         id: String,
     },
     /// Make a disk. Answer: [`Answer::Disk`].
-    AddDisk(DiskSpec),
+    AddDisk {
+        /// What it shall be.
+        spec: DiskSpec,
+        /// Also one that is shorter than its image, or would be longer than the file system of that.
+        force: bool,
+    },
     /// Change a disk made through the API. Answer: [`Answer::Disk`].
     ChangeDisk {
         /// Its name.
@@ -203,12 +208,15 @@ impl Call {
                 return Some(if *force { "reload --force" } else { "reload" }.to_string());
             }
             Call::Upgrade => return Some("upgrade".to_string()),
-            Call::AddDisk(DiskSpec { id, path: Some(path), .. }) => {
+            Call::AddDisk { spec: DiskSpec { id, path: Some(path), .. }, force } => {
+                let force = if *force { " --force" } else { "" };
                 // Whose file it is to be is what a reader of the log looks for.
-                let whose = format!("disk add {} --path {}", shown(id, 64), shown(path, 256));
+                let whose =
+                    format!("disk add{force} {} --path {}", shown(id, 64), shown(path, 256));
                 return Some(whose + &self.details());
             }
-            Call::AddDisk(spec) => ("disk add", &spec.id),
+            Call::AddDisk { spec, force: true } => ("disk add --force", &spec.id),
+            Call::AddDisk { spec, .. } => ("disk add", &spec.id),
             Call::ChangeDisk { id, .. } => ("disk set", id),
             Call::ResizeDisk { id, force: true, .. } => ("disk resize --force", id),
             Call::ResizeDisk { id, .. } => ("disk resize", id),
@@ -236,7 +244,7 @@ impl Call {
     /// What is to be different, as it was sent, but for what was left out.
     fn details(&self) -> String {
         let sent = match self {
-            Call::AddDisk(spec) => serde_json::to_value(spec),
+            Call::AddDisk { spec, .. } => serde_json::to_value(spec),
             Call::ChangeDisk { change, .. } => serde_json::to_value(change),
             Call::ResizeDisk { resize, .. } => serde_json::to_value(resize),
             Call::MoveDisk { wish, .. } => serde_json::to_value(wish),

@@ -127,7 +127,7 @@ impl Operation {
         let Query { force } = Query::read(query, self.query())?;
         Ok(match self {
             Operation::ListDisks => Call::ListDisks,
-            Operation::AddDisk => Call::AddDisk(body_of(body)?),
+            Operation::AddDisk => Call::AddDisk { spec: body_of(body)?, force },
             Operation::ShowDisk => Call::ShowDisk { id },
             Operation::ChangeDisk => Call::ChangeDisk { id, change: body_of(body)? },
             Operation::RemoveDisk => Call::RemoveDisk { id, force },
@@ -190,7 +190,7 @@ mod tests {
             size: Some(crate::Size(1 << 30)),
             ..DiskSpec::new("a")
         };
-        assert_eq!(call.unwrap(), Call::AddDisk(spec));
+        assert_eq!(call.unwrap(), Call::AddDisk { spec, force: false });
         let call = Operation::ChangeDisk.call("a", "", br#"{"policy":"poll"}"#).unwrap();
         let change =
             DiskChange { policy: Some(crate::spec::Policy::Poll), ..DiskChange::default() };

@@ -76,7 +76,10 @@ pub enum SavedError {
     )]
     Damaged(String),
     /// Some other JSON.
-    #[error("this is not a saved state of sidecore: `format` is not \"sidecore-state\"")]
+    #[error(
+        "this is not a saved state of sidecore: `format` is not \"sidecore-state\"; put a copy of it back, or move the \
+         file away and add the disks, switches, nics and groups again"
+    )]
     NotOurs,
     /// Written by a newer program.
     #[error(
@@ -323,7 +326,11 @@ mod tests {
     #[test]
     fn other_states_are_refused_by_reason() {
         for (text, why) in [
-            ("{}", "this is not a saved state of sidecore: `format` is not \"sidecore-state\""),
+            (
+                "{}",
+                "this is not a saved state of sidecore: `format` is not \"sidecore-state\"; put a copy of it back, or \
+                 move the file away and add the disks, switches, nics and groups again",
+            ),
             (
                 r#"{"format":"sidecore-state","version":7,"disks":[]}"#,
                 "the saved state has version 7, and this program reads up to 6; install the newer \

@@ -26,7 +26,7 @@ use rustix::process::geteuid;
 use tokio::sync::oneshot;
 
 mod http;
-mod listen;
+pub(crate) mod listen;
 mod places;
 
 use crate::rights::Rights;

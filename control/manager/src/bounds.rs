@@ -16,6 +16,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 
+use backend::Memory;
 use config::api::{BoundView, BoundsView};
 use config::plan::DevicePlan;
 use config::{HostPlan, Source};
@@ -64,6 +65,9 @@ const BUFFER_BYTES: u64 = 128 << 10;
 const LINKED_BYTES: u64 = 1 << 20;
 /// The daemon itself: code, threads, tables of bridges.
 const OWN_BYTES: u64 = 32 << 20;
+/// Addresses for what devices hold in memory: what front-ends may lend, as much again as [`address_space`] has it, and the
+/// rest of the daemon are beside them.
+const ADDRESSES: u64 = 60 << 40;
 /// Where nobody has set it (Linux, `DEFAULT_MAX_MAP_COUNT`).
 const MAPPINGS_DEFAULT: u64 = 65_530;
 
@@ -80,6 +84,9 @@ pub enum BoundsError {
         .0.told("descriptors")
     )]
     Descriptors(Shortage),
+    /// Addresses of memory disks, KiB.
+    #[error("{}: make memory disks smaller", .0.told("KiB of addresses"))]
+    Addresses(Shortage),
     /// Mappings of a device.
     #[error("{}: raise `sysctl vm.max_map_count` and restart the daemon", .0.told("mappings"))]
     Mappings(Shortage),
@@ -126,10 +133,14 @@ pub(crate) struct Amount {
 impl Amount {
     /// What a device of that plan is promised.
     pub(crate) fn of(plan: &DevicePlan) -> Amount {
+        let mut mappings = REGIONS + OTHER_MAPPINGS;
         let (rings, host, held) = match plan {
             DevicePlan::Disk(disk) => {
                 let held = match disk.source {
-                    Source::Memory { size_bytes } => size_bytes,
+                    Source::Memory { size_bytes } => {
+                        mappings += Memory::mappings_of(size_bytes);
+                        size_bytes
+                    }
                     Source::File { .. } => BUFFER_BYTES * u64::from(disk.queues),
                     Source::Null { .. } | Source::Remote { .. } => 0,
                 };
@@ -146,7 +157,7 @@ impl Amount {
         };
         Amount {
             descriptors: DEVICE_DESCRIPTORS + host + connection(rings) + SERVED_DESCRIPTORS * rings,
-            mappings: REGIONS + OTHER_MAPPINGS,
+            mappings,
             bytes: held.saturating_add(DEVICE_BYTES + QUEUE_BYTES * rings),
         }
     }
@@ -311,11 +322,15 @@ impl Bounds {
 
     /// What is neither the daemon's own, nor promised, nor taken beyond that.
     fn free(&self) -> Amount {
-        let Shared { own, promised, extra, credit, .. } = &*self.0;
+        let Shared { own, extra, .. } = &*self.0;
         let descriptors = self.unclosed().count();
         let closing = Amount { descriptors, ..Amount::default() };
-        let promised = promised.get().minus(credit.get());
-        self.most().minus(*own).minus(promised).minus(extra.get()).minus(closing)
+        self.most().minus(*own).minus(self.promised()).minus(extra.get()).minus(closing)
+    }
+
+    /// What is promised to devices that stay.
+    fn promised(&self) -> Amount {
+        self.0.promised.get().minus(self.0.credit.get())
     }
 
     /// Until it is called with nothing, what these devices are promised may be promised to those that take their
@@ -339,6 +354,11 @@ impl Bounds {
         if needs.descriptors > left.descriptors {
             return Err(BoundsError::Descriptors(short(|it| it.descriptors)));
         }
+        let addresses = ADDRESSES.saturating_sub(self.promised().bytes);
+        if needs.bytes > addresses {
+            let [needs, left, most] = [needs.bytes, addresses, ADDRESSES].map(|bytes| bytes >> 10);
+            return Err(BoundsError::Addresses(Shortage { needs, left, most, devices }));
+        }
         if needs.mappings > left.mappings {
             return Err(BoundsError::Mappings(short(|it| it.mappings)));
         }
@@ -346,6 +366,26 @@ impl Bounds {
             return Err(BoundsError::Memory(short(|it| it.bytes >> 10)));
         }
         Ok(self.promise_again(plan))
+    }
+
+    /// Promises a device what it may come to need when it is as `after` says, in the place of what it was promised as
+    /// `before` says.
+    ///
+    /// # Errors
+    /// As [`Self::promise`]; one that needs no more is not refused.
+    pub(crate) fn promise_instead(
+        &self,
+        before: &DevicePlan,
+        after: &DevicePlan,
+    ) -> Result<Claim, BoundsError> {
+        let (had, needs) = (Amount::of(before), Amount::of(after));
+        if needs.bytes <= had.bytes && needs.mappings <= had.mappings {
+            return Ok(self.promise_again(after));
+        }
+        self.lend([before]);
+        let promised = self.promise(after);
+        self.lend([]);
+        promised
     }
 
     /// The same for a device that another process serves: it was promised there, whatever is left.
@@ -409,6 +449,7 @@ impl Bounds {
             descriptors: view(|it| it.descriptors),
             mappings: view(|it| it.mappings),
             memory_bytes: view(|it| it.bytes),
+            host_memory_bytes: memory_of_the_host(),
         }
     }
 }
@@ -446,6 +487,20 @@ impl Drop for Claim {
 
 fn number_in(path: impl AsRef<Path>) -> Option<u64> {
     names::kernel_text(path).ok()?.trim().parse().ok()
+}
+
+/// What the host has in all, RAM and swap.
+fn memory_of_the_host() -> Option<u64> {
+    total_of(&names::kernel_text("/proc/meminfo").ok()?)
+}
+
+/// The same, of a host whose `/proc/meminfo` has that text.
+fn total_of(text: &str) -> Option<u64> {
+    let kib = |name: &str| -> Option<u64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().strip_suffix("kB")?.trim().parse().ok()
+    };
+    Some((kib("MemTotal:")? + kib("SwapTotal:").unwrap_or(0)) << 10)
 }
 
 /// The least that this process's cgroup, or one above it, allows; nothing where there is no limit, or none

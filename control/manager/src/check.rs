@@ -11,15 +11,17 @@ use config::plan::{DevicePlan, DiskPlan, LinkPlan};
 use config::{HostPlan, Origin, Plan, Source};
 use names::Refused;
 
+use crate::api::listen;
 use crate::bounds::{Bounds, BoundsError};
 use crate::disk::bonds::{Bonds, Vetting};
 use crate::disk::images::{self, ImageError};
 use crate::opening::apart::{self, SameSocket};
+use crate::opening::open::check_socket;
 use crate::opening::openers::check_image;
 use crate::remote::error::LinkKeyError;
 use crate::remote::party;
 use crate::rights::{Accounts, Rights, RightsError};
-use crate::state::{self, SeenImages, StateError, StateFile};
+use crate::state::{self, Keeper, SeenImages, StateError, StateFile};
 
 /// Reason for which a start or a reload would be refused.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +49,24 @@ pub enum CheckError {
         id: String,
         /// Reason.
         source: Box<RightsError>,
+    },
+    /// Socket of the API.
+    #[error("the API socket {path}: {source}")]
+    Api {
+        /// Its path.
+        path: String,
+        /// Reason.
+        source: std::io::Error,
+    },
+    /// Socket of a device.
+    #[error("{origin}: {name}: {why}")]
+    DeviceSocket {
+        /// Place of its declaration.
+        origin: Origin,
+        /// Its kind and name.
+        name: String,
+        /// Reason.
+        why: String,
     },
     /// Folder in which nothing can be kept.
     #[error("nothing can be kept in `state_dir`: {0}")]
@@ -163,6 +183,41 @@ pub fn kept(plan: &Plan) -> Result<(), CheckError> {
     Ok(())
 }
 
+/// Who keeps its state where a daemon with that plan would, or did so last.
+pub fn keeper(plan: &Plan) -> Option<Keeper> {
+    Keeper::of(&plan.daemon.state_dir)
+}
+
+/// That the API's sockets could be made.
+///
+/// # Errors
+/// What a start would say.
+pub fn api_sockets(plan: &Plan) -> Result<(), CheckError> {
+    let daemon = &plan.daemon;
+    for path in [Some(&daemon.api), daemon.api_read.as_ref()].into_iter().flatten() {
+        listen::check(Path::new(path))
+            .map_err(|source| CheckError::Api { path: path.clone(), source })?;
+    }
+    Ok(())
+}
+
+/// That the sockets of all devices could be made.
+///
+/// # Errors
+/// What a start would say of the first that could not be.
+pub fn device_sockets(plan: &Plan) -> Result<(), CheckError> {
+    let disks = plan.disks.iter().cloned().map(DevicePlan::Disk);
+    let nics = plan.nics.iter().cloned().map(DevicePlan::Nic);
+    for device in disks.chain(nics) {
+        check_socket(&device, plan, |_| false).map_err(|why| CheckError::DeviceSocket {
+            origin: device.origin().clone(),
+            name: device.name(),
+            why: why.to_string(),
+        })?;
+    }
+    Ok(())
+}
+
 /// What is known of images before they are opened.
 pub struct Images {
     bonds: Bonds,
@@ -186,18 +241,21 @@ impl Images {
     }
 
     /// That the name of a disk's image leads through no folder that others could change, and that this process can open
-    /// what is there, if anything is. Whether another process holds it is known when it is served.
+    /// what is there, or make one if nothing is. Whether another process holds it is known when it is served. Gives what
+    /// its size does not fit, in words, which a start serves all the same.
     ///
     /// # Errors
     /// What a start would say.
-    pub fn check(&self, disk: &DiskPlan) -> Result<(), CheckError> {
+    pub fn check(&self, disk: &DiskPlan) -> Result<Option<String>, CheckError> {
         image_name(disk)?;
         let vetting = Vetting::of(disk, &self.bonds, self.bonds.may_have_missed(false));
         match disk.source {
             Source::File { .. } => {
-                check_image(disk, &vetting).map_err(|why| CheckError::NotOpen(why.into()))
+                let misfit = check_image(disk, &vetting);
+                let misfit = misfit.map_err(|why| CheckError::NotOpen(why.into()))?;
+                Ok(misfit.map(|misfit| misfit.refusal().error))
             }
-            Source::Null { .. } | Source::Memory { .. } | Source::Remote { .. } => Ok(()),
+            Source::Null { .. } | Source::Memory { .. } | Source::Remote { .. } => Ok(None),
         }
     }
 }

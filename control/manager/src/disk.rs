@@ -143,6 +143,7 @@ impl DiskParts {
             Outcome::Over(disk, file) => (disk, file),
             Outcome::Missing => return Err((NotOpen::Wrong(images::is_gone(&plan)), None)),
             Outcome::GivenUp(why) => return Err((NotOpen::Wrong(why), None)),
+            Outcome::Unfit(misfit) => return Err((NotOpen::Unfit(misfit), None)),
             Outcome::NotYet(why) => return Err((NotOpen::not_yet(why, path), None)),
         };
         let opened = disk.map_err(|error| (NotOpen::new(&error, &plan), file))?;
@@ -154,16 +155,17 @@ impl DiskParts {
         Ok(DiskParts { file, made, ..DiskParts::of(plan, disk, was_empty) }.bound(bonds))
     }
 
-    /// Has its image opened, and waits for nothing: [`Self::open`] is to be asked for it, with nothing changed. Gives
-    /// how long that is worth waiting for; nothing: it is to be asked now.
+    /// Has its image opened, and waits for nothing: [`Self::open`] is to be asked for it, with nothing changed. With
+    /// `fits` it is not, where it does not fit the disk's size. Gives how long that is worth waiting for; nothing: it is
+    /// to be asked now.
     pub(crate) fn begin(
         plan: &DiskPlan,
-        is_kept: bool,
+        fits: bool,
         bonds: &Bonds,
         openers: &mut Openers,
     ) -> Option<Duration> {
-        let (purpose, vetting) = DiskParts::order(plan, is_kept, bonds, false);
-        openers.begin(plan, (purpose, is_kept), vetting)
+        let (purpose, vetting) = DiskParts::order(plan, false, bonds, false);
+        openers.begin(plan, (purpose, false, fits), vetting)
     }
 
     fn order(plan: &DiskPlan, is_kept: bool, bonds: &Bonds, is_again: bool) -> (Purpose, Vetting) {
@@ -285,6 +287,7 @@ impl DiskParts {
                 return Err(NotOpen::Wrong(format!("{path} is missing: put it back")));
             }
             Outcome::GivenUp(why) => return Err(NotOpen::Wrong(why)),
+            Outcome::Unfit(misfit) => return Err(NotOpen::Unfit(misfit)),
             Outcome::NotYet(why) => return Err(NotOpen::not_yet(why, path)),
         };
         // Front-ends were told of the one that was there when the daemon started.

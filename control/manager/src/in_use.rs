@@ -8,10 +8,8 @@ use control::reload::Guest;
 
 use crate::devices::Devices;
 use crate::devices::device::Device;
+use crate::insist::INSIST;
 use crate::remote::Remote;
-
-/// What takes a device from a guest all the same.
-pub(crate) const INSIST: &str = "`--force` (`force=true` in the API)";
 
 /// Who has devices: front-ends here, and clients of links.
 #[derive(Clone, Copy)]

@@ -53,6 +53,7 @@ mod ending;
 mod front_ends;
 mod guests;
 mod in_use;
+mod insist;
 mod manager;
 mod network;
 mod opening;

@@ -6,52 +6,26 @@ use std::sync::Arc;
 
 use backend::{Disk, Source as Image};
 use config::api::{ApiError, ErrorKind};
-use config::plan::DiskPlan;
+use config::plan::{DevicePlan, DiskPlan};
 use config::{Change, Size};
 
+use crate::bounds::Bounds;
 use crate::devices::Devices;
 use crate::disk::images::{self, source_of};
-use crate::in_use::{INSIST, InUse};
+use crate::in_use::InUse;
+use crate::insist::INSIST;
 use crate::opening::openers::Openers;
 use crate::remote::Remote;
+use misfit::Misfit;
 
-/// A disk that would be longer than the whole file system of its image.
-pub(crate) struct Beyond {
-    pub(crate) id: String,
-    size: u64,
-    /// Bytes of the file system.
-    holds: u64,
-}
-
-impl Beyond {
-    fn of(id: &str, size: u64, has: u64, holds: Option<u64>) -> Option<Beyond> {
-        let holds = holds.filter(|holds| size > has && size > *holds)?;
-        Some(Beyond { id: id.to_string(), size, holds })
-    }
-
-    /// What its file system holds, in words.
-    pub(crate) fn has(&self) -> String {
-        // Exact to the byte it would be a number that nobody reads.
-        let unit = if self.holds >= 1 << 20 { 1 << 20 } else { 512 };
-        format!("the whole file system of its image has {}", Size(self.holds / unit * unit))
-    }
-
-    /// Refuses that.
-    pub(crate) fn refusal(&self) -> ApiError {
-        let Beyond { id, size, .. } = self;
-        let error = format!("disk {id:?} would have {}, and {}", Size(*size), self.has());
-        let hint = format!(
-            "its guest would meet the end of that before the end of its disk; {INSIST} does it all the same"
-        );
-        ApiError::new(ErrorKind::Conflict, error, hint)
-    }
-}
+pub(crate) mod misfit;
 
 /// What is asked to judge a size.
 pub(crate) struct Sizes<'a> {
     pub(crate) devices: &'a Devices,
     pub(crate) remote: &'a Remote,
     pub(crate) openers: &'a mut Openers,
+    pub(crate) bounds: &'a Bounds,
 }
 
 impl Sizes<'_> {
@@ -74,7 +48,7 @@ impl Sizes<'_> {
             );
             return Err(ApiError::new(ErrorKind::Conflict, error, hint));
         }
-        Beyond::of(id, size, has, holds).map_or(Ok(()), |beyond| Err(beyond.refusal()))
+        Misfit::of_resize(id, size, has, holds).map_or(Ok(()), |misfit| Err(misfit.refusal()))
     }
 
     /// What a disk has, and what its medium holds, if that is known. Nothing of a disk that is not here.
@@ -90,6 +64,14 @@ impl Sizes<'_> {
         let Some(disk) = disk.filter(|disk| disk.remote.is_none()) else { return Ok(None) };
         let (plan, disk) = (disk.plan.clone(), Arc::clone(&disk.disk));
         let has = disk.size_bytes();
+        let before = DevicePlan::Disk(plan.clone());
+        let mut after = plan.clone();
+        after.resized(size);
+        let promised = self.bounds.promise_instead(&before, &DevicePlan::Disk(after));
+        drop(promised.map_err(|why| {
+            let error = format!("disk {id:?}: {why}");
+            ApiError::new(ErrorKind::Refused, error, "the disk is as it was")
+        })?);
         let holds = self.look_at_size(plan, disk, size).map_err(|(kind, why)| {
             ApiError::new(kind, format!("disk {id:?}: {why}"), "the disk is as it was")
         })?;
@@ -123,8 +105,8 @@ impl Sizes<'_> {
     ///
     /// # Errors
     /// The first that cannot have its size.
-    pub(crate) fn check_changes(&mut self, changes: &[Change]) -> Result<Vec<Beyond>, ApiError> {
-        let mut beyond = Vec::new();
+    pub(crate) fn check_changes(&mut self, changes: &[Change]) -> Result<Vec<Misfit>, ApiError> {
+        let mut misfits = Vec::new();
         for change in changes {
             let Change::Resize { id, size_bytes } = change else { continue };
             let looked = self.look_at_sizes(id, *size_bytes).map_err(|refused| {
@@ -132,7 +114,7 @@ impl Sizes<'_> {
                 ApiError::new(refused.kind, refused.error, hint)
             })?;
             if let Some((has, holds)) = looked {
-                beyond.extend(Beyond::of(id, *size_bytes, has, holds));
+                misfits.extend(Misfit::of_resize(id, *size_bytes, has, holds));
             }
             let disk = self.devices.number_of(id).and_then(|number| self.devices.disk(number));
             if disk.is_some_and(|disk| disk.resizing.is_some()) {
@@ -140,6 +122,6 @@ impl Sizes<'_> {
                 return Err(ApiError::new(ErrorKind::Busy, error, "try again in a moment"));
             }
         }
-        Ok(beyond)
+        Ok(misfits)
     }
 }

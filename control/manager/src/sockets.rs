@@ -83,17 +83,18 @@ pub(crate) fn remove(path: &Path) {
     let _ = SocketPlace::find(path, Purpose::Socket).and_then(|place| place.remove());
 }
 
-/// That nothing is at that name but what [`open_listener`] would replace. Nothing is changed.
+/// That nothing is at that name but what [`open_listener`] would replace, and that it may be made. Nothing is changed.
 ///
 /// # Errors
 /// As [`open_listener`].
 pub(crate) fn check_name(path: &Path) -> io::Result<()> {
     match SocketPlace::find(path, Purpose::Socket) {
-        Ok(place) => is_left(&place).map(drop),
+        Ok(place) => is_left(&place).map(drop)?,
         // Its folder is made with it.
-        Err(refused) if refused.is_missing() => Ok(()),
-        Err(refused) => Err(refused.into()),
+        Err(refused) if refused.is_missing() => {}
+        Err(refused) => return Err(refused.into()),
     }
+    Ok(names::may_make_in(path.parent().unwrap_or(path), Purpose::Socket)?)
 }
 
 /// Whether a socket that is listened at has its name no more: nobody can come to it.

@@ -156,8 +156,9 @@ impl StateFile {
     /// Of a daemon that is started; others are kept out of its folder from now on.
     ///
     /// # Errors
-    /// Another daemon has it: which one, and what to do.
+    /// Another daemon has it: which one, and what to do. Or what was kept cannot be read, so that nothing is begun.
     pub(crate) fn of_a_start(folder: &str, api: &str) -> Result<StateFile, StateError> {
+        StateFile::of_a_look(folder).read()?;
         let kept = Kept::in_folder(folder, STATE_BYTES_MAX);
         let folder = folder.to_string();
         let hold = lock(&kept, api).map_err(|why| match why {
@@ -319,6 +320,46 @@ fn replaced(kept: &Kept) -> String {
         kept.path(LOCK).display(),
         words.lines().next().unwrap_or("nothing is in it")
     )
+}
+
+/// The lock of a folder in which a daemon may keep its state, as it was looked at.
+#[derive(Debug)]
+pub struct Keeper {
+    folder: String,
+    /// Line of its holder, or of the one before.
+    words: String,
+    /// Process that has it, if one lives and can be seen.
+    pid: Option<u32>,
+}
+
+impl Keeper {
+    /// Of that folder; nothing, where no daemon has ever kept anything, or nobody may look. No lock is taken.
+    pub(crate) fn of(folder: &str) -> Option<Keeper> {
+        let kept = Kept::in_folder(folder, STATE_BYTES_MAX);
+        let (file, words) = kept.look_at_lock(LOCK).ok().flatten()?;
+        Some(Keeper { folder: folder.to_string(), words, pid: backend::lock_holder(file.as_fd()) })
+    }
+
+    /// Whether that process has it, as far as can be seen.
+    pub fn is(&self, pid: u32) -> bool {
+        match self.pid {
+            Some(its) => its == pid,
+            None => self.words.starts_with(&format!("process {pid},")),
+        }
+    }
+
+    /// Where whoever has it is asked; nothing, where nobody is seen that has it.
+    pub fn api(&self) -> Option<&str> {
+        self.pid?;
+        self.words.split_once("`api` is ").map(|(_, api)| api)
+    }
+
+    /// What a start says that finds it held.
+    pub fn refusal(self) -> Option<StateError> {
+        let Keeper { folder, words, pid } = self;
+        pid?;
+        Some(StateError::Held { folder, holder: Holder { words, is_alive: true } })
+    }
 }
 
 /// Whose the lock is, in words.

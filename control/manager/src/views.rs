@@ -39,6 +39,7 @@ pub(crate) fn disk(device: &Device, parts: &DiskParts, (queues, now): (bool, Ins
             ..of_plan.access
         },
         size_bytes: told(parts.disk.size_bytes()),
+        image_bytes: parts.disk.image_bytes().filter(|has| *has > parts.disk.size_bytes()),
         block_size_bytes: Some(parts.shape.block_size),
         queues_attached: device.attached().len() as u16,
         queues_by_hand: device.queues().iter().filter(|queue| queue.is_by_hand()).count() as u16,
@@ -137,6 +138,7 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
         },
         format: plan.format,
         size_bytes: plan.source.size_bytes(),
+        image_bytes: None,
         block_size_bytes: plan.block_size,
         readonly: plan.readonly,
         serial: plan.serial.clone(),

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom, StatVfsMountFlags,
+    Access, AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom, accessat,
     fcntl_lock, flock, fstat, fstatfs, fstatvfs, fsync, open, openat, renameat_with, seek, statat,
     syncfs, unlinkat,
 };
@@ -95,7 +95,7 @@ pub fn open_or_make_image(
         let flags = access | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | QUIET;
         match openat(&place.folder.fd, &place.name, flags, Mode::from_raw_mode(FILE_MODE)) {
             Err(Errno::EXIST) => continue,
-            made => return made.map(|made| (made, true)).map_err(place.os()),
+            made => return made.map(|made| (made, true)).map_err(|why| not_made(&place, why)),
         }
     }
     Err(Refused::Os { step: path.to_path_buf(), source: Errno::STALE })
@@ -176,21 +176,37 @@ fn unlink_if(place: &Place, file: (u64, u64)) -> Result<bool, Refused> {
     unlinkat(folder, &aside, AtFlags::empty()).map(|()| true).map_err(place.os())
 }
 
-/// Whether [`open_or_make_image`] could make an image at a name where nothing is. Nothing is made; that there is room and
-/// a right to write is not looked at.
+/// How many bytes the file system has, used or free, in which [`open_or_make_image`] could make an image at a name where
+/// nothing is; nothing, where it does not say. Nothing is made.
 ///
 /// # Errors
 /// As [`open_or_make_image`].
-pub fn can_make_image(path: &Path, user_folder: bool) -> Result<(), Refused> {
+pub fn can_make_image(path: &Path, user_folder: bool) -> Result<Option<u64>, Refused> {
     let place = Place::find(path, Purpose::Image { user_folder })?;
     if let Owner::User(owner) = place.folder.owner {
         return Err(Refused::NotMade { step: place.real(), owner });
     }
     refuse_pseudo(place.folder.fd.as_fd(), place.real())?;
-    let mount = fstatvfs(&place.folder.fd).map_err(place.os())?;
-    match mount.f_flag.contains(StatVfsMountFlags::RDONLY) {
-        true => Err(place.os()(Errno::ROFS)),
-        false => Ok(()),
+    let no_new = |source| Refused::NoNew { step: place.real(), source };
+    let folder = place.folder.fd.as_fd();
+    // It knows of a file system that is only read, and of a folder that nobody may change (`chattr +i`).
+    let access = Access::WRITE_OK | Access::EXEC_OK;
+    accessat(folder, ".", access, AtFlags::EACCESS).map_err(no_new)?;
+    let room = fstatvfs(folder).map_err(place.os())?;
+    // An image is sparse: it takes a file, and blocks when they are written.
+    if room.f_files > 0 && room.f_favail == 0 {
+        return Err(no_new(Errno::NOSPC));
+    }
+    Ok(Some(room.f_blocks.saturating_mul(room.f_frsize)).filter(|bytes| *bytes > 0))
+}
+
+/// Why an image was not made, where its folder is the reason.
+fn not_made(place: &Place, source: Errno) -> Refused {
+    match source {
+        Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::NOSPC | Errno::DQUOT => {
+            Refused::NoNew { step: place.real(), source }
+        }
+        source => place.os()(source),
     }
 }
 

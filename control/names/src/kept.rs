@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{
     Access, AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, accessat, flock, fstatvfs, fsync,
@@ -133,16 +133,8 @@ impl Kept {
     /// # Errors
     /// [`Refused`]: others could change what is there, this process may not write, or there is no room.
     pub fn look(&self) -> Result<(), Refused> {
-        let mut path = self.folder.as_path();
-        let folder = loop {
-            match (Folder::find(path, Purpose::Own), path.parent()) {
-                (Err(refused), Some(above)) if refused.is_missing() => path = above,
-                (folder, _) => break folder?,
-            }
-        };
+        let folder = nearest(&self.folder, Purpose::Own)?;
         let os = |source| Refused::Os { step: folder.real.clone(), source };
-        let access = Access::WRITE_OK | Access::EXEC_OK;
-        accessat(&folder.fd, ".", access, AtFlags::EACCESS).map_err(os)?;
         let room = fstatvfs(&folder.fd).map_err(os)?;
         // Where the file system counts neither blocks nor files there is no bound.
         let is_full = room.f_blocks > 0 && room.f_bavail == 0;
@@ -198,6 +190,23 @@ impl Kept {
         Ok(folder.look(OsStr::new(name))?.map(|found| (found.stat.st_dev, found.stat.st_ino)))
     }
 
+    /// The file of a lock, to be looked at, and what its holder has written, or the one before; nothing, if there is none.
+    /// No lock is taken.
+    ///
+    /// # Errors
+    /// What the file system said, or [`Refused`].
+    pub fn look_at_lock(&self, name: &str) -> io::Result<Option<(OwnedFd, String)>> {
+        let folder = match Folder::find(&self.folder, Purpose::Own) {
+            Err(error) if error.is_missing() => return Ok(None),
+            folder => folder?,
+        };
+        let name = OsStr::new(name);
+        let Some(found) = folder.look(name)? else { return Ok(None) };
+        let file = File::from(open_own(&folder, name, &found, OFlags::RDONLY)?);
+        let words = first_line(&file);
+        Ok(Some((file.into(), words)))
+    }
+
     /// Writes `text` over the first bytes of file `name`, which is made if it is missing, and syncs both: for a
     /// folder in which nothing may be renamed. What follows in the file stays.
     ///
@@ -235,6 +244,30 @@ impl Kept {
             removed => Ok(removed.map_err(folder.os(name))?),
         }
     }
+}
+
+/// That this process may make names in `folder`, as far as a look tells: nothing is changed, and a folder that is missing
+/// can be made.
+///
+/// # Errors
+/// [`Refused`]: others could change what is there, or this process may not write.
+pub fn may_make_in(folder: &Path, purpose: Purpose) -> Result<(), Refused> {
+    nearest(folder, purpose).map(drop)
+}
+
+/// That folder, or the first one above it that is there, in which this process may make names.
+fn nearest(folder: &Path, purpose: Purpose) -> Result<Folder, Refused> {
+    let mut path = folder;
+    let folder = loop {
+        match (Folder::find(path, purpose), path.parent()) {
+            (Err(refused), Some(above)) if refused.is_missing() => path = above,
+            (folder, _) => break folder?,
+        }
+    };
+    let access = Access::WRITE_OK | Access::EXEC_OK;
+    let allowed = accessat(&folder.fd, ".", access, AtFlags::EACCESS);
+    allowed.map_err(|source| Refused::Os { step: folder.real.clone(), source })?;
+    Ok(folder)
 }
 
 /// What became of [`Kept::lock`].

@@ -26,7 +26,7 @@ pub use file::{
     ImageKind, OwnText, can_make_image, kernel_text, kind_of_image, open_image, open_or_make_image,
     read_text, sync_image, unmake_image,
 };
-pub use kept::{Kept, Locking};
+pub use kept::{Kept, Locking, may_make_in};
 pub use medium::{Medium, Mounts};
 pub use refused::Refused;
 pub use socket::{Socket, SocketPlace};

@@ -118,6 +118,17 @@ pub enum Refused {
         /// Whose folder it is.
         owner: u32,
     },
+    /// Nothing is there, and its folder takes no new file.
+    #[error(
+        "{} is missing, and its folder takes no new file: {source}; {}",
+        step.display(), advice(*source)
+    )]
+    NoNew {
+        /// The name.
+        step: PathBuf,
+        /// What the kernel said.
+        source: Errno,
+    },
     /// More was there than can be meant.
     #[error("{} has more than {bytes_max} bytes: it is not what it should be", step.display())]
     TooLong {
@@ -160,6 +171,17 @@ impl From<Refused> for io::Error {
             _ => io::ErrorKind::PermissionDenied,
         };
         io::Error::new(kind, refused.to_string())
+    }
+}
+
+/// What to do about a folder that takes no new file.
+fn advice(source: Errno) -> &'static str {
+    match source {
+        Errno::NOSPC | Errno::DQUOT => "make room there, or name another folder",
+        Errno::ROFS => "have its file system be writable, or name another folder",
+        _ => {
+            "let the daemon's user write to that folder (`ls -ld`, `lsattr -d`), or name another one"
+        }
     }
 }
 

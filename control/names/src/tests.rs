@@ -256,6 +256,30 @@ fn an_image_is_made_where_it_is_meant_and_never_through_a_link_of_others() {
     assert!(site.at("target.img").is_file());
     let error = make(&site.at("nowhere/x")).expect_err("no folder");
     assert!(error.is_missing());
+    assert!(can_make_image(&site.at("nowhere/x"), true).expect_err("no folder").is_missing());
+    assert!(can_make_image(&site.at("more.img"), true).expect("a folder of ours") > Some(0));
+    assert!(!site.at("more.img").exists(), "nothing is made by that");
+}
+
+/// By a daemon of another user than root, in a folder of root's.
+#[test]
+fn where_no_image_can_be_made_that_is_found_before_and_said_alike() {
+    let Some(site) = Site::new() else { return };
+    mode(&site.at(""), 0o755);
+    let path = site.at("new.img");
+    let refused = Refused::NoNew { step: path.clone(), source: Errno::ACCESS };
+    let above = Refused::Os { step: site.at("."), source: Errno::ACCESS };
+    let folder = site.at("a/b");
+    let asked = std::thread::spawn(move || {
+        let bob = rustix::process::Uid::from_raw(BOB);
+        rustix::thread::set_thread_res_uid(bob, bob, bob).expect("another user");
+        let made = open_or_make_image(&path, false, OFlags::RDWR).map(drop);
+        (can_make_image(&path, false).map(drop), made, may_make_in(&folder, Purpose::Socket))
+    });
+    let (before, then, socket) = asked.join().expect("a thread");
+    assert_eq!([before, then], [Err(refused.clone()), Err(refused)]);
+    assert_eq!(socket.map_err(|why| why.errno()), Err(above.errno()));
+    assert_eq!(may_make_in(&site.at("a/b"), Purpose::Socket), Ok(()));
 }
 
 fn is_hidden(name: &std::ffi::OsStr) -> bool {

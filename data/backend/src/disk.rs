@@ -160,12 +160,12 @@ impl Disk {
         })
     }
 
-    /// Whether [`Self::open`] would succeed once nobody else has the image, as far as can be told before.
-    /// Takes no lock, changes nothing, and keeps nothing open; may block.
+    /// Whether [`Self::open`] would succeed once nobody else has the image, as far as can be told before, and what is
+    /// known of it then. Takes no lock, changes nothing, and keeps nothing open; may block.
     ///
     /// # Errors
     /// [`OpenError`], but not [`OpenError::Held`].
-    pub fn check(source: &Source, names: &dyn Names, vet: Vet) -> Result<(), OpenError> {
+    pub fn check(source: &Source, names: &dyn Names, vet: Vet) -> Result<Arc<Disk>, OpenError> {
         // No memory is taken for a RAM disk only to see that there is some.
         let source = match source {
             Source::Memory { size_bytes } => &Source::Null { size_bytes: *size_bytes },
@@ -175,7 +175,6 @@ impl Disk {
             let (facts, size_bytes) = Opened::check(names, path, asked, readonly, cache, vet)?;
             Ok((Kind::Away(facts), size_bytes))
         })
-        .map(drop)
     }
 
     fn made_of(
@@ -440,7 +439,17 @@ impl Disk {
     pub fn medium_bytes(&self) -> Option<u64> {
         match &self.kind {
             Kind::File(opened) => opened.medium_bytes(),
-            Kind::Null | Kind::Memory(_) | Kind::Away(_) | Kind::Remote(_) => None,
+            Kind::Away(facts) => facts.medium_bytes,
+            Kind::Null | Kind::Memory(_) | Kind::Remote(_) => None,
+        }
+    }
+
+    /// Bytes that its image has, as far as this process knows, whatever is served of them; `None` for what has none, or
+    /// one that was not seen here.
+    pub fn image_bytes(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::File(opened) => Some(opened.longest_known()),
+            _ => self.image().map(crate::ImageFacts::bytes),
         }
     }
 

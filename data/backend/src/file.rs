@@ -22,7 +22,7 @@ mod writers;
 
 pub use faults::FaultSnapshot;
 pub use format::{Foreign, Vet};
-pub use holder::{Holder, LET_IT_MOVE, STOP_IT};
+pub use holder::{Holder, LET_IT_MOVE, STOP_IT, lock_holder};
 pub use image::{Astray, ImageFacts};
 pub(crate) use open::{Facts, Opened};
 pub(crate) use way::CHUNK_BYTES;

@@ -52,6 +52,7 @@ pub use disk::{
 };
 pub use file::{
     Astray, FaultSnapshot, File, Foreign, Holder, ImageFacts, LET_IT_MOVE, Progress, STOP_IT, Vet,
+    lock_holder,
 };
 pub use io::Io;
 pub use memory::Memory;

@@ -50,6 +50,11 @@ impl Memory {
         whole.mapped(size_bytes)
     }
 
+    /// How many mappings a disk of so many bytes is.
+    pub fn mappings_of(size_bytes: u64) -> u64 {
+        size_bytes.div_ceil(CHUNK_SIZE)
+    }
+
     /// Where its bytes are.
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()

@@ -90,7 +90,7 @@ impl Operator {
         let found = plan.disks.iter().filter(|disk| disk.origin == Origin::Api);
         let found = found.map(|disk| (disk.id.clone(), disk.spec.clone()));
         find(&mut self.made, found.collect(), &lost, |call, spec| match call {
-            Call::AddDisk(new) => Some(new.clone()),
+            Call::AddDisk { spec: new, .. } => Some(new.clone()),
             Call::ChangeDisk { change, .. } => spec.map(|mut spec| {
                 file::apply(change, &mut spec);
                 spec
@@ -179,7 +179,7 @@ impl Operator {
                 if busy.contains(id.as_str()) {
                     return None;
                 }
-                Call::AddDisk(file::disk(&id, folder, random))
+                Call::AddDisk { spec: file::disk(&id, folder, random), force: true }
             }
             3..5 => Call::RemoveDisk { id: one(random)?, force: !random.one_in(4) },
             5..7 => Call::ChangeDisk { id: one(random)?, change: file::change(random) },
@@ -338,7 +338,7 @@ impl Operator {
             return;
         }
         match call {
-            Call::AddDisk(spec) => drop(self.made.insert(spec.id.clone(), spec.clone())),
+            Call::AddDisk { spec, .. } => drop(self.made.insert(spec.id.clone(), spec.clone())),
             Call::RemoveDisk { id, .. } => drop(self.made.remove(id)),
             Call::AddNic(spec) => drop(self.made_nics.insert(spec.id.clone(), spec.clone())),
             Call::RemoveNic { id, .. } => drop(self.made_nics.remove(id)),
@@ -424,7 +424,7 @@ pub(crate) fn linked(call: &Call) -> Option<&str> {
 /// The device or the switch that a call changes.
 pub(crate) fn changed_disk(call: &Call) -> Option<&str> {
     match call {
-        Call::AddDisk(spec) => Some(&spec.id),
+        Call::AddDisk { spec, .. } => Some(&spec.id),
         Call::AddNic(spec) => Some(&spec.id),
         Call::AddSwitch(spec) => Some(&spec.id),
         Call::RemoveSwitch { id } => Some(id),

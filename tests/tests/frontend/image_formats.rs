@@ -166,7 +166,8 @@ fn sizes_of_no_whole_sectors_are_refused_and_never_cut() -> Result<()> {
         }
         ensure!(std::fs::metadata(&path)?.len() == bytes as u64, "it has another length now");
         // Who says how much is to be served knows what is left out.
-        daemon.ask(&format!("disk add odd --size 512 --path {}", path.display()))?;
+        let whole = bytes / 512 * 512;
+        daemon.ask(&format!("disk add odd --size {whole} --path {}", path.display()))?;
         for size in ["1000", "0", "513"] {
             let said = daemon.refuses(&format!("disk resize odd {size}"))?;
             ensure!(said.contains("512"), "{said}");

@@ -137,10 +137,16 @@ Examples:
   sidecore disk add vm1-data --path /dev/vg0/vm1 --queues 4 --serial DATA1
   sidecore disk add vm2-root --path golden.img --readonly --print libvirt
   sidecore disk add scratch --backend memory --size 1G --print cloud-hypervisor
-  sidecore disk add vm3-root --path vm3.img --size 20G      make the image if it is not there")]
+  sidecore disk add vm3-root --path vm3.img --size 20G      make the image if it is not there
+
+A --size that is smaller than the image is refused, since its guest would see the first part
+of it alone, and so is one that makes it longer than its whole file system; --force does it.")]
 pub(crate) struct AddArgs {
     #[command(flatten)]
     pub(crate) disk: DiskSpec,
+    /// Make it also where its image is longer than `--size`, or its file system smaller.
+    #[arg(long)]
+    pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) print: PrintArgs,
 }

@@ -78,6 +78,9 @@ fn refused(folder: &tempfile::TempDir, text: &str) -> (i32, String) {
     let folder = format!("{}/", folder.path().display());
     let bare = |text: &str| text.replace(&folder, "");
     assert!(code == 1 || bare(&at_the_start).contains(&bare(what)), "{error}{at_the_start}");
+    // What ends says nothing of how it would go on.
+    assert!(!at_the_start.contains("devices made by command are refused"), "{at_the_start}");
+    assert!(!at_the_start.contains("another daemon may use"), "{at_the_start}");
     (code, error)
 }
 
@@ -143,6 +146,11 @@ fn one_socket_of_two_devices_is_a_mistake_and_nobody_is_disturbed() {
     assert!(error.contains("is the socket of the API"), "{error}");
     let nobody = listens.accept().unwrap_err();
     assert_eq!(nobody.kind(), std::io::ErrorKind::WouldBlock);
+    // A start would serve the NIC.
+    let (code, _, error) = checked(&folder, &two("run/t"));
+    assert_eq!(code, 1, "{error}");
+    assert!(error.contains("run/s: another process listens there"), "{error}");
+    drop(listens);
     assert_eq!(checked(&folder, &two("run/t")).0, 0);
 }
 
@@ -285,6 +293,97 @@ fn a_file_is_checked_beside_what_was_made_by_command() {
     let (code, _, error) = check(&text);
     assert_eq!(code, 1, "{error}");
     assert!(error.contains("state/disks.json"), "{error}");
+    let hint = "\n  put a copy of it back, or move the file away and add the disks";
+    assert!(error.contains(hint) && !error.contains("remove that device"), "{error}");
+}
+
+/// What a second daemon would be refused, and what the one that runs would not.
+#[test]
+fn what_another_daemon_has_is_found_and_a_file_for_that_one_is_right() {
+    let daemon = Daemon::start("[[disk]]\nid = \"a\"\nbackend = \"null\"\nsize = \"1M\"\n");
+    let folder = daemon.folder.path();
+    let pid = daemon.child.id();
+    let text = std::fs::read_to_string(folder.join("sidecore.toml")).unwrap();
+    let started = |text: &str, words: &[&str]| {
+        write(folder.join("next.toml"), text).unwrap();
+        let words = [&["serve", "--config", "next.toml"], words].concat();
+        run(Command::new(PROGRAM).args(words).current_dir(folder))
+    };
+    let other = text.replace("run/api.sock", "other.sock").replace("\".\"", "\"other\"");
+    let held = format!("state is kept by another daemon, process {pid}, whose `api` is ");
+    let apart = text.replace("\"state\"", "\"other\"").replace("\".\"", "\"other\"");
+    let served = format!("run/api.sock: another daemon serves it, process {pid}\n");
+    for (text, words) in [(other, held), (apart.clone(), served)] {
+        for (code, _, error) in [started(&text, &["--check"]), started(&text, &[])] {
+            assert_eq!(code, 1, "{error}");
+            assert!(error.contains(&words), "{error}");
+        }
+    }
+    let (code, out, error) = started(&text, &["--check"]);
+    assert_eq!((code, error.as_str()), (0, ""));
+    let beside =
+        format!("process {pid} runs with another file, and has this `api` and `state_dir`");
+    assert!(out.contains(&beside), "{out}");
+    // The sockets of its devices are its own; one that somebody else has is nobody's.
+    let apart = apart.replace("run/api.sock", "other.sock");
+    assert_eq!(started(&apart, &["--check"]).0, 0);
+    let taken = format!("{apart}socket = \"a.sock\"\n");
+    for (code, _, error) in [started(&taken, &["--check"]), started(&taken, &[])] {
+        assert_eq!(code, 1, "{error}");
+        assert!(error.contains("a.sock: another process listens there"), "{error}");
+    }
+}
+
+/// An empty image that a start would make, in a folder where none can be.
+#[test]
+fn an_image_that_cannot_be_made_is_told_with_its_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixed = folder.path().join("fixed");
+    create_dir(&fixed).unwrap();
+    let chattr = |word: &str| {
+        Command::new("chattr").arg(word).arg(&fixed).status().is_ok_and(|ended| ended.success())
+    };
+    if !chattr("+i") {
+        let why = b"skipped: a folder that nobody may change takes root and a file system that has them\n";
+        return std::io::stderr().write_all(why).unwrap();
+    }
+    let daemon = "[daemon]\napi = \"api.sock\"\nrun_dir = \".\"\nstate_dir = \"state\"\n";
+    let disk = "[[disk]]\nid = \"a\"\npath = \"fixed/new.img\"\nsize = \"1M\"\n";
+    let checked = checked(&folder, &[daemon, disk].concat());
+    let words = ["serve", "--config", "f.toml"];
+    let started = run(Command::new(PROGRAM).args(words).current_dir(&folder));
+    assert!(chattr("-i"));
+    for (code, _, error) in [checked, started] {
+        assert_eq!(code, 1, "{error}");
+        let what =
+            "fixed/new.img is missing, and its folder takes no new file: Operation not permitted";
+        assert!(error.contains(what), "{error}");
+        assert!(error.contains("let the daemon's user write to that folder"), "{error}");
+        assert!(!error.contains("readonly"), "{error}");
+    }
+}
+
+/// What a start serves, and may not be meant.
+#[test]
+fn sizes_that_do_not_fit_are_noted() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::File::create(folder.path().join("a.img")).unwrap().set_len(8 << 20).unwrap();
+    let disk = |id: &str, what: &str| format!("[[disk]]\nid = {id:?}\n{what}");
+    let memory = disk("m", "backend = \"memory\"\nsize = \"20T\"\n");
+    let text = disk("a", "path = \"a.img\"\nsize = \"1M\"\n") + &memory;
+    let (code, out, error) = checked(&folder, &text);
+    assert_eq!((code, error.as_str()), (0, ""));
+    let note = "\nnote: f.toml:1: disk \"a\" would have 1M, and its image has 8M\n";
+    assert!(out.contains(note), "{out}");
+    assert!(out.contains("note: memory disks and the daemon may take 2097"), "{out}");
+    let text = text.replace("\"1M\"", "\"8M\"").replace("20T", "1M");
+    assert!(!checked(&folder, &text).1.contains("note"));
+    let (code, _, error) = checked(&folder, &memory.replace("20T", "100T"));
+    assert_eq!(code, 1);
+    assert!(
+        error.contains("KiB of addresses") && error.contains("make memory disks smaller"),
+        "{error}"
+    );
 }
 
 /// All that is in a folder, and when it was changed last.

@@ -66,6 +66,24 @@ fn a_missing_image_fails_alone_until_it_is_there() {
     assert!(daemon.folder.path().join("gone.sock").exists());
 }
 
+#[test]
+fn a_disk_that_is_shorter_than_its_image_is_said_to_be() {
+    let daemon = Daemon::start(&null("good"));
+    image(daemon.folder.path(), "whole.img");
+    let line = "disk add a --path whole.img --size 512K";
+    let (code, _, error) = daemon.run(line);
+    assert_eq!(code, 1);
+    assert!(error.contains("disk \"a\" would have 512K, and its image has 1M\n"), "{error}");
+    assert!(error.contains("leave `--size` out for all of it; `--force`"), "{error}");
+    let (code, out, error) = daemon.run(&format!("{line} --force"));
+    assert_eq!((code, error.as_str()), (0, ""));
+    assert!(out.contains("file 512K (the first of the 1M of its image), socket "), "{out}");
+    let shown = daemon.run("show a").1;
+    assert!(shown.contains("524288 bytes) (the first of the 1M of its image)"), "{shown}");
+    let log = fs::read_to_string(daemon.folder.path().join("log")).unwrap();
+    assert!(log.contains("it has 512K, and its image has 1M"), "{log}");
+}
+
 /// A daemon that can serve nothing says so instead of running.
 #[test]
 fn a_daemon_without_one_disk_that_opens_does_not_start() {

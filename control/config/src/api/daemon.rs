@@ -69,6 +69,10 @@ pub struct BoundsView {
     pub mappings: BoundView,
     /// Memory of the daemon's own, in bytes; the limit is its cgroup's, or `RLIMIT_AS`.
     pub memory_bytes: BoundView,
+    /// RAM and swap of the daemon's host, in bytes, which set a limit where no other one does: what is promised beyond
+    /// them can be written by guests until the kernel ends processes. Absent where it cannot be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_memory_bytes: Option<u64>,
 }
 
 /// How one thing is shared out.

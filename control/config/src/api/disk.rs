@@ -61,6 +61,9 @@ pub struct DiskView {
     /// Capacity, in bytes; null while nobody has said it: its image is not open, or its IOhost was not heard.
     #[serde(default)]
     pub size_bytes: Option<u64>,
+    /// Bytes of its image, where that goes on behind the disk's end: its guest sees the first `size_bytes` of it alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_bytes: Option<u64>,
     /// Logical block size that the guest sees, in bytes; null likewise.
     #[serde(default)]
     pub block_size_bytes: Option<u32>,

@@ -29,9 +29,11 @@ pub const ROUTES: [Route; 32] = [
         operation: Operation::AddDisk,
         method: Method::Post,
         path: "/v1/disks",
-        summary: "Make a disk. It survives a restart of the daemon and disturbs no other disk.",
+        summary: "Make a disk. It survives a restart of the daemon and disturbs no other disk. 409 without \
+                  `force`: one that is shorter than its image, and one that would be longer than the file \
+                  system of that.",
         body: Some(schema_of::<DiskSpec>),
-        query: &[],
+        query: &[FORCE],
         success: 201,
         answer: schema_of::<DiskView>,
         refusals: &[409, 422],

@@ -27,6 +27,19 @@ pub(super) fn listen(path: &Path, rights: &Rights) -> io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
+/// That [`listen`] could make one there. Nothing is changed.
+///
+/// # Errors
+/// As [`listen`].
+pub(crate) fn check(path: &Path) -> io::Result<()> {
+    match SocketPlace::find(path, Purpose::Own) {
+        Ok(place) => is_stale(&place, path).map(drop)?,
+        Err(refused) if refused.is_missing() => {}
+        Err(refused) => return Err(refused.into()),
+    }
+    Ok(names::may_make_in(path.parent().unwrap_or(path), Purpose::Own)?)
+}
+
 /// Removes the socket at that path, if it is one.
 pub(super) fn remove(path: &Path) {
     // One that cannot be removed is replaced by the next daemon.
@@ -35,10 +48,15 @@ pub(super) fn remove(path: &Path) {
 
 /// Takes away a socket that nobody listens on.
 fn remove_stale(place: &SocketPlace, path: &Path) -> io::Result<()> {
+    if is_stale(place, path)? { Ok(place.remove()?) } else { Ok(()) }
+}
+
+/// Whether a socket is there that nobody listens on.
+fn is_stale(place: &SocketPlace, path: &Path) -> io::Result<bool> {
     let in_use = |what: String| io::Error::new(io::ErrorKind::AddrInUse, what);
     match stands(place)? {
-        Standing::Nothing => Ok(()),
-        Standing::Left => Ok(place.remove()?),
+        Standing::Nothing => Ok(false),
+        Standing::Left => Ok(true),
         Standing::NoSocket => {
             let what = "something that is not a socket is in its place";
             Err(in_use(what.to_string()))

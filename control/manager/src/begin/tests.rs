@@ -94,7 +94,9 @@ fn kept_devices_that_cannot_be_read_refuse_the_start_and_stay_as_they_are() {
 fn a_kept_device_that_does_not_go_with_the_file_is_named() {
     let mut trial = Trial::of(MEMORY);
     let spec = r#"{"id":"b","backend":"memory","size":"1M"}"#;
-    trial.ask(Call::AddDisk(serde_json::from_str(spec).expect("a disk"))).expect("it is added");
+    trial
+        .ask(Call::AddDisk { spec: serde_json::from_str(spec).expect("a disk"), force: false })
+        .expect("it is added");
     let folder = trial.die();
     let taken = MEMORY.replace("\"m\"", "\"b\"");
     let why = refusal(&taken, folder.clone());

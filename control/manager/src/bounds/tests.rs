@@ -36,6 +36,8 @@ fn what_a_device_is_promised_follows_from_its_plan() {
     assert_eq!(amount("path = \"/a\"").bytes, (64 + 200 + 128) << 10);
     let memory = amount("backend = \"memory\"\nsize = \"1G\"");
     assert_eq!(memory.bytes, (1 << 30) + ((64 + 200) << 10));
+    assert_eq!(memory.mappings, 34 + 1);
+    assert_eq!(amount("backend = \"memory\"\nsize = \"1025M\"").mappings, 34 + 2);
     let text = "[[switch]]\nid = \"s\"\n[[nic]]\nid = \"n\"\nswitch = \"s\"\nqueues = 4\n";
     let nic = Amount::of(&DevicePlan::Nic(plan(text).nics.remove(0)));
     assert_eq!(nic.descriptors, 13 + 4 * 8);
@@ -67,6 +69,50 @@ fn the_next_device_is_refused_with_numbers_and_an_end_gives_back() {
     let memory = disk("backend = \"memory\"\nsize = \"1G\"");
     let said = limits(u64::MAX, u64::MAX, 1 << 30).promise(&memory).unwrap_err().to_string();
     assert!(said.contains("KiB of memory") && said.contains("MemoryMax"), "{said}");
+}
+
+/// Each GiB of a memory disk is a mapping, and all of them have addresses.
+#[test]
+fn a_memory_disk_that_could_not_be_mapped_is_refused_before_it_is_opened() {
+    let memory = |size: &str| disk(&format!("backend = \"memory\"\nsize = {size:?}"));
+    let bounds = limits(u64::MAX, 65_530, u64::MAX);
+    let said = bounds.promise(&memory("100T")).unwrap_err().to_string();
+    let expected = "KiB of addresses, and of 64424509440 only 64424509440 are left beside what the daemon itself may \
+                    take: make memory disks smaller";
+    assert!(said.ends_with(expected), "{said}");
+    let _one = bounds.promise(&memory("40T")).unwrap();
+    let said = bounds.promise(&memory("20T")).unwrap_err().to_string();
+    assert!(said.contains("KiB of addresses"), "{said}");
+    let said = bounds.promise(&memory("19T")).map(drop);
+    assert_eq!(said, Ok(()));
+    let said = limits(u64::MAX, 1 << 10, u64::MAX).promise(&memory("1T")).unwrap_err().to_string();
+    assert!(said.starts_with("it may take 1058 mappings"), "{said}");
+}
+
+#[test]
+fn a_device_that_changes_is_promised_more_in_the_place_of_what_it_had() {
+    let memory = |size: &str| disk(&format!("backend = \"memory\"\nsize = {size:?}"));
+    let bounds = limits(u64::MAX, u64::MAX, 4 << 30);
+    let first = bounds.promise(&memory("2G")).unwrap();
+    let second = bounds.promise_instead(&memory("2G"), &memory("3G")).unwrap();
+    drop(first);
+    assert_eq!(bounds.view().memory_bytes.promised >> 30, 3);
+    let refused = bounds.promise_instead(&memory("3G"), &memory("4G")).map(drop);
+    assert!(matches!(refused, Err(BoundsError::Memory(_))), "{refused:?}");
+    assert_eq!((bounds.view().memory_bytes.promised >> 30, bounds.view().devices), (3, 1));
+    let third = bounds.promise_instead(&memory("3G"), &memory("1G")).unwrap();
+    drop(second);
+    assert_eq!((bounds.view().memory_bytes.promised >> 30, bounds.view().devices), (1, 1));
+    drop(third);
+    assert_eq!(bounds.view().memory_bytes.promised, 0);
+}
+
+#[test]
+fn a_host_has_its_memory_and_its_swap() {
+    let text = "MemTotal:       24682496 kB\nMemFree: 1 kB\nSwapTotal:         4096 kB\n";
+    assert_eq!(total_of(text), Some((24_682_496 + 4096) << 10));
+    assert_eq!(total_of("MemTotal: 8 kB\n"), Some(8 << 10));
+    assert_eq!((total_of(""), total_of("MemTotal: much\n")), (None, None));
 }
 
 #[test]

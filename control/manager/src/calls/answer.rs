@@ -23,7 +23,9 @@ pub(crate) fn answer(call: Call, reply: Reply, rooms: &mut Rooms, mode: Mode) {
         Call::ListSidecores => Ok(shown::sidecores(rooms)),
         Call::ShowDaemon => return daemon_view::ask(rooms, reply),
         Call::Version => Ok(shown::version(rooms)),
-        Call::AddDisk(spec) => return disks::add_when_open(spec, reply, rooms, mode),
+        Call::AddDisk { spec, force } => {
+            return disks::add_when_open((spec, force), reply, rooms, mode);
+        }
         Call::ChangeDisk { id, change } => disks::change(&id, &change, rooms),
         Call::ResizeDisk { id, resize, force } => {
             return resizing::ask(&id, &resize, force, reply, rooms);

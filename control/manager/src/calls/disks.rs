@@ -23,12 +23,17 @@ use crate::opening::shut::Shut;
 use crate::rights::{Accounts, check_at, refused_rights};
 use crate::rooms::Rooms;
 
-/// Adds a disk when its image is open, so that nobody else waits for that.
-pub(crate) fn add_when_open(spec: DiskSpec, reply: Reply, rooms: &mut Rooms, mode: Mode) {
+/// Adds a disk when its image is open, so that nobody else waits for that. Without `force` it is to fit its image.
+pub(crate) fn add_when_open(
+    (spec, force): (DiskSpec, bool),
+    reply: Reply,
+    rooms: &mut Rooms,
+    mode: Mode,
+) {
     if let Err(refused) = check_to_add(&spec, &rooms.plan, &mut rooms.turn.accounts) {
         return reply.answer(Err(refused));
     }
-    match begin_to_add(&spec, rooms) {
+    match begin_to_add(&spec, force, rooms) {
         Some(wait) => rooms.waiting.add(spec, reply, wait, &mut rooms.turn),
         None => add_now(&spec, reply, rooms, mode),
     }
@@ -45,11 +50,11 @@ fn check_to_add(spec: &DiskSpec, in_force: &Plan, accounts: &mut Accounts) -> Re
 }
 
 /// Has the image opened of a disk that can be added otherwise, as far as is known now: how long it is waited for.
-fn begin_to_add(spec: &DiskSpec, rooms: &mut Rooms) -> Option<Duration> {
+fn begin_to_add(spec: &DiskSpec, force: bool, rooms: &mut Rooms) -> Option<Duration> {
     let plan = rooms.plan.disk_from_api(spec).ok()?;
     // An image may be made by that.
     drop(rooms.bounds.promise(&DevicePlan::Disk(plan.clone())).ok()?);
-    DiskParts::begin(&plan, false, &rooms.bonds, &mut rooms.openers)
+    DiskParts::begin(&plan, !force, &rooms.bonds, &mut rooms.openers)
 }
 
 /// Adds a disk now.
@@ -75,6 +80,7 @@ fn add(spec: &DiskSpec, rooms: &mut Rooms, mode: Mode) -> Result<String, ApiErro
             let waits = DevicePlan::Disk(plan.clone());
             rooms.shut.insert(Shut::waiting(waits, why, rooms.turn.now()));
         }
+        Err(NotOpen::Unfit(misfit)) => return Err(misfit.refusal()),
         Err(error) => return Err(refused(error)),
     }
     rooms.plan.disks.push(plan);

@@ -30,8 +30,8 @@ pub(crate) struct Undone {
 /// An operator has a disk resized; he is answered when its queues are back and that is done.
 pub(crate) fn ask(id: &str, resize: &DiskResize, force: bool, reply: Reply, rooms: &mut Rooms) {
     let begun = made_by_api(id, rooms).and_then(|number| {
-        let Rooms { devices, remote, openers, .. } = &mut *rooms;
-        Sizes { devices, remote, openers }.check(id, resize.size.0, force)?;
+        let Rooms { devices, remote, openers, bounds, .. } = &mut *rooms;
+        Sizes { devices, remote, openers, bounds }.check(id, resize.size.0, force)?;
         begin(number, resize.size, devices).map(|()| number)
     });
     match begun {
@@ -108,6 +108,10 @@ fn finish(number: u32, size: u64, rooms: &mut Rooms, mode: Mode) -> Answered {
     plan.resized(size);
     let (after, before) = (DevicePlan::Disk(plan.clone()), DevicePlan::Disk(before));
     let is_kept = plan.origin == Origin::Api && !is_remote;
+    let promise = rooms.bounds.promise_instead(&before, &after).map_err(|why| {
+        let error = format!("disk {id:?}: {why}");
+        ApiError::new(ErrorKind::Refused, error, "the disk is as it was")
+    })?;
     if is_kept {
         changes::plan_otherwise(after.clone(), &before, rooms)?;
     }
@@ -115,6 +119,9 @@ fn finish(number: u32, size: u64, rooms: &mut Rooms, mode: Mode) -> Answered {
         true => changes::undone(before, why, rooms),
         false => why,
     })?;
+    if let Some(device) = rooms.devices.get_mut(number) {
+        device.promise_instead(promise);
+    }
     if !is_remote {
         has_size(number, size, rooms);
         rooms.set_plan(after);
@@ -160,9 +167,11 @@ fn give(number: u32, size: u64, plan: &DiskPlan, rooms: &mut Rooms) -> Result<()
             let opened = disk.open_again(plan, bonds, openers, Patience::First);
             let opened = opened.map_err(|error| match error {
                 NotOpen::Late(_) => late(&error),
-                NotOpen::Ended(_) | NotOpen::Ours(_) | NotOpen::Living(_) | NotOpen::Wrong(_) => {
-                    refused(&error)
-                }
+                NotOpen::Ended(_)
+                | NotOpen::Ours(_)
+                | NotOpen::Living(_)
+                | NotOpen::Unfit(_)
+                | NotOpen::Wrong(_) => refused(&error),
             })?;
             disk.disk = opened.away();
             openers.let_go(plan, opened, None);

@@ -167,6 +167,11 @@ impl Device {
         self.closer = Closer::counted_in(bounds.unclosed());
     }
 
+    /// It is promised that in the place of what it was, which is given back.
+    pub(crate) fn promise_instead(&mut self, promise: Claim) {
+        self.promise = Some(promise);
+    }
+
     /// What its queues are counted on from here on, beside what its plan says.
     pub(crate) fn count_on(&mut self, group: Option<Set>) {
         self.metered.follow(self.facts.service.limit, group);

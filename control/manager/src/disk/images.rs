@@ -20,13 +20,21 @@ pub enum ImageError {
     #[error("{0}")]
     Name(#[from] Refused),
     /// Image that is missing and that cannot be made.
-    #[error("{path} is missing, and cannot be made: {source}")]
+    #[error("{}", unmade(path, source))]
     Make {
         /// Its path.
         path: String,
         /// Reason.
         source: Refused,
     },
+}
+
+/// The same words as where it is opened.
+fn unmade(path: &str, why: &Refused) -> String {
+    match why {
+        Refused::NoNew { .. } | Refused::NotMade { .. } => format!("cannot open {path}: {why}"),
+        why => format!("{path} is missing, and cannot be made: {why}"),
+    }
 }
 
 /// Which file an image is: its device, and its number there.
@@ -151,9 +159,12 @@ pub(crate) fn is_gone(plan: &DiskPlan) -> String {
     )
 }
 
-/// Whether an image could be made at a name where nothing is, and why not.
-pub(crate) fn can_be_made(plan: &DiskPlan) -> Result<(), ImageError> {
-    let Some(path) = plan.source.path() else { return Ok(()) };
+/// How many bytes the file system has, if it says so, in which an image could be made at a name where nothing is.
+///
+/// # Errors
+/// None can be made there, and why not.
+pub(crate) fn can_be_made(plan: &DiskPlan) -> Result<Option<u64>, ImageError> {
+    let Some(path) = plan.source.path() else { return Ok(None) };
     names::can_make_image(Path::new(path), plan.user_folder)
         .map_err(|source| ImageError::Make { path: path.to_string(), source })
 }

@@ -356,7 +356,7 @@ fn whoever_changes_something_while_the_daemon_stops_is_refused_and_nothing_is_ch
         size: Some(config::Size(1 << 20)),
         ..config::spec::DiskSpec::new("a")
     };
-    trial.ask(Call::AddDisk(spec)).expect("added");
+    trial.ask(Call::AddDisk { spec, force: false }).expect("added");
     let kept = trial.path("state/disks.json");
     let before = std::fs::read_to_string(&kept).expect("kept");
     trial.manager().begin_stop();

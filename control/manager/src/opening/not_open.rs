@@ -10,6 +10,8 @@ use config::plan::DiskPlan;
 use control::retry::Obstacle;
 use rustix::io::Errno;
 
+use crate::sizes::misfit::Misfit;
+
 /// Why an image is not even asked for.
 pub(super) const NO_THREAD: &str =
     "no thread is free for it, since file systems of other disks do not answer; it is tried again";
@@ -26,18 +28,25 @@ pub(crate) enum NotOpen {
     Ours(String),
     /// A process that lives holds it.
     Living(String),
+    /// It does not fit the disk's size, and whoever asks does not insist.
+    Unfit(Misfit),
     /// Anything else: it is missing, of a wrong kind, its socket is taken.
     Wrong(String),
 }
 
 impl fmt::Display for NotOpen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (NotOpen::Ended(text)
-        | NotOpen::Late(text)
-        | NotOpen::Ours(text)
-        | NotOpen::Living(text)
-        | NotOpen::Wrong(text)) = self;
-        f.write_str(text)
+        match self {
+            NotOpen::Ended(text)
+            | NotOpen::Late(text)
+            | NotOpen::Ours(text)
+            | NotOpen::Living(text)
+            | NotOpen::Wrong(text) => f.write_str(text),
+            NotOpen::Unfit(misfit) => {
+                let ApiError { error, hint, .. } = misfit.refusal();
+                write!(f, "{error}; {hint}")
+            }
+        }
     }
 }
 
@@ -80,7 +89,7 @@ impl NotOpen {
             NotOpen::Ended(_) | NotOpen::Late(_) => Obstacle::Passing,
             NotOpen::Ours(_) => Obstacle::Ours,
             NotOpen::Living(_) => Obstacle::Living,
-            NotOpen::Wrong(_) => Obstacle::Lasting,
+            NotOpen::Unfit(_) | NotOpen::Wrong(_) => Obstacle::Lasting,
         }
     }
 }

@@ -7,9 +7,9 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-use config::Plan;
 use config::plan::{DevicePlan, DiskPlan, Source};
 use config::spec::Mode as SocketMode;
+use config::{Plan, Size};
 use confine::Landlock;
 use control::mode::Mode;
 use tracing::{info, warn};
@@ -26,6 +26,7 @@ use crate::network::nic::NicParts;
 use crate::poll::{DEVICES_END, Token};
 use crate::rights::Rights;
 use crate::rooms::Rooms;
+use crate::sizes::misfit::Misfit;
 use crate::sockets;
 use crate::upgrade::estate::DeviceEstate;
 
@@ -197,6 +198,10 @@ fn open_disk(
     {
         warn!(disk = facts.id, "{path} was missing or empty; the disk is empty now");
     }
+    if let Some(misfit) = Misfit::of_disk(&facts.id, &parts.disk) {
+        let size = Size(parts.disk.size_bytes());
+        warn!(disk = facts.id, "it has {size}, and {misfit}");
+    }
     Ok(Device::new(number, facts, Kind::Disk(parts)))
 }
 
@@ -268,7 +273,9 @@ pub(crate) fn take_in(plan: DevicePlan, rooms: &mut Rooms, mode: Mode) {
             NotOpen::Ended(_) | NotOpen::Late(_) | NotOpen::Living(_) => {
                 Shut::waiting_for(plan, &why, rooms.turn.now())
             }
-            NotOpen::Ours(_) | NotOpen::Wrong(_) => Shut::failed(plan, why.to_string()),
+            NotOpen::Ours(_) | NotOpen::Unfit(_) | NotOpen::Wrong(_) => {
+                Shut::failed(plan, why.to_string())
+            }
         });
     }
 }

@@ -32,7 +32,7 @@ mod closings;
 mod media;
 mod order;
 
-pub(crate) use order::{Lies, Opened, Outcome, Purpose, check_image};
+pub(crate) use order::{Lies, Looked, Opened, Outcome, Purpose, check_image};
 
 /// Threads at a time that ask one file system, or one device: it may be dead, and keep all of them.
 const EACH_MAX: usize = 4;
@@ -153,9 +153,9 @@ impl Openers {
     ) -> Outcome {
         let order = Order::of(plan, purpose);
         if !matches!(plan.source, Source::File { .. }) {
-            return order.run(plan, is_kept, &vetting);
+            return order.run(plan, (is_kept, false), &vetting);
         }
-        let at = match self.job_of(order, plan, is_kept, vetting) {
+        let at = match self.job_of(order, plan, (is_kept, false), vetting) {
             Ok(at) => at,
             Err(not_yet) => return Outcome::NotYet(not_yet),
         };
@@ -173,17 +173,19 @@ impl Openers {
     }
 
     /// Has the image of a disk opened, if that takes a thread, and waits for nothing: it is asked for by
-    /// [`Self::open`] in the same words. Gives how long it is worth waiting for.
+    /// [`Self::open`] in the same words. With `fits` one that does not fit its disk's size is not opened. Gives how long
+    /// it is worth waiting for.
     pub(crate) fn begin(
         &mut self,
         plan: &DiskPlan,
-        (purpose, is_kept): (Purpose, bool),
+        (purpose, is_kept, fits): (Purpose, bool, bool),
         vetting: Vetting,
     ) -> Option<Duration> {
         if !matches!(plan.source, Source::File { .. }) {
             return None;
         }
-        let at = self.job_of(Order::of(plan, purpose), plan, is_kept, vetting).ok()?;
+        let order = Order::of(plan, purpose);
+        let at = self.job_of(order, plan, (is_kept, fits), vetting).ok()?;
         let medium = self.jobs.get(at)?.medium.clone();
         Some(if self.is_late(&medium) { LATE_WAIT } else { FIRST_WAIT })
     }
@@ -205,14 +207,14 @@ impl Openers {
     ///
     /// # Errors
     /// Why it could not be opened and what to do.
-    pub(crate) fn check(&mut self, plan: &DiskPlan, bonds: &Bonds) -> Result<Lies, NotOpen> {
+    pub(crate) fn check(&mut self, plan: &DiskPlan, bonds: &Bonds) -> Result<Looked, NotOpen> {
         let vetting = Vetting::of(plan, bonds, false);
         if !matches!(plan.source, Source::File { .. }) {
-            return Lies::of(plan, &vetting);
+            return Looked::at(plan, &vetting);
         }
         let asked = plan.clone();
-        let lies = self.aside(source_of(plan), move || Lies::of(&asked, &vetting));
-        lies.unwrap_or_else(|why| {
+        let looked = self.aside(source_of(plan), move || Looked::at(&asked, &vetting));
+        looked.unwrap_or_else(|why| {
             Err(NotOpen::not_yet(why, plan.source.path().unwrap_or_default()))
         })
     }
@@ -297,7 +299,7 @@ impl Openers {
         &mut self,
         order: Order,
         plan: &DiskPlan,
-        is_kept: bool,
+        how: (bool, bool),
         vetting: Vetting,
     ) -> Result<usize, NotYet> {
         self.keep_jobs(|job| job.order.id != order.id || job.order == order);
@@ -305,7 +307,7 @@ impl Openers {
             return Ok(at);
         }
         let medium = self.has_room(&order.image)?;
-        let job = self.job(order, medium, plan, is_kept, vetting).ok_or(NotYet::NoThread)?;
+        let job = self.job(order, medium, plan, how, vetting).ok_or(NotYet::NoThread)?;
         self.jobs.push(job);
         Ok(self.jobs.len() - 1)
     }
@@ -316,7 +318,7 @@ impl Openers {
         order: Order,
         medium: Medium,
         plan: &DiskPlan,
-        is_kept: bool,
+        how: (bool, bool),
         vetting: Vetting,
     ) -> Option<Job> {
         let (tell, outcome) = threads::outcome();
@@ -325,7 +327,7 @@ impl Openers {
         let wake = self.wake.clone();
         let before = self.closings.last_of(plan.source.path().unwrap_or(IN_MEMORY).as_ref());
         let thread = threads::begin_after("opener", Kind::Opener, before, move || {
-            let outcome = runs.run(&plan, is_kept, &vetting);
+            let outcome = runs.run(&plan, how, &vetting);
             over.store(true, Ordering::Release);
             wake.wake();
             if let Err(SendError(outcome)) = tell.send(outcome) {

@@ -15,8 +15,9 @@ use crate::network::reload::{Wanted, wanted};
 use crate::opening::apart::Sockets;
 use crate::opening::not_open::NotOpen;
 use crate::opening::open::{ImageName, check_socket};
-use crate::opening::openers::Lies;
+use crate::opening::openers::{Lies, Looked};
 use crate::rooms::Rooms;
+use crate::sizes::misfit::{Misfit, is_same_part};
 
 /// What to do about what cannot be opened.
 const PUT_RIGHT: &str = "put that right and reload again; nothing was changed";
@@ -95,11 +96,20 @@ impl Going {
 /// Which devices have a file as their image.
 type Holders = HashMap<FileId, Vec<u32>>;
 
-/// What a reload would refuse of what it adds. Gives the disks for which an empty image would be made.
+/// What is to be known of disks that could be added.
+#[derive(Default)]
+pub(super) struct Additions {
+    /// Those for which an empty image would be made.
+    pub(super) made: Vec<String>,
+    /// Those that only an operator who insists gives such a size.
+    pub(super) misfits: Vec<Misfit>,
+}
+
+/// What a reload would refuse of what it adds.
 ///
 /// # Errors
 /// The first that could not be opened.
-pub(super) fn check(changes: &[Change], rooms: &mut Rooms) -> Result<Vec<String>, ApiError> {
+pub(super) fn check(changes: &[Change], rooms: &mut Rooms) -> Result<Additions, ApiError> {
     let mut going = Going::of(changes, &rooms.devices);
     rooms.bounds.lend(going.plans());
     let checked = check_each(changes, &mut going, rooms);
@@ -111,9 +121,9 @@ fn check_each(
     changes: &[Change],
     going: &mut Going,
     rooms: &mut Rooms,
-) -> Result<Vec<String>, ApiError> {
+) -> Result<Additions, ApiError> {
     let Rooms { bounds, devices, openers, bonds, state, plan: in_force, .. } = rooms;
-    let (mut promised, mut made) = (Vec::new(), Vec::new());
+    let (mut promised, mut additions) = (Vec::new(), Additions::default());
     let holders = holders(devices);
     for change in changes {
         let Change::Add(plan) = change else { continue };
@@ -121,11 +131,12 @@ fn check_each(
             promised.push(promise);
             match &**plan {
                 DevicePlan::Disk(disk) => {
-                    let lies = openers.check(disk, bonds)?;
+                    let Looked { lies, misfit } = openers.check(disk, bonds)?;
                     if lies == Lies::Nowhere && state.seen.has(disk, in_force) {
                         return Err(NotOpen::Wrong(images::is_gone(disk)));
                     }
-                    made.extend((lies == Lies::Nowhere).then(|| disk.id.clone()));
+                    additions.made.extend((lies == Lies::Nowhere).then(|| disk.id.clone()));
+                    additions.misfits.extend(misfit.filter(|_| !has_that_part(disk, going)));
                     let goes = |id: &str| going.named(id).is_some();
                     check_disk(disk, lies, goes, (devices, &holders))
                 }
@@ -144,7 +155,13 @@ fn check_each(
             ApiError::new(ErrorKind::Refused, format!("{whose}: {why}"), PUT_RIGHT)
         })?;
     }
-    Ok(made)
+    Ok(additions)
+}
+
+/// Whether a disk that goes has what this one is to have, and as much of it: an operator has insisted on that.
+fn has_that_part(disk: &DiskPlan, going: &Going) -> bool {
+    let before = going.with_image(None, &disk.source).and_then(DevicePlan::disk);
+    before.is_some_and(|before| is_same_part(&before.source, &disk.source))
 }
 
 fn holders(devices: &Devices) -> Holders {

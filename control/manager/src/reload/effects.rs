@@ -13,7 +13,7 @@ use config::{Change, Plan, Source};
 use control::reload::{Does, loses};
 
 use crate::in_use::InUse;
-use crate::sizes::Beyond;
+use crate::sizes::misfit::Misfit;
 
 /// Devices that one refusal names.
 const NAMED_MAX: usize = 8;
@@ -198,24 +198,25 @@ pub(crate) fn say_made(mut effects: Vec<EffectView>, made: &[String]) -> Vec<Eff
     effects
 }
 
-/// Says of each effect whether a reload is refused for it, and of those disks why that are `beyond` their file systems.
-pub(crate) fn say_refused(mut effects: Vec<EffectView>, beyond: &[Beyond]) -> Vec<EffectView> {
+/// Says of each effect whether a reload is refused for it, and why of disks that are `misfits`.
+pub(crate) fn say_refused(mut effects: Vec<EffectView>, misfits: &[Misfit]) -> Vec<EffectView> {
     for effect in &mut effects {
         effect.needs_force = effect.guest_loses;
-        let is_it = |beyond: &&Beyond| effect.kind == ThingView::Disk && beyond.id == effect.id;
+        let is_it = |misfit: &&Misfit| effect.kind == ThingView::Disk && misfit.id == effect.id;
         // What else is changed of that disk has a row of its own.
         let resizes = effect.what.starts_with("resize ");
-        if let Some(beyond) = beyond.iter().find(is_it).filter(|_| resizes) {
+        let opens = matches!(effect.action, ActionView::Added | ActionView::Remade);
+        if let Some(misfit) = misfits.iter().find(is_it).filter(|_| resizes || opens) {
             effect.needs_force = true;
-            effect.what += &format!("; {}", beyond.has());
+            effect.what += &format!("; {misfit}");
         }
     }
     effects
 }
 
-/// Refuses a reload that makes disks longer than their file systems.
-pub(crate) fn refuse_beyond(beyond: &[Beyond]) -> Result<(), ApiError> {
-    beyond.first().map_or(Ok(()), |beyond| Err(beyond.refusal()))
+/// Refuses a reload that gives disks sizes which do not fit what they are made of.
+pub(crate) fn refuse_misfits(misfits: &[Misfit]) -> Result<(), ApiError> {
+    misfits.first().map_or(Ok(()), |misfit| Err(misfit.refusal()))
 }
 
 /// Refuses a reload by which a guest loses.

@@ -102,7 +102,7 @@ pub(super) fn restore(late: &[Late], rooms: &mut Rooms, mode: Mode) -> Restored 
             Err(why) => why,
         };
         match why {
-            NotOpen::Wrong(_) => {
+            NotOpen::Unfit(_) | NotOpen::Wrong(_) => {
                 error!(device = plan.id(), "cannot be served as before either: {why}");
                 plan_as_wanted(failed, groups, rooms);
             }

@@ -109,7 +109,7 @@ impl Prepared {
         let takes_socket = going.has_socket(&disk.socket);
         // Only one that goes has an image that is open now.
         let file = match going.has_disks() {
-            true => rooms.openers.check(disk, &rooms.bonds)?.file(),
+            true => rooms.openers.check(disk, &rooms.bonds)?.lies.file(),
             false => None,
         };
         if let Some(old) = going.with_image(file, &disk.source) {

@@ -13,6 +13,7 @@ use super::*;
 use crate::opening::apart::LOOKS;
 use crate::poll::Token;
 use crate::rights::READS;
+use crate::sizes::misfit::Misfit;
 use crate::trial::vmm::{FLUSH, Guest, READ, Vmm, WRITE, dial};
 use crate::trial::{Trial, refused};
 
@@ -493,7 +494,7 @@ fn a_disk_that_is_being_resized_is_not_resized_by_a_file() {
         size: Some(Size(MIB)),
         ..DiskSpec::new("b")
     };
-    trial.ask(Call::AddDisk(spec)).expect("it is added");
+    trial.ask(Call::AddDisk { spec, force: false }).expect("it is added");
     let _vmm = Vmm::served(&mut trial, "m", 1);
     trial.stall(true);
     trial.write(&MEMORY.replace("1M", "2M"));
@@ -534,7 +535,7 @@ fn what_the_api_made_stays_and_its_name_is_taken() {
         size: Some(Size(MIB)),
         ..DiskSpec::new("b")
     };
-    trial.ask(Call::AddDisk(spec)).expect("it is added");
+    trial.ask(Call::AddDisk { spec, force: false }).expect("it is added");
     trial.reload(&file("a"), false).expect("it is done");
     assert_eq!(names(&mut trial), ["a", "b"]);
     let (_, why) = refused(trial.reload(&both(&file("a"), &file("b")), true));
@@ -601,9 +602,36 @@ fn rows_say_what_is_made_and_what_needs_an_operator_who_insists() {
         effect("a", ActionView::Added, false, "add disk a"),
         effect("b", ActionView::Changed, true, "resize disk b to 1M"),
     ];
-    let rows = say_refused(say_made(rows, &["a".to_string(), "x".to_string()]), &[]);
-    assert_eq!(rows[0].what, "add disk a; its image is missing: an empty one is made");
-    assert_eq!((rows[0].needs_force, rows[1].needs_force), (false, true));
+    let made = ["a".to_string(), "x".to_string()];
+    let plain = say_made(say_refused(rows.clone(), &[]), &made);
+    assert_eq!(plain[0].what, "add disk a; its image is missing: an empty one is made");
+    assert_eq!((plain[0].needs_force, plain[1].needs_force), (false, true));
+    let misfit = Misfit::of("a", 2 * MIB, 0, Some(MIB)).expect("it is longer");
+    let rows = say_made(say_refused(rows, &[misfit]), &made);
+    let expected = "add disk a; the whole file system of its image has 1M; its image is missing: an empty one is made";
+    assert_eq!((rows[0].what.as_str(), rows[0].needs_force), (expected, true));
+}
+
+/// What is new is refused, and what was so before is not asked about again.
+#[test]
+fn a_new_disk_that_is_shorter_than_its_image_needs_an_operator_who_insists() {
+    let mut trial = Trial::of(MEMORY);
+    image(&trial, "a.img", 2 * MIB, 7);
+    let text = both(MEMORY, &file("a"));
+    let (kind, why) = refused(trial.reload(&text, false));
+    assert_eq!(kind, ErrorKind::Conflict);
+    assert!(why.starts_with("disk \"a\" would have 1M, and its image has 2M; "), "{why}");
+    assert_eq!(names(&mut trial), ["m"]);
+    let row = trial.dry(&text).expect("it is told").remove(0);
+    assert_eq!((row.needs_force, row.guest_loses), (true, false));
+    assert_eq!(row.what, "add disk a; its image has 2M");
+    trial.reload(&text, true).expect("he insists");
+    assert_eq!(trial.disk("a").image_bytes, Some(2 * MIB));
+    let remade = both(MEMORY, &disk("a", "a.img", "size = \"1M\"\nserial = \"x\"\n"));
+    let done = trial.reload(&remade, false).expect("it is as short as before");
+    assert_eq!(done.changes, ["removed disk a", "added disk a"]);
+    let shorter = both(MEMORY, &disk("a", "a.img", "size = \"512K\"\nserial = \"y\"\n"));
+    assert_eq!(refused(trial.reload(&shorter, false)).0, ErrorKind::Conflict);
 }
 
 /// The answer to nobody is none, and nobody's reload waits for it.

@@ -6,13 +6,15 @@ use config::api::{ApiError, EffectView, ErrorKind};
 use config::plan::LinkPlan;
 use config::{Change, Plan};
 
-use super::effects::{Seen, refuse_beyond, refuse_losses, say_made, say_refused};
+use super::additions::Additions;
+use super::effects::{Seen, refuse_losses, refuse_misfits, say_made, say_refused};
 use crate::devices::device::Device;
 use crate::in_use::InUse;
 use crate::remote::party::check_key;
 use crate::rights::given;
 use crate::rooms::Rooms;
-use crate::sizes::{Beyond, Sizes};
+use crate::sizes::Sizes;
+use crate::sizes::misfit::Misfit;
 
 /// What the file wants, and what is different.
 pub(crate) struct Wanted {
@@ -52,15 +54,16 @@ impl Wanted {
         rooms: &mut Rooms,
         refuses: bool,
     ) -> Result<Vec<EffectView>, ApiError> {
-        let beyond = check_sizes(&self.changes, rooms)?;
-        if refuses {
-            refuse_beyond(&beyond)?;
-        }
+        let mut misfits = check_sizes(&self.changes, rooms)?;
         // First, since what is opened may be made by that.
-        let made = super::additions::check(&self.changes, rooms)?;
+        let Additions { made, misfits: added } = super::additions::check(&self.changes, rooms)?;
+        misfits.extend(added);
+        if refuses {
+            refuse_misfits(&misfits)?;
+        }
         let in_use = InUse { devices: &rooms.devices, remote: &rooms.remote };
         let effects = Seen { in_use, plan: &rooms.plan }.effects(&self.changes, &self.plan);
-        let effects = say_refused(say_made(effects, &made), &beyond);
+        let effects = say_made(say_refused(effects, &misfits), &made);
         if refuses {
             refuse_losses(&effects)?;
         }
@@ -87,9 +90,9 @@ pub(crate) fn check_file(rooms: &mut Rooms) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn check_sizes(changes: &[Change], rooms: &mut Rooms) -> Result<Vec<Beyond>, ApiError> {
-    let Rooms { devices, remote, openers, .. } = rooms;
-    Sizes { devices, remote, openers }.check_changes(changes)
+fn check_sizes(changes: &[Change], rooms: &mut Rooms) -> Result<Vec<Misfit>, ApiError> {
+    let Rooms { devices, remote, openers, bounds, .. } = rooms;
+    Sizes { devices, remote, openers, bounds }.check_changes(changes)
 }
 
 /// Disks that are no different, and are to be opened anew.

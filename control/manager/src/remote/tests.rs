@@ -257,7 +257,7 @@ fn a_disk_of_a_link_stays_with_it_and_an_operator_who_removes_it_is_answered() {
     // One more by the same link, for a disk that is not lent, is removed though nobody ever answered for it.
     let spec: DiskSpec =
         serde_json::from_value(serde_json::json!({"id": "x", "link": "in"})).expect("a disk");
-    let mut adds = trial.asks(Call::AddDisk(spec));
+    let mut adds = trial.asks(Call::AddDisk { spec, force: false });
     trial.pass(ms(20_000));
     assert!(answered(&mut adds));
     let mut removes = trial.asks(Call::RemoveDisk { id: "x".to_string(), force: false });

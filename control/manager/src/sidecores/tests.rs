@@ -172,7 +172,7 @@ fn a_disk_that_goes_takes_its_moves_along() {
         let mut trial = Trial::of("");
         let spec = serde_json::json!({"id": "a", "backend": "memory", "size": "1M"});
         let spec = serde_json::from_value(spec).expect("a disk");
-        trial.ask(Call::AddDisk(spec)).expect("it is added");
+        trial.ask(Call::AddDisk { spec, force: false }).expect("it is added");
         let vmm = Vmm::served(&mut trial, "a", 1);
         let (here, _) = places(&trial.disk("a"))[0];
         let mut moves = trial.asks(to("a", Target::Sidecore(1 - here), None));

@@ -297,7 +297,8 @@ fn a_disk_that_is_added_while_an_heir_is_waited_for_keeps_its_image() {
     let _waits = pair.asks(Call::Upgrade);
     pair.turn();
     let spec = DiskSpec { path: Some(path.display().to_string()), ..DiskSpec::new("b") };
-    let mut added = pair.asks(Call::AddDisk(DiskSpec { size: Some(Size(1 << 20)), ..spec }));
+    let mut added = pair
+        .asks(Call::AddDisk { spec: DiskSpec { size: Some(Size(1 << 20)), ..spec }, force: false });
     let turn = |pair: &mut Pair| {
         pair.turn();
         pair.rest.go_on(Nanos(0));

@@ -80,6 +80,12 @@ fn of_what_is_there() -> Vec<Case> {
              -s SIZE`",
         ),
         (
+            Refused::NoNew { step: step(), source: Errno::PERM },
+            PermissionDenied,
+            "/srv/a is missing, and its folder takes no new file: Operation not permitted (os error 1); let the \
+             daemon's user write to that folder (`ls -ld`, `lsattr -d`), or name another one",
+        ),
+        (
             Refused::TooLong { step: step(), bytes_max: 9 },
             InvalidData,
             "/srv/a has more than 9 bytes: it is not what it should be",

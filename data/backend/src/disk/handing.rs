@@ -99,6 +99,7 @@ impl Disk {
                 described: "file",
                 faults: FaultSnapshot::default(),
                 image: None,
+                medium_bytes: None,
             }),
             (Source::Null { .. }, _) => return Err(OpenError::NotIt("a null disk")),
             (Source::Memory { .. }, _) => return Err(OpenError::NotIt("a RAM disk")),

@@ -93,6 +93,14 @@ struct Lock {
     is_ours: bool,
 }
 
+/// The process that lives and has a `flock` on the file of `fd`, if one can be seen. No lock is asked for.
+pub fn lock_holder(fd: BorrowedFd<'_>) -> Option<u32> {
+    match holder_of(fd, Kind::Flock) {
+        Holder::Living(pid) => Some(pid),
+        Holder::Ended(_) => None,
+    }
+}
+
 /// Who keeps `fd` from a lock of `kind`.
 pub(super) fn holder_of(fd: BorrowedFd<'_>, kind: Kind) -> Holder {
     let nobody = Holder::Ended(None);

@@ -106,6 +106,8 @@ pub(crate) struct Facts {
     pub(crate) faults: FaultSnapshot,
     /// Nothing where another process has it and did not say.
     pub(crate) image: Option<ImageFacts>,
+    /// As [`crate::Disk::medium_bytes`].
+    pub(crate) medium_bytes: Option<u64>,
 }
 
 impl Opened {
@@ -178,6 +180,7 @@ impl Opened {
             described: self.describe(),
             faults: self.faults(),
             image: Some(self.image.clone()),
+            medium_bytes: self.medium_bytes(),
         }
     }
 

@@ -176,7 +176,7 @@ impl Host {
         if let Some(vmm) = gone.and_then(|id| self.vmms.get_mut(id)) {
             vmm.is_excused = true;
         }
-        if let (Call::AddDisk(spec), Ok(_)) = (call, answer) {
+        if let (Call::AddDisk { spec, .. }, Ok(_)) = (call, answer) {
             // On an image of which its guest has seen more, whose rings are not served until that is accepted.
             let told = self.vmms.get(&spec.id).map_or(0, |vmm| vmm.tenant.told_bytes());
             if spec.size.is_some_and(|size| size.0 < told) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use backend::link::{LinkOpenError, LinkShards, LinkSource};
 use config::api::{Call, DiskState, DiskView, ErrorKind};
-use config::spec::{BackendKind, DiskChange, DiskMove};
+use config::spec::{BackendKind, DiskChange, DiskMove, DiskResize};
 use config::{DiskSpec, Size, Target};
 use rustix::io::Errno;
 
@@ -28,7 +28,10 @@ fn image(trial: &Trial, id: &str) -> DiskSpec {
 }
 
 fn add(trial: &mut Trial, spec: DiskSpec) -> Result<DiskView, (ErrorKind, String)> {
-    trial.ask(Call::AddDisk(spec)).map(disk_in).map_err(|why| (why.kind, why.error))
+    trial
+        .ask(Call::AddDisk { spec, force: false })
+        .map(disk_in)
+        .map_err(|why| (why.kind, why.error))
 }
 
 fn names(trial: &mut Trial) -> Vec<String> {
@@ -142,7 +145,7 @@ fn a_slow_image_is_waited_for_without_anybody_else() {
     let mut trial = Trial::of(FILE);
     trial.slow(Duration::from_secs(5));
     let spec = image(&trial, "b");
-    let asked = trial.asks(Call::AddDisk(spec));
+    let asked = trial.asks(Call::AddDisk { spec, force: false });
     trial.rest();
     let began = trial.now();
     assert_eq!(names(&mut trial), ["a"]);
@@ -194,7 +197,7 @@ fn who_waits_while_the_daemon_stops_is_answered() {
     add(&mut trial, spec).expect("it is added");
     trial.slow(Duration::from_secs(9));
     let spec = image(&trial, "b");
-    let adds = trial.asks(Call::AddDisk(spec));
+    let adds = trial.asks(Call::AddDisk { spec, force: false });
     let removes = trial.asks(Call::RemoveDisk { id: ids("c"), force: false });
     trial.pass(Duration::from_secs(1));
     trial.signal(crate::poll::Token::Stop);
@@ -211,8 +214,8 @@ fn of_two_who_add_one_name_at_once_one_has_it() {
     let mut trial = Trial::of(FILE);
     trial.slow(Duration::from_secs(1));
     let spec = image(&trial, "b");
-    let first = trial.asks(Call::AddDisk(spec.clone()));
-    let second = trial.asks(Call::AddDisk(spec));
+    let first = trial.asks(Call::AddDisk { spec: spec.clone(), force: false });
+    let second = trial.asks(Call::AddDisk { spec, force: false });
     let answers = [trial.answer(first), trial.answer(second)];
     let refusals = answers.iter().filter_map(|answer| answer.as_ref().err());
     let refusals: Vec<_> = refusals.map(|why| (why.kind, why.error.as_str())).collect();
@@ -229,7 +232,7 @@ fn what_cannot_be_kept_is_not_added_and_can_be_added_later() {
     let bounds = trial.daemon.bounds();
     trial.break_state(true);
     for spec in [memory("b"), image(&trial, "b")] {
-        let (kind, why) = refused(trial.ask(Call::AddDisk(spec)));
+        let (kind, why) = refused(trial.ask(Call::AddDisk { spec, force: false }));
         assert_eq!(kind, ErrorKind::Internal);
         assert!(why.starts_with("the change cannot be kept: "), "{why}");
         assert!(why.ends_with(crate::calls::UNDONE), "{why}");
@@ -242,7 +245,7 @@ fn what_cannot_be_kept_is_not_added_and_can_be_added_later() {
     // Nor one whose image is late.
     trial.slow(Duration::from_secs(13));
     let spec = image(&trial, "b");
-    let (kind, _) = refused(trial.ask(Call::AddDisk(spec.clone())));
+    let (kind, _) = refused(trial.ask(Call::AddDisk { spec: spec.clone(), force: false }));
     assert_eq!(kind, ErrorKind::Internal);
     trial.pass(Duration::from_secs(40));
     assert_eq!(names(&mut trial), ["a"]);
@@ -261,7 +264,7 @@ fn an_image_that_was_there_stays_though_its_disk_is_not_added() {
     for len in [0, 1 << 19, 1 << 20] {
         let spec = image(&trial, "b");
         std::fs::write(trial.path("b.img"), vec![0; len]).expect("an image");
-        refused(trial.ask(Call::AddDisk(spec)));
+        refused(trial.ask(Call::AddDisk { spec, force: false }));
         trial.pass(Duration::from_secs(1));
         assert!(trial.path("b.img").exists(), "{len}");
     }
@@ -279,9 +282,62 @@ fn an_image_that_cannot_be_as_long_as_it_is_to_be_is_not_left_behind() {
     std::fs::remove_file(&path).expect("an image");
     let path = path.display().to_string();
     let spec = DiskSpec { path: Some(path), size: Some(Size(most)), ..DiskSpec::new("b") };
-    let (_, why) = refused(trial.ask(Call::AddDisk(spec)));
+    let (_, why) = refused(trial.ask(Call::AddDisk { spec, force: true }));
     assert!(why.contains("File too large"), "{why}");
     assert_eq!(std::fs::read_dir(elsewhere.path()).expect("a folder").count(), 0);
+}
+
+/// A guest that saw the first part of an image alone would take what it holds for damaged.
+#[test]
+fn a_disk_that_is_shorter_than_its_image_is_made_for_who_insists_alone() {
+    let mut trial = Trial::of(FILE);
+    let spec = image(&trial, "b");
+    std::fs::write(trial.path("b.img"), vec![7; 2 << 20]).expect("an image");
+    let (kind, why) = refused(trial.ask(Call::AddDisk { spec: spec.clone(), force: false }));
+    assert_eq!(kind, ErrorKind::Conflict);
+    let expected = "disk \"b\" would have 1M, and its image has 2M; its guest would see the first 1M of it alone";
+    assert!(why.starts_with(expected), "{why}");
+    assert_eq!(names(&mut trial), ["a"]);
+    trial.ask(Call::AddDisk { spec, force: true }).expect("he insists");
+    let sizes = |trial: &mut Trial| {
+        let disk = trial.disk("b");
+        (disk.problem, disk.size_bytes, disk.image_bytes)
+    };
+    assert_eq!(sizes(&mut trial), (None, Some(1 << 20), Some(2 << 20)));
+    // A start has nobody to ask.
+    let folder = trial.die();
+    let mut trial = Trial::start(FILE, folder).unwrap_or_else(|why| panic!("{why}"));
+    assert_eq!(sizes(&mut trial), (None, Some(1 << 20), Some(2 << 20)));
+    assert_eq!(std::fs::read(trial.path("b.img")).expect("it"), vec![7; 2 << 20]);
+    let resize = DiskResize { size: Size(2 << 20) };
+    trial.ask(Call::ResizeDisk { id: ids("b"), resize, force: false }).expect("it is longer");
+    assert_eq!(sizes(&mut trial), (None, Some(2 << 20), None));
+}
+
+/// It could never be filled, as a resize that is refused.
+#[test]
+fn a_disk_that_is_longer_than_its_file_system_is_made_for_who_insists_alone() {
+    let mut trial = Trial::of(FILE);
+    let medium = rustix::fs::statvfs(&*trial.path("")).expect("a file system");
+    let size = Size(((medium.f_blocks * medium.f_frsize) >> 20 << 20) + (1 << 30));
+    let spec = DiskSpec { size: Some(size), ..image(&trial, "b") };
+    for len in [None, Some(1 << 20)] {
+        if let Some(len) = len {
+            std::fs::write(trial.path("b.img"), vec![7; len]).expect("an image");
+        }
+        let add = |force: bool| Call::AddDisk { spec: spec.clone(), force };
+        let (kind, why) = refused(trial.ask(add(false)));
+        assert_eq!(kind, ErrorKind::Conflict, "{why}");
+        assert!(why.contains(", and the whole file system of its image has "), "{why}");
+        // Neither made nor made longer.
+        let has = std::fs::metadata(trial.path("b.img")).map(|it| it.len()).ok();
+        assert_eq!(has, len.map(|len| len as u64));
+        assert_eq!(names(&mut trial), ["a"]);
+    }
+    match trial.ask(Call::AddDisk { spec, force: true }) {
+        Ok(_) => assert_eq!(trial.disk("b").size_bytes, Some(size.0)),
+        Err(why) => assert!(why.error.contains("File too large"), "{why:?}"),
+    }
 }
 
 fn say_skipped(why: &str) {

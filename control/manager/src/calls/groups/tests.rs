@@ -92,7 +92,7 @@ fn a_group_with_members_stays_until_the_last_is_out() {
         group: Some(ids("g")),
         ..config::DiskSpec::new("b")
     };
-    trial.ask(Call::AddDisk(spec)).expect("it is added");
+    trial.ask(Call::AddDisk { spec, force: false }).expect("it is added");
     let (kind, why) = refused(trial.ask(Call::RemoveGroup { id: ids("g") }));
     assert_eq!(kind, ErrorKind::Conflict);
     assert_eq!(

@@ -25,7 +25,7 @@ fn with_disk(is_file: bool) -> Trial {
     let backend = if is_file { BackendKind::File } else { BackendKind::Memory };
     let size = Some(Size(1 << 20));
     let spec = DiskSpec { backend: Some(backend), path, size, ..DiskSpec::new("b") };
-    trial.ask(Call::AddDisk(spec)).expect("it is added");
+    trial.ask(Call::AddDisk { spec, force: false }).expect("it is added");
     trial
 }
 
@@ -123,12 +123,12 @@ fn a_disk_that_does_not_answer_goes_by_itself_after_the_answer() {
     // One of its name would have the same image.
     let path = Some(trial.path("b.img").display().to_string());
     let spec = DiskSpec { path, ..DiskSpec::new("b") };
-    let (_, why) = refused(trial.ask(Call::AddDisk(spec.clone())));
+    let (_, why) = refused(trial.ask(Call::AddDisk { spec: spec.clone(), force: false }));
     assert!(why.contains("it is disk \"b\"") && why.contains("which is being removed"), "{why}");
     trial.stall(false);
     trial.pass(Duration::from_secs(1));
     assert_eq!(trial.daemon.devices(), 1);
-    trial.ask(Call::AddDisk(spec)).expect("its image is free");
+    trial.ask(Call::AddDisk { spec, force: false }).expect("its image is free");
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn who_adds_a_disk_that_cannot_be_kept_is_told_when_it_is_gone() {
     let (image, socket) = (trial.path("a.img"), trial.socket("a"));
     std::fs::write(&image, [0; 4096]).expect("an image");
     let spec = json!({ "id": "a", "path": image, "size": "4K" }).to_string();
-    let add = || Call::AddDisk(from_str(&spec).expect("a disk"));
+    let add = || Call::AddDisk { spec: from_str(&spec).expect("a disk"), force: false };
     trial.break_state(true);
     trial.slow(Duration::from_millis(300));
     let mut asked = trial.asks(add());

@@ -31,7 +31,7 @@ fn with_disk(is_file: bool) -> Trial {
     let path = is_file.then_some(path);
     let spec =
         DiskSpec { backend: Some(backend), path, size: Some(Size(MIB)), ..DiskSpec::new("b") };
-    trial.ask(Call::AddDisk(spec)).expect("it is added");
+    trial.ask(Call::AddDisk { spec, force: false }).expect("it is added");
     trial
 }
 

@@ -79,8 +79,8 @@ impl Images<'_> {
             return Named::Open;
         }
         match self.openers.check(&plan, self.bonds) {
-            Ok(lies) if lies.file() == open => Named::Open,
-            Ok(lies) if lies.file().is_some() => Named::Another,
+            Ok(looked) if looked.lies.file() == open => Named::Open,
+            Ok(looked) if looked.lies.file().is_some() => Named::Another,
             Ok(_) => Named::Nothing,
             Err(why) => Named::Unknown(why),
         }

@@ -214,7 +214,9 @@ fn a_disk_is_resized_while_its_locks_are_away_and_not_while_another_has_them() {
     let mut trial = Trial::of("[[disk]]\nid = \"m\"\nbackend = \"memory\"\nsize = \"1M\"\n");
     let path = trial.path("a.img").display().to_string();
     let spec = format!(r#"{{"id":"a","path":"{path}","size":"1M","migratable":true}}"#);
-    trial.ask(Call::AddDisk(serde_json::from_str(&spec).expect("a disk"))).expect("it is added");
+    trial
+        .ask(Call::AddDisk { spec: serde_json::from_str(&spec).expect("a disk"), force: false })
+        .expect("it is added");
     let resize = |size: u64| Call::ResizeDisk {
         id: "a".to_string(),
         resize: config::spec::DiskResize { size: config::Size(size) },

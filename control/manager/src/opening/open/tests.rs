@@ -86,7 +86,7 @@ fn an_operator_is_told_at_once_who_has_an_image() {
     let elsewhere = Elsewhere::of(&trial.path("b.img"));
     let path = trial.path("b.img").display().to_string();
     let spec = format!(r#"{{"id":"b","path":"{path}"}}"#);
-    let add = || Call::AddDisk(serde_json::from_str(&spec).expect("a disk"));
+    let add = || Call::AddDisk { spec: serde_json::from_str(&spec).expect("a disk"), force: false };
     let began = trial.now();
     let (_, why) = refused(trial.ask(add()));
     assert!(why.contains(&format!("process {}", elsewhere.0.id())), "{why}");
@@ -106,7 +106,8 @@ fn one_image_is_one_disk_whatever_its_names_are() {
         let path = at(&trial, name);
         for more in ["", r#","migratable":true"#, r#","readonly":true"#] {
             let spec = format!(r#"{{"id":"b","path":"{path}"{more}}}"#);
-            let call = Call::AddDisk(serde_json::from_str(&spec).expect("a disk"));
+            let call =
+                Call::AddDisk { spec: serde_json::from_str(&spec).expect("a disk"), force: false };
             let (_, why) = refused(trial.ask(call));
             assert!(why.contains("disk \"a\""), "{name}{more}: {why}");
         }
@@ -194,7 +195,7 @@ fn a_disk_that_is_added_slowly_has_its_image_made_once() {
         let (mut trial, _) = started(MEMORY, &folder);
         trial.slow(slow);
         let added = spec(&trial).expect("a disk");
-        let asked = trial.asks(Call::AddDisk(added));
+        let asked = trial.asks(Call::AddDisk { spec: added, force: false });
         trial.pass(Duration::from_secs(killed_after));
         let (image, is_made) = (trial.path("a.img"), killed_after > slow.as_secs());
         assert_eq!(image.exists(), is_made);
@@ -257,7 +258,9 @@ fn a_number_is_never_used_again() {
     let mut seen = Vec::new();
     for _ in 0..5 {
         let spec = r#"{"id":"b","backend":"memory","size":"1M"}"#;
-        trial.ask(Call::AddDisk(serde_json::from_str(spec).expect("a disk"))).expect("added");
+        trial
+            .ask(Call::AddDisk { spec: serde_json::from_str(spec).expect("a disk"), force: false })
+            .expect("added");
         seen.push(trial.rooms().devices.number_of("b").expect("a device"));
         let gone = Call::RemoveDisk { id: "b".to_string(), force: false };
         trial.ask(gone).expect("it goes");

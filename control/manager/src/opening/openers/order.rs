@@ -9,6 +9,7 @@ use config::spec::Format;
 use crate::disk::bonds::Vetting;
 use crate::disk::images::{self, FileId, ImageNames, Maker, source_of};
 use crate::opening::not_open::{NotOpen, NotYet};
+use crate::sizes::misfit::Misfit;
 
 /// What became of an image.
 pub(crate) enum Outcome {
@@ -18,6 +19,8 @@ pub(crate) enum Outcome {
     Missing,
     /// This process has given its folder up: why, and what to do.
     GivenUp(String),
+    /// It does not fit the size of its disk, and was to.
+    Unfit(Misfit),
     /// It is to be asked for again.
     NotYet(NotYet),
 }
@@ -43,19 +46,30 @@ pub(crate) enum Lies {
     Nameless,
 }
 
-impl Lies {
-    pub(super) fn of(plan: &DiskPlan, vetting: &Vetting) -> Result<Lies, NotOpen> {
+/// What was seen of an image that can be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Looked {
+    pub(crate) lies: Lies,
+    /// Only an operator who insists has that size.
+    pub(crate) misfit: Option<Misfit>,
+}
+
+impl Looked {
+    pub(super) fn at(plan: &DiskPlan, vetting: &Vetting) -> Result<Looked, NotOpen> {
         if let Some(why) = images::given_up(plan) {
             return Err(NotOpen::Wrong(why));
         }
-        check_image(plan, vetting)?;
-        Ok(match (images::file_of(plan), &plan.source) {
+        let misfit = check_image(plan, vetting)?;
+        let lies = match (images::file_of(plan), &plan.source) {
             (Some(file), _) => Lies::There(file),
             (None, Source::File { .. }) => Lies::Nowhere,
             (None, _) => Lies::Nameless,
-        })
+        };
+        Ok(Looked { lies, misfit })
     }
+}
 
+impl Lies {
     /// Which file it is.
     pub(crate) fn file(self) -> Option<FileId> {
         match self {
@@ -65,26 +79,28 @@ impl Lies {
     }
 }
 
-/// Whether an image could be opened once whoever has it has let go of it. Nothing is changed. A missing image that may
-/// be made is none of that.
+/// Whether an image could be opened once whoever has it has let go of it, and whether the disk's size fits it then.
+/// Nothing is changed. A missing image may be made.
 ///
 /// # Errors
 /// Why it could not be opened and what to do.
-pub(crate) fn check_image(plan: &DiskPlan, vetting: &Vetting) -> Result<(), NotOpen> {
+pub(crate) fn check_image(plan: &DiskPlan, vetting: &Vetting) -> Result<Option<Misfit>, NotOpen> {
     if matches!(plan.source, Source::Remote { .. }) {
-        return Ok(());
+        return Ok(None);
     }
     let may_be_made = plan.source.size_bytes().is_some() && !plan.readonly;
     if may_be_made && images::missing(plan).is_some() {
-        return images::can_be_made(plan).map_err(NotOpen::wrong);
+        let holds = images::can_be_made(plan).map_err(NotOpen::wrong)?;
+        return Ok(Misfit::of_new(plan, holds));
     }
     let (source, names) = (source_of(plan), ImageNames::of(plan));
     let checked = vetting.vetted(plan, |vet| match plan.migratable {
         // Whoever has it now may be about to make it longer.
-        true => Disk::look(&source, &names, vet).map(drop),
+        true => Disk::look(&source, &names, vet),
         false => Disk::check(&source, &names, vet),
     });
-    checked.map_err(|e| NotOpen::new(&e, plan))
+    let seen = checked.map_err(|e| NotOpen::new(&e, plan))?;
+    Ok(Misfit::of_disk(&plan.id, &seen))
 }
 
 /// What is to be opened: all that a plan says of it. What became of one order is no answer to another.
@@ -118,13 +134,22 @@ impl Order {
         }
     }
 
-    /// With `is_kept` a missing image is not made.
-    pub(super) fn run(&self, plan: &DiskPlan, is_kept: bool, vetting: &Vetting) -> Outcome {
+    /// With `is_kept` a missing image is not made. With `fits` one is opened that fits alone: it is not even made longer.
+    pub(super) fn run(
+        &self,
+        plan: &DiskPlan,
+        (is_kept, fits): (bool, bool),
+        vetting: &Vetting,
+    ) -> Outcome {
         if is_kept && images::missing(plan).is_some() {
             return Outcome::Missing;
         }
         if let Some(why) = images::given_up(plan) {
             return Outcome::GivenUp(why);
+        }
+        // What is wrong with it otherwise is said by its opening.
+        if fits && let Ok(Some(misfit)) = check_image(plan, vetting) {
+            return Outcome::Unfit(misfit);
         }
         let names = Maker::new(self.names);
         let disk = vetting.vetted(plan, |vet| match Disk::open_by(&self.image, &names, vet) {

@@ -157,7 +157,7 @@ fn what_came_of_an_image_is_no_answer_to_one_who_says_what_it_is() {
     let bonds = Bonds::in_folder("/nowhere");
     let mut openers = Openers::default();
     let vetting = |plan: &DiskPlan| Vetting::of(plan, &bonds, false);
-    assert!(openers.begin(&plan, (Purpose::Have, false), vetting(&plan)).is_some());
+    assert!(openers.begin(&plan, (Purpose::Have, false, false), vetting(&plan)).is_some());
     while !openers.has_answered("a") {
         std::thread::yield_now();
     }

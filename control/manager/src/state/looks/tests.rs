@@ -89,7 +89,8 @@ fn a_lock_that_was_removed_is_taken_anew_and_one_of_another_daemon_is_respected(
     let mut trial = Trial::of(DISK);
     let add = |trial: &mut Trial, id: &str| {
         let spec = format!("{{\"id\": {id:?}, \"backend\": \"memory\", \"size\": \"1M\"}}");
-        trial.ask(Call::AddDisk(serde_json::from_str(&spec).expect("a disk")))
+        trial
+            .ask(Call::AddDisk { spec: serde_json::from_str(&spec).expect("a disk"), force: false })
     };
     let problem = |trial: &mut Trial| {
         let mut asked = trial.asks(Call::ShowDaemon);

@@ -19,6 +19,11 @@ impl Opened {
         }
     }
 
+    /// Bytes that it had when it was opened, or was given since.
+    pub(crate) fn longest_known(&self) -> u64 {
+        self.image.bytes().max(self.longest.load(Ordering::Relaxed))
+    }
+
     /// What has become of it while `size_bytes` of it are served. `names` finds what has its name now.
     pub(crate) fn astray(&self, names: &dyn Names, size_bytes: u64) -> Option<Astray> {
         let stat = fstat(&self.cached).ok()?;
@@ -35,8 +40,7 @@ impl Opened {
             Err(_) if stat.st_nlink == 0 => return Some(Astray::Removed),
             _ => {}
         }
-        let longest = self.longest.load(Ordering::Relaxed);
-        let (bytes, usual) = (self.end().ok()?, self.image.bytes().max(longest).max(size_bytes));
+        let (bytes, usual) = (self.end().ok()?, self.longest_known().max(size_bytes));
         match bytes {
             _ if bytes < size_bytes => Some(Astray::Cut { bytes }),
             _ if bytes > usual => Some(Astray::Grown { bytes }),
