@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use config::api::{
-    BoundView, BoundsView, ConfinementView, DaemonView, DefectView, DiskList, NicList, StateView,
-    VersionView,
+    BoundView, BoundsView, ConfinementView, DaemonView, DefectView, DiskList, LinkList, NicList,
+    PortKind, PortView, StateView, SwitchList, SwitchView, VersionView,
 };
 use config::routes::Method;
 use host::doctor::{Check, State, examine_this_host};
@@ -57,13 +57,20 @@ fn program(daemon: Option<&VersionView>) -> Check {
 fn of_the_daemon(client: &Client) -> Vec<Check> {
     let asked: Result<DaemonView, Failure> = client.ask(Method::Get, "/v1/daemon");
     match asked {
-        Ok(view) => vec![
-            confinement(&view),
-            bounds(&view.bounds),
-            state(&view.state),
-            defects(&view.defects),
-            devices(&hindered(client)),
-        ],
+        Ok(view) => {
+            let mut checks = vec![
+                confinement(&view),
+                bounds(&view.bounds),
+                state(&view.state),
+                defects(&view.defects),
+                told(&DEVICES, &devices(client)),
+            ];
+            for (kind, hindered) in [(&SWITCHES, switches(client)), (&LINKS, links(client))] {
+                let has_none = hindered.as_ref().is_ok_and(|hindered| hindered.all == 0);
+                checks.extend((!has_none).then(|| told(kind, &hindered)));
+            }
+            checks
+        }
         Err(Failure::Unreachable { .. }) => {
             let means =
                 "what a daemon gives up, and what devices take of it, is known when it runs";
@@ -80,45 +87,95 @@ fn check(name: &'static str, state: State, found: String, means: &str, todo: &st
     Check { name, state, found, means: means.to_string(), todo: todo.to_string() }
 }
 
-/// Disks and NICs with a problem: name, state and problem of each, as `ls` has them. How many there are in all.
+/// Things of one kind with a problem, in words. How many there are in all.
 struct Hindered {
     all: usize,
-    some: Vec<(String, &'static str, String)>,
+    some: Vec<String>,
 }
 
-fn hindered(client: &Client) -> Result<Hindered, Failure> {
+fn devices(client: &Client) -> Result<Hindered, Failure> {
     let DiskList { disks } = client.ask(Method::Get, "/v1/disks")?;
     let NicList { nics } = client.ask(Method::Get, "/v1/nics")?;
     let all = disks.len() + nics.len();
     let disks = disks.into_iter().map(|disk| (disk.id, disk.state.word(), disk.problem));
     let nics = nics.into_iter().map(|nic| (nic.id, nic.state.word(), nic.problem));
-    let some = disks.chain(nics).filter_map(|(id, state, problem)| Some((id, state, problem?)));
+    let one = |(id, state, problem): (String, &str, Option<String>)| {
+        Some(format!("{id} is {state}: {}", problem?))
+    };
+    let some = disks.chain(nics).filter_map(one);
     Ok(Hindered { all, some: some.collect() })
 }
+
+/// What switches have besides NICs, which are devices.
+fn switches(client: &Client) -> Result<Hindered, Failure> {
+    let SwitchList { switches } = client.ask(Method::Get, "/v1/switches")?;
+    let problem = |switch: &SwitchView| {
+        let mut uplinks = switch.ports.iter().filter(|port| port.kind != PortKind::Nic);
+        let of_port = |port: &PortView| Some(format!("{}: {}", port.name, port.problem.as_ref()?));
+        switch.problem.clone().or_else(|| uplinks.find_map(of_port))
+    };
+    let some = switches.iter().filter_map(|it| Some(format!("{}: {}", it.id, problem(it)?)));
+    Ok(Hindered { all: switches.len(), some: some.collect() })
+}
+
+fn links(client: &Client) -> Result<Hindered, Failure> {
+    let LinkList { links } = client.ask(Method::Get, "/v1/links")?;
+    let all = links.len();
+    let some = links.into_iter().filter_map(|it| Some(format!("{}: {}", it.id, it.problem?)));
+    Ok(Hindered { all, some: some.collect() })
+}
+
+/// A kind of things that are looked at for problems.
+struct Kind {
+    name: &'static str,
+    /// What it means that none has one.
+    fine: &'static str,
+    todo: &'static str,
+}
+
+const DEVICES: Kind = Kind {
+    name: "devices",
+    fine: "no disk and no nic has a problem",
+    todo: "`sidecore ls`, `sidecore show ID`",
+};
+const SWITCHES: Kind = Kind {
+    name: "switches",
+    fine: "no switch and no uplink has a problem",
+    todo: "`sidecore switch ls`, `sidecore switch show ID`",
+};
+const LINKS: Kind = Kind {
+    name: "links",
+    fine: "no link to another machine has a problem",
+    todo: "`sidecore remote status`",
+};
 
 /// So many of them are told of.
 const HINDERED_MAX: usize = 4;
 
-/// Which devices do not do what they are there for.
-fn devices(hindered: &Result<Hindered, Failure>) -> Check {
+/// Which of a kind do not do what they are there for.
+fn told(kind: &Kind, hindered: &Result<Hindered, Failure>) -> Check {
+    let Kind { name, fine, todo } = kind;
     let Hindered { all, some } = match hindered {
         Ok(hindered) => hindered,
         Err(why) => {
-            let means = "what is wrong with its devices is not known";
-            return check("devices", State::Warn, why.text(), means, "`sidecore ls`");
+            return check(
+                name,
+                State::Warn,
+                why.text(),
+                "what is wrong with them is not known",
+                todo,
+            );
         }
     };
     if some.is_empty() {
-        let means = "no disk and no nic has a problem";
-        return check("devices", State::Ok, format!("{all} of {all} without a problem"), means, "");
+        return check(name, State::Ok, format!("{all} of {all} without a problem"), fine, "");
     }
-    let one = |(id, state, problem): &(String, &str, String)| format!("{id} is {state}: {problem}");
-    let mut told: Vec<String> = some.iter().take(HINDERED_MAX).map(one).collect();
+    let mut told: Vec<String> = some.iter().take(HINDERED_MAX).cloned().collect();
     if some.len() > HINDERED_MAX {
         told.push(format!("and {} more", some.len() - HINDERED_MAX));
     }
     let found = format!("{} of {all} with a problem", some.len());
-    check("devices", State::Warn, found, &told.join("; "), "`sidecore ls`, `sidecore show ID`")
+    check(name, State::Warn, found, &told.join("; "), todo)
 }
 
 /// What devices are promised of what the daemon may have.
@@ -143,6 +200,17 @@ fn bounds(bounds: &BoundsView) -> Check {
     let is_tight = |bound: &BoundView| {
         bound.limit.is_some_and(|limit| bound.own + bound.promised + bound.extra > limit / 10 * 9)
     };
+    let memory = &bounds.memory_bytes;
+    let memory_bytes = memory.own + memory.promised + memory.extra;
+    if let Some(host) = bounds.host_memory_bytes.filter(|host| memory_bytes > *host) {
+        let means = format!(
+            "this host has {} MiB, swap included: memory disks that are written full take more, and then the kernel \
+             ends processes, guests or the daemon",
+            host >> 20
+        );
+        let todo = "make memory disks smaller; with MemoryMax in the unit one that does not fit is refused";
+        return check("bounds", State::Warn, found, &means, todo);
+    }
     let all = [&bounds.descriptors, &bounds.mappings, &bounds.memory_bytes];
     if all.into_iter().any(is_tight) {
         let todo =
@@ -308,16 +376,37 @@ mod tests {
     }
 
     #[test]
-    fn devices_with_a_problem_are_told_of_as_they_are_listed() {
-        let none = devices(&Ok(Hindered { all: 3, some: Vec::new() }));
+    fn what_has_a_problem_is_told_of_as_it_is_listed() {
+        let devices = |hindered: Hindered| told(&DEVICES, &Ok(hindered));
+        let none = devices(Hindered { all: 3, some: Vec::new() });
         assert_eq!((none.state, none.found.as_str()), (State::Ok, "3 of 3 without a problem"));
-        let one =
-            |id: usize| (format!("d{id}"), "failed", "its IOhost has given it up".to_string());
-        let told = devices(&Ok(Hindered { all: 9, some: vec![one(1)] }));
-        assert_eq!((told.state, told.found.as_str()), (State::Warn, "1 of 9 with a problem"));
-        assert_eq!(told.means, "d1 is failed: its IOhost has given it up");
-        let told = devices(&Ok(Hindered { all: 9, some: (0..6).map(one).collect() }));
-        assert!(told.means.ends_with("up; and 2 more"), "{}", told.means);
+        let one = |id: usize| format!("d{id} is failed: its IOhost has given it up");
+        let some = devices(Hindered { all: 9, some: vec![one(1)] });
+        assert_eq!((some.state, some.found.as_str()), (State::Warn, "1 of 9 with a problem"));
+        assert_eq!(some.means, "d1 is failed: its IOhost has given it up");
+        let many = devices(Hindered { all: 9, some: (0..6).map(one).collect() });
+        assert!(many.means.ends_with("up; and 2 more"), "{}", many.means);
+        let shut = "rack: cannot open a link".to_string();
+        let link = told(&LINKS, &Ok(Hindered { all: 1, some: vec![shut] }));
+        assert_eq!(link.means, "rack: cannot open a link");
+        assert_eq!((link.name, link.todo.as_str()), ("links", "`sidecore remote status`"));
+    }
+
+    #[test]
+    fn memory_that_the_host_has_not_is_no_promise() {
+        let memory = BoundView { own: 32 << 20, promised: 30 << 30, extra: 0, limit: None };
+        let view = |host: Option<u64>| BoundsView {
+            devices: 1,
+            memory_bytes: memory.clone(),
+            host_memory_bytes: host,
+            ..BoundsView::default()
+        };
+        let told = bounds(&view(Some(24 << 30)));
+        assert_eq!(told.state, State::Warn);
+        assert!(told.means.starts_with("this host has 24576 MiB, swap included"), "{}", told.means);
+        assert!(told.found.ends_with("30752 MiB (no limit)"), "{}", told.found);
+        assert_eq!(bounds(&view(Some(64 << 30))).state, State::Ok);
+        assert_eq!(bounds(&view(None)).state, State::Ok);
     }
 
     #[test]
