@@ -207,8 +207,6 @@ pub enum Sent {
     Down,
     /// Not sent: the interface no longer exists ([`HostPort::is_gone`]).
     Gone,
-    /// The port gives it back: deliver it to where it came from, with the MAC addresses swapped.
-    Echo,
 }
 
 impl Sent {
@@ -355,11 +353,17 @@ impl HostPort {
             HostPort::Tap(tap) => tap.send(header, head, rest),
             HostPort::Packet(packet) => packet.send(header, head, rest),
             HostPort::Xdp(xdp) => xdp.send(head, rest),
-            HostPort::Null(null) => null.send(),
+            // An echo is never asked to ([`Self::echoes`]), so that it would drop.
+            HostPort::Null(_) => Sent::Done,
             HostPort::Linked(port) => port.send(head, rest),
             #[cfg(feature = "simulated")]
             HostPort::Simulated(port) => port.send(head, rest),
         }
+    }
+
+    /// Whether frames for it go back to where they came from, MAC addresses swapped.
+    pub fn echoes(&self) -> bool {
+        matches!(self, HostPort::Null(null) if null.echoes())
     }
 
     /// The end of a visit: what [`Self::send`] gathered goes out. Cheap when there is nothing.

@@ -4,7 +4,7 @@
 
 use frame::Header;
 
-use super::{FRAME_MIN, Received, Sent};
+use super::{FRAME_MIN, Received};
 
 /// Frames that were not asked for in time and are made nevertheless, at most so many nanoseconds'
 /// worth: who comes late gets no burst that he would not have had.
@@ -27,7 +27,7 @@ const SOURCE: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
 pub enum NullMode {
     /// What is sent is gone; nothing comes.
     Drop,
-    /// What is sent goes back to its sender, MAC addresses swapped ([`Sent::Echo`]).
+    /// What is sent goes back to its sender, MAC addresses swapped ([`HostPort::echoes`](super::HostPort::echoes)).
     Echo,
     /// What is sent is gone; frames of one size come.
     Generate {
@@ -100,11 +100,8 @@ impl Null {
     }
 
     #[inline]
-    pub(crate) fn send(&self) -> Sent {
-        match self.mode {
-            NullMode::Echo => Sent::Echo,
-            NullMode::Drop | NullMode::Generate { .. } => Sent::Done,
-        }
+    pub(crate) fn echoes(&self) -> bool {
+        matches!(self.mode, NullMode::Echo)
     }
 
     pub(crate) fn is_clocked(&self) -> bool {
@@ -155,7 +152,7 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::{HostPort, HostSource, Rest};
+    use crate::net::{HostPort, HostSource, Rest, Sent};
 
     const TO: [u8; 6] = [0x52, 0x54, 0, 1, 2, 3];
 
@@ -235,7 +232,8 @@ mod tests {
             .iter_mut()
             .map(|port| port.send(&Header::default(), &[0; 14], Rest::Private(&[])))
             .collect();
-        assert_eq!(sent, [Sent::Done, Sent::Echo, Sent::Done]);
+        assert_eq!(sent, [Sent::Done; 3]);
+        assert_eq!(ports.each_ref().map(HostPort::echoes), [false, true, false]);
         assert_eq!(ports.each_ref().map(HostPort::is_clocked), [false, false, true]);
         assert!(ports[0].receive(0).is_none() && ports[1].receive(0).is_none());
         assert!(ports.iter().all(|port| port.poll_fd().is_none() && !port.is_gone()));

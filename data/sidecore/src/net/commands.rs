@@ -10,7 +10,7 @@ use crate::net::Net;
 use crate::net::frames::{FRONT, Frame, ROOM};
 use crate::net::host::{HostKey, HostServed};
 use crate::net::macs::MacTable;
-use crate::net::port::{BRIDGES_MAX, BridgeId, BridgeKind, Port, PortSpec, Replica};
+use crate::net::port::{BRIDGES_MAX, BridgeId, BridgeKind, End, Port, PortSpec, Replica};
 use crate::net::route::Way;
 use crate::places::{Place, Tenant};
 use crate::served::{NicQueue, Role};
@@ -65,21 +65,21 @@ impl Net {
 
     /// Tells a port that was made again what of it is at `place`.
     fn put_in(&mut self, tenant: &Tenant, place: u16, bridge: BridgeId, port: PortId) {
-        let (at, pair, is_host) = match tenant {
+        let (at, pair, end) = match tenant {
             Tenant::Queue(served) => match &served.role {
                 Role::Receive(receive) => {
-                    ((receive.nic.bridge, receive.nic.port), receive.nic.pair, false)
+                    ((receive.nic.bridge, receive.nic.port), receive.nic.pair, End::Queue)
                 }
                 Role::Disk(_) | Role::Transmit(_) => return,
             },
             Tenant::Host(host) => {
                 let key = host.key();
-                ((key.bridge, key.port), key.queue, true)
+                ((key.bridge, key.port), key.queue, end_of(host))
             }
             Tenant::Road(_) | Tenant::Empty => return,
         };
         if at == (bridge, port) {
-            self.put(bridge, port, pair, place, is_host);
+            self.put(bridge, port, pair, place, end);
             if let Tenant::Queue(served) = tenant {
                 self.set_limited(&served.role, served.ring.gate.is_some());
             }
@@ -88,16 +88,9 @@ impl Net {
 
     /// The receive queue of `pair`, or that descriptor of a host port, is at `place` from now on. False
     /// when there is no such port.
-    fn put(
-        &mut self,
-        bridge: BridgeId,
-        port: PortId,
-        pair: u16,
-        place: u16,
-        is_host: bool,
-    ) -> bool {
+    fn put(&mut self, bridge: BridgeId, port: PortId, pair: u16, place: u16, end: End) -> bool {
         let port = self.replica(bridge).and_then(|replica| replica.ports.get_mut(port));
-        port.is_some_and(|port| port.is_here() && port.put(pair, place, is_host))
+        port.is_some_and(|port| port.is_here() && port.put(pair, place, end))
     }
 
     fn clear(&mut self, bridge: BridgeId, port: PortId, pair: u16, place: u16) {
@@ -122,7 +115,7 @@ impl Net {
             }
             Role::Receive(receive) => {
                 let NicQueue { bridge, port, pair, .. } = receive.nic;
-                self.put(bridge, port, pair, place, false)
+                self.put(bridge, port, pair, place, End::Queue)
             }
         };
         self.set_limited(role, is_limited);
@@ -148,6 +141,10 @@ impl Net {
     }
 }
 
+fn end_of(host: &HostServed) -> End {
+    if host.spec.port.echoes() { End::Echo } else { End::Host }
+}
+
 /// How long a frame of a host port that leaves may wait for room: less than an upgrade waits for the port.
 const PARTING_NS: u64 = 20_000_000;
 
@@ -159,7 +156,7 @@ impl Sidecore {
         else {
             return self.send(Event::HostRefused(host, Refusal::NoPlace));
         };
-        if !self.net.put(key.bridge, key.port, key.queue, queue, true) {
+        if !self.net.put(key.bridge, key.port, key.queue, queue, end_of(&host)) {
             return self.send(Event::HostRefused(host, Refusal::NoPort));
         }
         place.epoch = place.epoch.wrapping_add(1);

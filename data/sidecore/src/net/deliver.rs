@@ -80,6 +80,10 @@ impl Desk {
                 let place = port.place_of(frame.head());
                 self.give_host(places, place, port, frame, now)
             }
+            Sink::Echo => {
+                port.counters.delivered(frame.len, frame.is_multicast());
+                Delivered::Echo
+            }
             // Never asked for: those are handed over before their rules are looked at.
             Sink::Elsewhere => Delivered::Dropped,
             Sink::Nobody => self.has_nobody(DropReason::NoBuffer),
@@ -393,10 +397,6 @@ impl Desk {
                     self.unflushed.push(place);
                 }
                 return Delivered::Done;
-            }
-            Sent::Echo => {
-                port.counters.delivered(frame.len, frame.is_multicast());
-                return Delivered::Echo;
             }
             Sent::Full => {
                 self.full_since = Some(*host.full_since.get_or_insert(now));

@@ -172,6 +172,17 @@ impl Ports {
     }
 }
 
+/// What a port's places are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Receive queues of a guest.
+    Queue,
+    /// Descriptors of the host.
+    Host,
+    /// The same, of a port that gives back what it gets.
+    Echo,
+}
+
 /// Where frames for a port go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sink {
@@ -187,6 +198,8 @@ pub(crate) enum Sink {
     Host(u16),
     /// One of several descriptors.
     Hosts,
+    /// Back to where they came from: a host port that is there for measuring.
+    Echo,
     /// Another sidecore has it.
     Elsewhere,
 }
@@ -213,7 +226,7 @@ pub(crate) struct Port {
     pub(crate) counters: Arc<PortCounters>,
     /// The place of each pair's receive queue, or of each descriptor of a host port.
     places: [u16; PAIRS_MAX],
-    is_host: bool,
+    end: End,
     /// The pair on which a flow was last taken.
     flows: Box<[u8; FLOWS]>,
     steering: Steering,
@@ -255,7 +268,7 @@ impl Port {
             is_first: false,
             counters: Arc::clone(&spec.counters),
             places: [NOWHERE; PAIRS_MAX],
-            is_host: false,
+            end: End::Queue,
             flows: Box::new([u8::MAX; FLOWS]),
             steering: Steering::new(spec.lanes.clone()),
         };
@@ -311,10 +324,10 @@ impl Port {
     }
 
     /// The queue or descriptor of `pair` is at `place` from now on.
-    pub(crate) fn put(&mut self, pair: u16, place: u16, is_host: bool) -> bool {
+    pub(crate) fn put(&mut self, pair: u16, place: u16, end: End) -> bool {
         let Some(at) = self.places.get_mut(usize::from(pair)) else { return false };
         *at = place;
-        self.is_host = is_host;
+        self.end = end;
         self.steering.forget(pair.into());
         self.settle();
         true
@@ -334,14 +347,15 @@ impl Port {
         let fits = self.mtu.saturating_add(frame::FRAME_MIN);
         self.surely_fits = if self.is_limited() { 0 } else { fits };
         let mut here = self.places.iter().filter(|place| **place != NOWHERE);
-        self.sink = match (here.next(), here.next(), self.is_host) {
+        self.sink = match (here.next(), here.next(), self.end) {
             _ if !self.is_here => Sink::Elsewhere,
             (None, ..) => Sink::Nobody,
-            (Some(place), None, false) => Sink::Queue(*place),
-            (Some(_), Some(_), false) if self.steering.lanes.is_some() => Sink::Steered,
-            (Some(_), Some(_), false) => Sink::Queues,
-            (Some(place), None, true) => Sink::Host(*place),
-            (Some(_), Some(_), true) => Sink::Hosts,
+            (Some(place), None, End::Queue) => Sink::Queue(*place),
+            (Some(_), Some(_), End::Queue) if self.steering.lanes.is_some() => Sink::Steered,
+            (Some(_), Some(_), End::Queue) => Sink::Queues,
+            (Some(place), None, End::Host) => Sink::Host(*place),
+            (Some(_), Some(_), End::Host) => Sink::Hosts,
+            (Some(_), _, End::Echo) => Sink::Echo,
         };
     }
 
@@ -465,7 +479,7 @@ impl Port {
                 let choice = self.steer(head, places, now);
                 Some(choice.home.unwrap_or(choice.place))
             }
-            Sink::Nobody | Sink::Host(_) | Sink::Hosts | Sink::Elsewhere => None,
+            Sink::Nobody | Sink::Host(_) | Sink::Hosts | Sink::Echo | Sink::Elsewhere => None,
         }
     }
 
