@@ -175,7 +175,7 @@ fn told(kind: &Kind, hindered: &Result<Hindered, Failure>) -> Check {
         told.push(format!("and {} more", some.len() - HINDERED_MAX));
     }
     let found = format!("{} of {all} with a problem", some.len());
-    check(name, State::Warn, found, &told.join("; "), todo)
+    check(name, State::Warn, found, &told.join("\n"), todo)
 }
 
 /// What devices are promised of what the daemon may have.
@@ -385,7 +385,7 @@ mod tests {
         assert_eq!((some.state, some.found.as_str()), (State::Warn, "1 of 9 with a problem"));
         assert_eq!(some.means, "d1 is failed: its IOhost has given it up");
         let many = devices(Hindered { all: 9, some: (0..6).map(one).collect() });
-        assert!(many.means.ends_with("up; and 2 more"), "{}", many.means);
+        assert!(many.means.ends_with("up\nand 2 more"), "{}", many.means);
         let shut = "rack: cannot open a link".to_string();
         let link = told(&LINKS, &Ok(Hindered { all: 1, some: vec![shut] }));
         assert_eq!(link.means, "rack: cannot open a link");
