@@ -209,7 +209,7 @@ pub fn device_sockets(plan: &Plan) -> Result<(), CheckError> {
     let disks = plan.disks.iter().cloned().map(DevicePlan::Disk);
     let nics = plan.nics.iter().cloned().map(DevicePlan::Nic);
     for device in disks.chain(nics) {
-        check_socket(&device, plan, |_| false).map_err(|why| CheckError::DeviceSocket {
+        check_socket(&device, plan, false).map_err(|why| CheckError::DeviceSocket {
             origin: device.origin().clone(),
             name: device.name(),
             why: why.to_string(),
