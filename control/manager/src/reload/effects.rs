@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use config::api::{ActionView, ApiError, EffectView, ErrorKind, ThingView};
-use config::diff::made_of;
+use config::diff::{is_made_of, made_of};
 use config::plan::{DevicePlan, HostPlan, LinkPlan, NicPeer, NullPlan};
 use config::{Change, Plan, Source};
 use control::reload::{Does, loses};
@@ -141,7 +141,7 @@ impl Seen<'_> {
         }
     }
 
-    /// Whether a client that has a disk of the link may have it no more.
+    /// Whether a client that has a disk or a NIC of the link may have it no more.
     fn loses_its_client(&self, link: &str, wanted: &Plan) -> bool {
         let Some(before) = self.plan.links.iter().find(|one| one.id == link) else { return false };
         let after = wanted.links.iter().find(|one| one.id == link);
@@ -149,10 +149,42 @@ impl Seen<'_> {
             let clients = after.map(LinkPlan::clients).unwrap_or_default();
             clients.iter().any(|client| client.key == key && client.disks.contains(disk))
         };
+        let keeps_nic = |key, nic: &String| {
+            let clients = after.map(LinkPlan::clients).unwrap_or_default();
+            clients.iter().any(|client| client.key == key && client.nics.contains(nic))
+        };
         before.clients().iter().any(|client| {
-            let lost = client.disks.iter().filter(|disk| !keeps(client.key, disk));
-            lost.into_iter().any(|disk| self.in_use.has_guest(disk))
+            let mut disks = client.disks.iter().filter(|disk| !keeps(client.key, disk));
+            let mut nics = client.nics.iter().filter(|nic| !keeps_nic(client.key, nic));
+            disks.any(|disk| self.in_use.has_guest(disk))
+                || nics.any(|nic| self.in_use.remote.is_nic_clients(nic))
         })
+    }
+
+    /// What guests would lose if another process came with that plan. It takes in place what it is not another
+    /// device for, and links come and go with it.
+    pub(super) fn lost_to_heir(&self, changes: &[Change], wanted: &Plan) -> Vec<EffectView> {
+        let stays = |id: &str| {
+            let both = self.plan.device(id).zip(wanted.device(id));
+            both.is_some_and(|(before, after)| is_made_of(&made_of(&before), &made_of(&after)))
+        };
+        let mut lost = self.effects(changes, wanted);
+        lost.retain(|effect| {
+            let is_device = matches!(effect.kind, ThingView::Disk | ThingView::Nic);
+            let is_kept = effect.action == ActionView::Remade && is_device && stays(&effect.id);
+            effect.guest_loses && !is_kept
+        });
+        let is_told = |id: &str, lost: &[EffectView]| {
+            lost.iter().any(|it| it.kind == ThingView::Link && it.id == id)
+        };
+        for LinkPlan { id, .. } in &self.plan.links {
+            if !is_told(id, &lost) && self.loses_its_client(id, wanted) {
+                let change = Change::SetClients { link: id.clone() };
+                let effect = self.effect(&change, ActionView::Changed);
+                lost.push(EffectView { guest: true, guest_loses: true, ..effect });
+            }
+        }
+        lost
     }
 }
 

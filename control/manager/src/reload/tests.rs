@@ -247,6 +247,13 @@ fn what_would_be_done_is_shown_and_is_not_done() {
             assert!(why.starts_with("it would take from guests what they use: "), "{why}");
             assert_eq!(seen(&mut trial), before);
         }
+        // An upgrade takes no more; here it has no launcher.
+        trial.write(&text);
+        let (_, why) = refused(trial.ask(Call::Upgrade));
+        let takes = why
+            .starts_with("the daemon was not replaced: it would take from guests what they use: ");
+        assert_eq!(takes, is_refused, "{why}");
+        assert_eq!(seen(&mut trial), before);
     }
     assert!(!trial.path("c.img").exists(), "a look has made it");
 }

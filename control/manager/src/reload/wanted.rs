@@ -71,7 +71,8 @@ impl Wanted {
     }
 }
 
-/// That what is new in the file could be opened, as at a reload: an heir opens it when there is no way back. Where
+/// That no guest loses by the file, and that what is new in it could be opened, as at a reload: an heir opens it when
+/// there is no way back. Where
 /// it puts something into force that no reload does, or knows words that this program does not, it is judged there.
 ///
 /// # Errors
@@ -79,14 +80,24 @@ impl Wanted {
 pub(crate) fn check_file(rooms: &mut Rooms) -> Result<(), ApiError> {
     let Ok(wanted) = (rooms.options.load)(&rooms.plan) else { return Ok(()) };
     let difference = config::diff(&rooms.plan, &wanted);
+    let not_replaced = |why: &ApiError, hint: &str| {
+        ApiError::new(why.kind, format!("the daemon was not replaced: {}", why.error), hint)
+    };
+    let in_use = InUse { devices: &rooms.devices, remote: &rooms.remote };
+    let lost = Seen { in_use, plan: &rooms.plan }.lost_to_heir(&difference.changes, &wanted);
+    refuse_losses(&lost).map_err(|why| {
+        let hint = "put the file back, or stop those guests, or have `sidecore reload --force` do it first; it goes on \
+                    as it is";
+        not_replaced(&why, hint)
+    })?;
     if !difference.restart_needed.is_empty() {
         return Ok(());
     }
     let checked = check_sizes(&difference.changes, rooms);
-    checked.and_then(|_| super::additions::check(&difference.changes, rooms)).map_err(|why| {
-        let error = format!("the daemon was not replaced: {}", why.error);
-        ApiError::new(why.kind, error, "correct the file, or put it back; it goes on as it is")
-    })?;
+    let hint = "correct the file, or put it back; it goes on as it is";
+    checked
+        .and_then(|_| super::additions::check(&difference.changes, rooms))
+        .map_err(|why| not_replaced(&why, hint))?;
     Ok(())
 }
 

@@ -193,6 +193,11 @@ impl Remote {
         self.exports().any(|one| one.device() == Some(device) && one.is_had())
     }
 
+    /// Whether a client has that NIC.
+    pub(crate) fn is_nic_clients(&self, name: &str) -> bool {
+        self.exports().any(|one| one.nic() == Some(name) && one.is_had())
+    }
+
     /// Whether a disk is on its way back from a client that may have it no more.
     pub(crate) fn is_taking(&self) -> bool {
         self.exports().any(|one| one.is_removed() && one.is_had())

@@ -8,7 +8,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use config::api::{Answer, Call, DiskState, DiskView, LinkView, NicState};
+use config::api::{Answer, Call, DiskState, DiskView, ErrorKind, LinkView, NicState};
 use config::spec::DiskSpec;
 use remote::handshake::public_key;
 
@@ -418,4 +418,11 @@ fn a_nic_by_a_link_is_at_the_switch_of_its_iohost_as_soon_as_it_may_be() {
     trial.pass(ms(100));
     let heard = b.guest.frame(0);
     assert_eq!(heard.map(|frame| frame[6..12].to_vec()), Some(from.to_vec()));
+    // It is not taken from its guest unawares.
+    trial.write(&with_nic("[\"n2\"]"));
+    for call in [Call::Reload { force: false }, Call::Upgrade] {
+        let (kind, why) = refused(trial.ask(call));
+        assert_eq!(kind, ErrorKind::Conflict, "{why}");
+        assert!(why.contains("would take from guests what they use: link \"out\""), "{why}");
+    }
 }
