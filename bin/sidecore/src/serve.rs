@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{IsTerminal, Read};
+use std::iter::once;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -24,6 +25,7 @@ use rustix::process::{
 };
 use sd_notify::NotifyState;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use vcpu_tracker::{Tracker, Unavailable};
 
 use crate::check;
@@ -337,8 +339,21 @@ fn start_error(failure: Failure) -> ApiError {
     ApiError::new(kind, format!("a start would refuse this file: {error}"), hint)
 }
 
+/// What is logged by that word of `SIDECORE_LOG`: a level, or levels of parts of the program beside `info`. A word that
+/// is neither names a part that is not there, so that nothing at all would be logged.
+fn directives(word: &str) -> Option<String> {
+    let parts = || word.split(',').map(str::trim).filter(|part| !part.is_empty());
+    let is_level = |part: &str| part.parse::<LevelFilter>().is_ok();
+    let is_known = parts().all(|part| part.contains('=') || is_level(part));
+    // The last level holds.
+    is_known.then(|| once("info").chain(parts()).collect::<Vec<_>>().join(","))
+}
+
 pub(crate) fn start_log() {
-    let filter = EnvFilter::try_from_env("SIDECORE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let word = std::env::var_os("SIDECORE_LOG").unwrap_or_default();
+    let filter = word.to_str().and_then(directives).and_then(|it| EnvFilter::try_new(it).ok());
+    let is_known = filter.is_some();
+    let filter = filter.unwrap_or_else(|| EnvFilter::new("info"));
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -350,6 +365,11 @@ pub(crate) fn start_log() {
     match std::env::var_os("JOURNAL_STREAM") {
         Some(_) => log.without_time().init(),
         None => log.init(),
+    }
+    if !is_known {
+        tracing::warn!(
+            "SIDECORE_LOG is {word:?}, and is to be error, warn, info, debug, trace or off: logging as with info"
+        );
     }
 }
 
@@ -364,5 +384,27 @@ fn raise_nofile() {
 pub(crate) fn tell_systemd(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(false, &[state]) {
         tracing::warn!(%error, "systemd could not be told");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_is_no_level_is_known_as_one() {
+        for (word, told) in [
+            ("", Some("info")),
+            (" DEBUG ", Some("info,DEBUG")),
+            ("off", Some("info,off")),
+            ("manager=trace", Some("info,manager=trace")),
+            ("warn,manager=trace", Some("info,warn,manager=trace")),
+            ("dbug", None),
+            ("sidecore", None),
+        ] {
+            assert_eq!(directives(word).as_deref(), told, "{word}");
+        }
+        let all = "info,manager=trace,remote=off";
+        assert!(EnvFilter::try_new(all).is_ok());
     }
 }
