@@ -202,7 +202,7 @@ fn a_full_file_system_is_an_error_to_the_write_that_met_it() -> Result<()> {
 }
 
 fn fill_up(bed: &Faulty, path: &Path, size_bytes: u64, cache: &str) -> Result<()> {
-    bed.add(path, &format!("--size {size_bytes} --cache {cache} --on-full error"))?;
+    bed.add(path, &format!("--size {size_bytes} --cache {cache} --on-full error --force"))?;
     let mut guest = bed.guest(0)?;
     let single = Single::new(&mut guest)?;
     let queue = guest.queue(0);
