@@ -20,6 +20,8 @@ use crate::retry::Retry;
 pub struct DiskLocks<P, W> {
     /// They go with whoever has the disk.
     follows: bool,
+    /// They were given up before what was written was made stable.
+    is_fenced: bool,
     state: State<P, W>,
 }
 
@@ -51,7 +53,8 @@ pub enum Ask {
 impl<P, W> DiskLocks<P, W> {
     /// Of a disk that was opened, here or (`is_away`) elsewhere.
     pub fn new(follows: bool, is_away: bool) -> DiskLocks<P, W> {
-        DiskLocks { follows, state: if is_away { State::Away } else { State::Here } }
+        let state = if is_away { State::Away } else { State::Here };
+        DiskLocks { follows, is_fenced: false, state }
     }
 
     /// Whether they go with whoever has the disk.
@@ -67,6 +70,17 @@ impl<P, W> DiskLocks<P, W> {
     /// Whether they are elsewhere.
     pub fn is_away(&self) -> bool {
         matches!(self.state, State::Away | State::Waits(..))
+    }
+
+    /// Whether they were [given up](Self::fence) and have not come back: nobody says of what was written that it is
+    /// stable.
+    pub fn is_fenced(&self) -> bool {
+        self.is_fenced
+    }
+
+    /// Whether they are asked for though nobody waits for the disk: they were given up, and belong here.
+    pub fn are_missed(&self) -> bool {
+        self.is_fenced && !self.follows
     }
 
     /// Whether they may be let go: they are here, and follow.
@@ -129,6 +143,7 @@ impl<P, W> DiskLocks<P, W> {
         let is_away = self.is_away();
         if is_away {
             self.state = State::Here;
+            self.is_fenced = false;
         }
         is_away
     }
@@ -181,6 +196,7 @@ impl<P, W> DiskLocks<P, W> {
         let is_here = self.is_here();
         if is_here {
             self.state = State::Away;
+            self.is_fenced = true;
         }
         is_here
     }

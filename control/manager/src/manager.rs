@@ -245,7 +245,6 @@ impl Manager {
         let now = self.rooms.turn.now();
         announce::note_arrival(device, now);
         self.links(|remote, around| {
-            remote.settle_export(number, around);
             remote.follow_remote(number, around);
             remote.follow_nic(number, around);
         });
@@ -253,6 +252,8 @@ impl Manager {
         for index in 0..self.rooms.locks().follow(number, is_clients, mode) {
             self.attach_if_ready(number, index);
         }
+        // Not before the locks are known to be here.
+        self.links(|remote, around| remote.settle_export(number, around));
         self.announce_arrival(number);
         self.front_ends().release_ready(number);
     }

@@ -185,6 +185,13 @@ impl Tenant {
         self.ledger.give_up();
     }
 
+    /// Whoever kept copies of what no flush has covered is gone, after the power had failed where its disk is: also what it
+    /// was told of since may be lost, and no flush promises it.
+    pub fn lose_copies(&mut self) {
+        self.ledger.doubt();
+        self.ledger.give_up();
+    }
+
     /// The power has failed where its disk is: what no flush has covered is there or is not.
     pub fn doubt(&mut self) {
         self.ledger.doubt();

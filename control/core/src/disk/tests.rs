@@ -127,6 +127,23 @@ fn they_are_asked_for_when_that_may_help() {
     assert_eq!(after(true, hurry).map(|one| one.map(|(_, is)| is)), ALL.map(Some));
 }
 
+/// Of what was written before them nobody says that it is stable, until they are back.
+#[test]
+fn locks_that_were_given_up_are_missed_until_they_have_come() {
+    for follows in [false, true] {
+        let mut given_up = locks(follows, Is::Here).expect("it is a state of theirs");
+        assert!(!given_up.is_fenced() && given_up.fence());
+        assert_eq!((given_up.is_fenced(), given_up.are_missed()), (true, !follows));
+        assert!(given_up.refused("its file system is slow", NOW));
+        given_up.forget();
+        assert_eq!((given_up.is_fenced(), given_up.are_missed()), (true, !follows));
+        assert!(given_up.come());
+        assert!(!given_up.is_fenced() && !given_up.are_missed());
+    }
+    let mut let_go = locks(true, Is::Parting).expect("it is a state of theirs");
+    assert!(let_go.parted(false) && !let_go.is_fenced());
+}
+
 #[test]
 fn a_wish_that_is_forgotten_begins_anew() {
     let mut locks = locks(true, Is::Waits).expect("it waits");

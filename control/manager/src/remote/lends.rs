@@ -235,10 +235,21 @@ impl Host<'_, '_> {
 
     /// The queues of a disk may start: that of one which a client has does.
     pub(super) fn settle(&mut self, number: u16) {
-        let export = self.serving.export(number);
-        let held = export.and_then(|export| export.loan()?.held());
-        let device = self.device_of(number).filter(|_| held.is_some_and(|held| !held.is_refused));
-        let Some(device) = device.filter(|device| !self.is_attached(*device)) else { return };
+        let Some(device) = self.device_of(number).filter(|device| !self.is_attached(*device))
+        else {
+            return;
+        };
+        // After a process that died the disk is taken anew, and requests wait for it.
+        if self.around.devices.disk(device).is_some_and(|disk| !disk.locks.is_here()) {
+            return;
+        }
+        let loan = self.serving.export(number).and_then(Export::loan);
+        if loan.is_some_and(|loan| loan.waits()) {
+            return self.sync(number);
+        }
+        if loan.and_then(|loan| loan.held()).is_none_or(|held| held.is_refused) {
+            return;
+        }
         if let Err(why) = self.attach(number) {
             warn!(device, "what a client has is not served: {why}");
             why.note_in(&mut self.around.turn.defects);
@@ -335,6 +346,10 @@ impl Host<'_, '_> {
         let Some(parts) = self.around.devices.disk_mut(device) else {
             return self.is_let_go(number, false);
         };
+        if parts.locks.is_fenced() {
+            // Whoever had it is told when it is here again, and stable (`settle`).
+            return;
+        }
         if parts.locks.is_away() {
             // With them went what was written, made stable.
             return self.is_let_go(number, true);

@@ -21,8 +21,15 @@ const RELOADS_MAX: u32 = 40;
 const UPGRADES_MAX: u32 = 5;
 /// How often it is looked whether disks are as they are to be.
 const LOOKS_MAX: u32 = 20;
-/// What is said of an image that another disk has.
-const IN_USE: &str = "is in use: it is disk";
+/// What is said of an image that another disk has, or a process that was killed and waits for a disk.
+const IN_USE: &str = "is in use: ";
+/// What is said of an image that a slow file system still opens, also when all else was done.
+const IS_SLOW: &str = "its file system has not answered yet";
+
+/// Whether what a reload says of an image is over in a while.
+fn passes(error: &str) -> bool {
+    [IN_USE, IS_SLOW].iter().any(|text| error.contains(text))
+}
 
 impl Life {
     /// From here on all goes well.
@@ -118,7 +125,7 @@ impl Life {
             match &self.hosts[host].reloaded {
                 Some(Ok(view)) if view.not_open.iter().all(|it| it.retried) => return Ok(()),
                 // A disk that was taken from clients is there until what they wrote is stable.
-                Some(Err(why)) if why.kind != ErrorKind::Busy && !why.error.contains(IN_USE) => {
+                Some(Err(why)) if why.kind != ErrorKind::Busy && !passes(&why.error) => {
                     return Err(format!("the file is not read: {}", why.error));
                 }
                 // Whoever was asked may have ended.

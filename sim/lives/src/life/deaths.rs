@@ -54,8 +54,9 @@ impl Host {
     }
 
     /// Where a packed ring without a record stands knew only one that has died (0009): whoever takes it back stops it, and
-    /// its guest begins anew.
+    /// its guest begins anew. Of all rings what they had sent may be sent again.
     pub(super) fn forget_places(&mut self, course: &Course) {
+        self.lose_ports(course);
         let vmms = self.vmms.values_mut().filter(|vmm| vmm.tenant.loses_its_place());
         vmms.for_each(|vmm| vmm.hang_up(course.now().0));
     }

@@ -168,7 +168,7 @@ impl Life {
         vmm.is_excused = false;
         // What another client has not flushed is not kept by that one.
         if links.is_doubted {
-            vmm.tenant.give_up();
+            vmm.tenant.lose_copies();
         }
         vmm.go_to(self.hosts[to].socket_of(&id));
         self.course.note("moves", [vmm.number.into(), from as u64, to as u64]);
@@ -228,7 +228,7 @@ impl Life {
         if is_doubted {
             // What it had not flushed it kept for that.
             let borrowers = host.vmms.values_mut().filter(|vmm| rack::is_borrowed(&vmm.id));
-            borrowers.for_each(|vmm| vmm.tenant.give_up());
+            borrowers.for_each(|vmm| vmm.tenant.lose_copies());
         }
         let to = self.course.random.below(clients) as usize;
         disks.into_iter().try_for_each(|it| self.move_guest_to(&rack::name_of(it), to, now))

@@ -5,6 +5,8 @@ use crate::manager::Manager;
 use crate::upgrade::guard::{Predecessor, Probation};
 use crate::upgrade::succession::Succession;
 
+const IMAGE: &str = "[[disk]]\nid = \"d\"\npath = \"{}/d.img\"\nsize = \"1M\"\n";
+
 /// It has just taken over.
 fn watched(trial: &mut Trial) -> Predecessor {
     let manager = trial.manager();
@@ -36,7 +38,6 @@ fn probation_ends_before_another_machine_is_heard() {
 /// Nobody has gone on with sessions and slots where they stood, nor with an image that a client has.
 #[test]
 fn links_are_taken_back_with_all_else() {
-    const IMAGE: &str = "[[disk]]\nid = \"d\"\npath = \"{}/d.img\"\nsize = \"1M\"\n";
     for lent in [LENT, IMAGE] {
         let _ground = OnGround::new();
         let mut trial = Trial::of(&format!("{LENDS}{lent}{USES}{USED}"));
@@ -54,6 +55,58 @@ fn links_are_taken_back_with_all_else() {
         trial.pass(ms(10_000));
         assert_eq!(does(&mut trial, &mut vmm, FLUSH, 0, 0), Some(0));
     }
+}
+
+/// A file system that is slow when a disk is taken back holds up who has it, and breaks nothing.
+#[test]
+fn a_disk_that_is_taken_back_waits_for_its_image() {
+    let _ground = OnGround::new();
+    let mut trial = Trial::of(&format!("{LENDS}{IMAGE}{USES}{USED}"));
+    trial.pass(ms(100));
+    open(&mut trial, "r");
+    let mut vmm = Vmm::served(&mut trial, "r", 1);
+    assert_eq!(does(&mut trial, &mut vmm, WRITE, 9, 7), Some(0));
+    trial.slow(ms(13_000));
+    trial.amid(Manager::hand_over_in_vain);
+    trial.slow(ms(0));
+    assert_eq!(does(&mut trial, &mut vmm, READ, 9, 0), None, "from what image?");
+    trial.pass(ms(13_000));
+    assert_eq!(ends(&mut trial, &mut vmm), Some(0));
+    assert_eq!(vmm.guest.data(0), [7; 512]);
+    assert_eq!(does(&mut trial, &mut vmm, FLUSH, 0, 0), Some(0));
+}
+
+/// Nobody is told that what it wrote is stable before that is so, nor is a disk left without its locks.
+#[test]
+fn a_disk_that_is_let_go_while_it_is_taken_back_is_made_stable_first() {
+    let _ground = OnGround::new();
+    let mut trial = Trial::of(&format!("{LENDS}{IMAGE}{USES}{USED}"));
+    let number = trial.rooms().devices.number_of("d").expect("a disk");
+    let stands = |trial: &mut Trial| {
+        let rooms = trial.rooms();
+        let disk = rooms.devices.disk(number).expect("a disk");
+        (disk.locks.is_here(), rooms.remote.is_clients(number))
+    };
+    trial.pass(ms(100));
+    open(&mut trial, "r");
+    let mut vmm = Vmm::served(&mut trial, "r", 1);
+    assert_eq!(does(&mut trial, &mut vmm, WRITE, 9, 7), Some(0));
+    drop(vmm);
+    trial.slow(ms(13_000));
+    trial.amid(Manager::hand_over_in_vain);
+    trial.slow(ms(0));
+    trial.reload(&format!("{LENDS}{IMAGE}{USES}"), true).expect("the client has it no more");
+    trial.pass(ms(1_000));
+    assert_eq!(stands(&mut trial), (false, true), "it is not stable yet");
+    trial.pass(ms(14_000));
+    assert_eq!(stands(&mut trial), (true, false));
+    // Of one that nobody has, either.
+    trial.slow(ms(13_000));
+    trial.amid(Manager::hand_over_in_vain);
+    trial.slow(ms(0));
+    assert_eq!(stands(&mut trial), (false, false));
+    trial.pass(ms(14_000));
+    assert_eq!(stands(&mut trial), (true, false));
 }
 
 /// Ports that lead to the host were closed for the process that took over, and are opened anew.
