@@ -40,6 +40,8 @@ impl Life {
         for host in &mut self.hosts {
             host.break_state(false, &self.course)?;
             host.dies_unheard = false;
+            // Their images are free, and nobody asks for them again.
+            host.dooms.values_mut().for_each(|at| *at = self.course.now().0);
             self.course.ground.interfaces.restore(host.number);
             for vmm in host.vmms.values_mut() {
                 vmm.tenant.set_quiet(true);
