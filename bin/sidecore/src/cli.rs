@@ -243,13 +243,18 @@ still not open, they are named, and the status is 1, though all else was done.")
     #[command(after_help = "\
 Examples:
   sidecore serve --config /etc/sidecore/sidecore.toml --check && sidecore upgrade
+  sidecore reload --dry-run                            what is different in the file, and for whom
 
-Install the new program in the place of the old one first. It also puts fields into force that
-otherwise take a restart. A new process of the program that was started as the daemon takes over
-its sockets, its guests' memory, rings, images and taps; each queue stands still for a moment. It
-reads the configuration file anew, and refuses one that would take a device from its guest:
-`sidecore reload --force` does that. If it cannot take over, the daemon goes on as it is, and
-says why.")]
+Install the new program in the place of the old one first. A new process of the program that was
+started as the daemon takes over its sockets, its guests' memory, rings, images and taps; each
+queue stands still for a moment. It reads the configuration file anew, and the command says what
+was different, as a reload does. It also puts fields into force that otherwise take a restart.
+
+What a guest would lose is refused, as by a reload: a file that takes a device from its guest,
+makes it anew, or makes a disk smaller. The way out: put the old value back into the file, or stop
+that guest, or have `sidecore reload --force` do it first, and upgrade then. Another `api`,
+`api_read` or `state_dir` takes a restart. If the new process cannot take over, the daemon goes
+on as it is, and says why.")]
     Upgrade,
     /// Internal: starts a daemon's successor. Run by the daemon only.
     #[command(hide = true)]

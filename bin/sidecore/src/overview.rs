@@ -224,19 +224,22 @@ fn upgrade_text(done: &UpgradeView) -> String {
             "{clients} another one with it, and their guests wait until then: `sidecore remote status`"
         );
     }
+    if let Some(taken) = &done.configuration {
+        text.push_str(&crate::reload::taken_text(taken));
+    }
     text
 }
 
 #[cfg(test)]
 mod tests {
-    use config::api::{PauseView, SidecoreState};
+    use config::api::{PauseView, SidecoreState, TakenFileView};
 
     use super::*;
 
     #[test]
     fn an_upgrade_tells_how_long_queues_stood_still() {
         let (pid, version) = (7, "1.2.3".to_string());
-        let mut done = UpgradeView { pid, version, pause: None, sessions_anew: 0 };
+        let mut done = UpgradeView { pid, version, ..UpgradeView::default() };
         assert_eq!(upgrade_text(&done), "process 7 serves now, version 1.2.3\n");
         let (drained_ns, handed_ns, started_ns) = (1_000_000, 500_000, 260_000);
         let (p50_ns, max_ns) = (1_700_000, drained_ns + handed_ns + started_ns);
@@ -245,6 +248,32 @@ mod tests {
         let expected = "process 7 serves now, version 1.2.3\n4 queues stood still for 1.8 ms at most: \
                         1.0 until all were back, 0.5 until they were handed over, 0.3 until they were served\n";
         assert_eq!(upgrade_text(&done), expected);
+        done.pause = None;
+        let file = "/f.toml".to_string();
+        let taken = |changes: &[&str], fields: &[&str]| {
+            let [changes, put_into_force] =
+                [changes, fields].map(|all| all.iter().map(ToString::to_string).collect());
+            TakenFileView { file: file.clone(), changes, put_into_force, not_compared: None }
+        };
+        let told = |configuration: TakenFileView| {
+            let text =
+                upgrade_text(&UpgradeView { configuration: Some(configuration), ..done.clone() });
+            text.lines().skip(1).collect::<Vec<_>>().join("\n")
+        };
+        assert_eq!(told(taken(&[], &[])), "/f.toml: nothing changed");
+        let words = "set disk a: limit_iops 9 becomes no limit";
+        assert_eq!(
+            told(taken(&[words], &["sidecores.max", "link rack"])),
+            format!(
+                "{words}\nsidecores.max is different, and in force now\nlink rack is different, and in force now"
+            )
+        );
+        let not_compared = Some("`new` is not a field".to_string());
+        assert_eq!(
+            told(TakenFileView { not_compared, ..taken(&[], &[]) }),
+            "/f.toml: read by the new process; what is different is not known, since the one before could not read it: \
+             `new` is not a field"
+        );
         // Of an IOhost.
         (done.pause, done.sessions_anew) = (None, 2);
         let expected = "process 7 serves now, version 1.2.3\nthe clients of 2 sessions begin another one with it, and \

@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use config::api::{ActionView, ApiError, EffectView, ErrorKind, NotOpenView, ReloadView};
+use config::api::{
+    ActionView, ApiError, EffectView, ErrorKind, NotOpenView, ReloadView, TakenFileView,
+};
 use config::routes::Method;
 
 use crate::cli::ReloadArgs;
@@ -49,6 +51,24 @@ fn not_open(done: &ReloadView) -> Option<Failure> {
 /// It cannot be asked, or would refuse the file.
 pub(crate) fn dry_run(client: &Client) -> Result<ReloadView, Failure> {
     client.ask(Method::Get, "/v1/reload")
+}
+
+/// What an upgrade took over from the file, for people.
+pub(crate) fn taken_text(taken: &TakenFileView) -> String {
+    let TakenFileView { file, changes, put_into_force, not_compared } = taken;
+    if let Some(why) = not_compared {
+        return format!(
+            "{file}: read by the new process; what is different is not known, since the one before could not read \
+             it: {why}\n"
+        );
+    }
+    if changes.is_empty() && put_into_force.is_empty() {
+        return format!("{file}: nothing changed\n");
+    }
+    let changes = changes.iter().map(|change| format!("{change}\n"));
+    let fields =
+        put_into_force.iter().map(|name| format!("{name} is different, and in force now\n"));
+    changes.chain(fields).collect()
 }
 
 /// For people.

@@ -426,6 +426,9 @@ pub struct UpgradeView {
     /// its guests ask for waits until then. How long that took is not known here.
     #[serde(default)]
     pub sessions_anew: u32,
+    /// What was different in the file; absent from a program that does not say it.
+    #[serde(default)]
+    pub configuration: Option<TakenFileView>,
 }
 
 /// How long queues stood still in an upgrade: each from the moment at which its sidecore was told to let it go

@@ -15,13 +15,13 @@ use crate::plan::{
     DeviceKind, DevicePlan, DiskPlan, GroupPlan, NicPlan, Plan, SwitchPlan, UplinkPlan,
 };
 use crate::size::Size;
-use crate::spec::OnFailure;
+use crate::spec::SocketRights;
 
 pub use links::after as links_after;
 pub use made::{MadeOf, is_made_of, made_of};
+pub use words::Differing;
 
 use made::{made_of_disk, made_of_nic};
-use words::{write_nic, write_uplink};
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,16 +35,18 @@ pub enum Change {
     },
     /// Serve a running device otherwise: another share, policy, latency target, limit or group; a disk with other
     /// failures; a NIC with other VLANs, addresses or another state of its link.
-    Set(Box<DevicePlan>),
+    Set(Box<DevicePlan>, Differing),
     /// Let others open the socket of a device than before.
     SetRights {
         /// What it is.
         kind: DeviceKind,
         /// Its name.
         id: String,
+        /// Who, before and after.
+        differs: Differing,
     },
     /// Let others open the sockets of the API than before.
-    SetApiRights,
+    SetApiRights(Differing),
     /// Make the socket of a device again, whose file was removed.
     Listen {
         /// What it is.
@@ -55,7 +57,7 @@ pub enum Change {
     /// Make a group.
     AddGroup(GroupPlan),
     /// Give a group another limit.
-    SetGroup(GroupPlan),
+    SetGroup(GroupPlan, Differing),
     /// Remove a group. Nothing is in it by then.
     RemoveGroup {
         /// Its name.
@@ -68,10 +70,20 @@ pub enum Change {
         /// Its capacity from now on, in bytes.
         size_bytes: u64,
     },
+    /// Leave the capacity of a running disk to its image, which the file does not name any more. Whoever can look at the
+    /// image makes a [`Change::Resize`] of it where the two differ.
+    OwnSize {
+        /// Its name.
+        id: String,
+        /// Its capacity until now, in bytes.
+        before_bytes: u64,
+    },
     /// Give a link of an IOhost other clients, or some of them other disks and NICs.
     SetClients {
         /// The link's name.
         link: String,
+        /// Which of them, and in what.
+        differs: Differing,
     },
     /// Make a device. A NIC's switch is there by then.
     Add(Box<DevicePlan>),
@@ -88,13 +100,15 @@ pub enum Change {
         id: String,
     },
     /// Give a switch other limits. Its table of addresses begins anew; its ports stay.
-    SetSwitch(Box<SwitchPlan>),
+    SetSwitch(Box<SwitchPlan>, Differing),
     /// Give an uplink other VLANs, addresses, share or policy.
     SetUplink {
         /// The switch's name.
         switch: String,
         /// The uplink from now on.
         uplink: Box<UplinkPlan>,
+        /// In what.
+        differs: Differing,
     },
     /// Make a switch with its uplinks.
     AddSwitch(Box<SwitchPlan>),
@@ -136,48 +150,39 @@ impl Change {
     ) -> fmt::Result {
         match self {
             Change::Remove { kind, id } => write!(f, "{removed} {} {id}", kind.word()),
-            Change::Set(device) => {
-                write!(f, "set {} to ", device.title())?;
-                match &**device {
-                    DevicePlan::Disk(disk) => {
-                        write!(f, "{}", disk.service)?;
-                        write_failures(f, disk.on_full, disk.on_error)
-                    }
-                    DevicePlan::Nic(nic) => write_nic(f, nic, nic.macs_max),
-                }
-            }
-            Change::SetRights { kind, id } => {
-                write!(f, "set who may open the socket of {} {id}", kind.word())
+            Change::Set(device, differs) => write!(f, "set {}: {differs}", device.title()),
+            Change::SetRights { kind, id, differs } => {
+                write!(f, "set who may open the socket of {} {id}: {differs}", kind.word())
             }
             Change::Listen { kind, id } => {
                 write!(f, "{made} the socket of {} {id} again, which was removed", kind.word())
             }
-            Change::SetApiRights => f.write_str("set who may open the API's sockets"),
+            Change::SetApiRights(differs) => {
+                write!(f, "set who may open the API's sockets: {differs}")
+            }
             Change::AddGroup(GroupPlan { id, limit, .. }) if limit.is_some() => {
                 write!(f, "{added} group {id}: at most {limit}")
             }
             Change::AddGroup(GroupPlan { id, .. }) => write!(f, "{added} group {id}: no limit"),
-            Change::SetGroup(GroupPlan { id, limit, .. }) if limit.is_some() => {
-                write!(f, "set group {id} to at most {limit}")
-            }
-            Change::SetGroup(GroupPlan { id, .. }) => write!(f, "set group {id} to no limit"),
+            Change::SetGroup(group, differs) => write!(f, "set group {}: {differs}", group.id),
             Change::RemoveGroup { id } => write!(f, "{removed} group {id}"),
             Change::Resize { id, size_bytes } => {
                 write!(f, "{resized} disk {id} to {}", Size(*size_bytes))
             }
-            Change::SetClients { link } => write!(f, "set the clients of link {link}"),
+            Change::OwnSize { id, before_bytes } => {
+                write!(f, "set disk {id}: size {} becomes that of its image", Size(*before_bytes))
+            }
+            Change::SetClients { link, differs } => {
+                write!(f, "set the clients of link {link}: {differs}")
+            }
             Change::Add(device) => write!(f, "{added} {}", device.title()),
             Change::RemoveUplink { switch, name } => {
                 write!(f, "{removed} uplink {name} of switch {switch}")
             }
             Change::RemoveSwitch { id } => write!(f, "{removed} switch {id}"),
-            Change::SetSwitch(switch) => {
-                let SwitchPlan { id, ageing_s, macs_max, .. } = &**switch;
-                write!(f, "set switch {id} to {macs_max} addresses, forgotten after {ageing_s} s")
-            }
-            Change::SetUplink { switch, uplink } => {
-                write!(f, "set uplink {} of switch {switch} to ", uplink.name())?;
-                write_uplink(f, uplink, uplink.macs_max)
+            Change::SetSwitch(switch, differs) => write!(f, "set switch {}: {differs}", switch.id),
+            Change::SetUplink { switch, uplink, differs } => {
+                write!(f, "set uplink {} of switch {switch}: {differs}", uplink.name())
             }
             Change::AddSwitch(switch) => write!(f, "{added} switch {}", switch.id),
             Change::AddUplink { switch, uplink } => {
@@ -185,21 +190,6 @@ impl Change {
             }
         }
     }
-}
-
-/// What becomes of failures, where that is not the default.
-fn write_failures(
-    f: &mut fmt::Formatter<'_>,
-    on_full: OnFailure,
-    on_error: OnFailure,
-) -> fmt::Result {
-    if on_full != OnFailure::Wait {
-        write!(f, ", on_full {on_full}")?;
-    }
-    if on_error != OnFailure::Error {
-        write!(f, ", on_error {on_error}")?;
-    }
-    Ok(())
 }
 
 /// Everything that is different.
@@ -221,15 +211,17 @@ pub fn diff(running: &Plan, wanted: &Plan) -> Difference {
     // Before what comes into it, and after what leaves it.
     kept.extend(wanted.groups.iter().filter_map(|group| match running.group(&group.id) {
         None => Some(Change::AddGroup(group.clone())),
-        Some(old) if old.limit != group.limit => Some(Change::SetGroup(group.clone())),
-        Some(_) => None,
+        Some(old) => {
+            let differs = Differing::of_groups(old, group);
+            (!differs.is_empty()).then(|| Change::SetGroup(group.clone(), differs))
+        }
     }));
     disks(running, wanted, (&mut difference.changes, &mut kept, &mut added));
-    let of_api = |plan: &Plan| (plan.daemon.api_rights(), plan.daemon.api_read_rights());
-    if of_api(running) != of_api(wanted) {
-        kept.push(Change::SetApiRights);
+    let of_api = Differing::of_api(running, wanted);
+    if !of_api.is_empty() {
+        kept.push(Change::SetApiRights(of_api));
     }
-    kept.extend(links::others(running, wanted).map(|link| Change::SetClients { link }));
+    kept.extend(links::others(running, wanted));
     let is_gone = |old: &&GroupPlan| wanted.groups.iter().all(|group| group.id != old.id);
     let gone = running.groups.iter().filter(is_gone);
     kept.extend(gone.map(|group| Change::RemoveGroup { id: group.id.clone() }));
@@ -314,14 +306,18 @@ fn network(running: &Plan, wanted: &Plan, (removed, kept, added): Lists<'_>) {
             added.push(Change::AddSwitch(Box::new(new.clone())));
             continue;
         };
-        if (old.ageing_s, old.macs_max) != (new.ageing_s, new.macs_max) {
-            kept.push(Change::SetSwitch(Box::new(new.clone())));
+        let differs = Differing::of_switches(old, new);
+        if !differs.is_empty() {
+            kept.push(Change::SetSwitch(Box::new(new.clone()), differs));
         }
         for uplink in &new.uplinks {
             let (switch, boxed) = (new.id.clone(), Box::new(uplink.clone()));
             match old.uplink(uplink.name()).filter(|was| was.host == uplink.host) {
                 Some(was) if was == uplink => {}
-                Some(_) => kept.push(Change::SetUplink { switch, uplink: boxed }),
+                Some(was) => {
+                    let differs = Differing::of_uplinks(was, uplink);
+                    kept.push(Change::SetUplink { switch, uplink: boxed, differs });
+                }
                 None => added.push(Change::AddUplink { switch, uplink: boxed }),
             }
         }
@@ -329,16 +325,10 @@ fn network(running: &Plan, wanted: &Plan, (removed, kept, added): Lists<'_>) {
     for new in &wanted.nics {
         match running.nic(&new.id) {
             Some(old) if nic_changes_in_place(old, new) => {
-                let what = |nic: &NicPlan| {
-                    let rules = (nic.vlan.clone(), nic.macs_max, nic.spoof);
-                    let vcpus = (nic.redirect, nic.vcpus.clone(), nic.qmp.clone());
-                    (rules, nic.service.clone(), nic.carrier, vcpus)
-                };
-                if old.rights != new.rights {
-                    kept.push(Change::SetRights { kind: DeviceKind::Nic, id: new.id.clone() });
-                }
-                if what(old) != what(new) {
-                    kept.push(Change::Set(Box::new(DevicePlan::Nic(new.clone()))));
+                kept.extend(rights(DeviceKind::Nic, &new.id, (&old.rights, &new.rights)));
+                let differs = Differing::of_nics(old, new);
+                if !differs.is_empty() {
+                    kept.push(Change::Set(Box::new(DevicePlan::Nic(new.clone())), differs));
                 }
             }
             _ => added.push(Change::Add(Box::new(DevicePlan::Nic(new.clone())))),
@@ -359,22 +349,30 @@ fn changes_in_place(old: &DiskPlan, new: &DiskPlan) -> bool {
 
 fn in_place(old: &DiskPlan, new: &DiskPlan) -> Vec<Change> {
     let mut changes = Vec::new();
-    let what = |disk: &DiskPlan| {
-        (disk.service.clone(), disk.on_full, disk.on_error, disk.drain_timeout_s, disk.format)
-    };
-    if what(old) != what(new) {
-        changes.push(Change::Set(Box::new(DevicePlan::Disk(new.clone()))));
+    let differs = Differing::of_disks(old, new);
+    if !differs.is_empty() {
+        changes.push(Change::Set(Box::new(DevicePlan::Disk(new.clone())), differs));
     }
-    if old.rights != new.rights {
-        changes.push(Change::SetRights { kind: DeviceKind::Disk, id: new.id.clone() });
-    }
-    // A size that is no longer named leaves the image as it is.
-    if let Some(size_bytes) = new.source.size_bytes()
-        && old.source.size_bytes() != Some(size_bytes)
-    {
-        changes.push(Change::Resize { id: new.id.clone(), size_bytes });
+    changes.extend(rights(DeviceKind::Disk, &new.id, (&old.rights, &new.rights)));
+    let id = new.id.clone();
+    match (old.source.size_bytes(), new.source.size_bytes()) {
+        (before, Some(size_bytes)) if before != Some(size_bytes) => {
+            changes.push(Change::Resize { id, size_bytes });
+        }
+        (Some(before_bytes), None) => changes.push(Change::OwnSize { id, before_bytes }),
+        _ => {}
     }
     changes
+}
+
+/// Who may open the socket of a device that stays.
+fn rights(
+    kind: DeviceKind,
+    id: &str,
+    (old, new): (&SocketRights, &SocketRights),
+) -> Option<Change> {
+    let differs = Differing::of_rights(old, new);
+    (!differs.is_empty()).then(|| Change::SetRights { kind, id: id.to_string(), differs })
 }
 
 #[cfg(test)]
@@ -429,8 +427,9 @@ disk = [
             [
                 "removed disk a",
                 "removed disk d",
-                "set disk b to share 7 and policy adaptive",
+                "set disk b: share 100 becomes 7",
                 "resized disk b to 2G",
+                "set disk c: size 1G becomes that of its image",
                 "added disk new",
                 "added disk d",
             ]
@@ -474,7 +473,7 @@ disk = [
                 "removed disk b",
                 "removed disk c",
                 "removed disk d",
-                "set disk made to share 100 and policy poll",
+                "set disk made: policy adaptive becomes poll",
             ]
         );
     }
@@ -517,10 +516,9 @@ nic = [
                 "removed nic goes",
                 "removed uplink e0 of switch lan",
                 "removed switch old",
-                "set switch lan to 8192 addresses, forgotten after 60 s",
-                "set uplink t1 of switch lan to share 100 and policy adaptive, vlan 5, 8192 addresses",
-                "set nic tuned to share 7 and policy adaptive, calls may wait 64 us, tags as they are, 1024 addresses, \
-                 link up",
+                "set switch lan: ageing_s 300 becomes 60",
+                "set uplink t1 of switch lan: vlan none becomes 5",
+                "set nic tuned: share 100 becomes 7",
                 "added switch new",
                 "added uplink e0 to switch lan",
                 "added uplink t3 to switch lan",
@@ -553,7 +551,8 @@ nic = [
         ] {
             let after = of(&format!("switch = \"s\", {fields}"));
             let words = words(&diff(&before, &after)).concat();
-            assert!(words.starts_with("set nic n to share 100 "), "{fields}: {words}");
+            let field = fields.split(' ').next().unwrap_or_default();
+            assert!(words.starts_with(&format!("set nic n: {field} ")), "{fields}: {words}");
         }
         let as_is = of("switch = \"s\", moderate_us = 64");
         assert_eq!(words(&diff(&before, &as_is)), Vec::<String>::new(), "that is the default");

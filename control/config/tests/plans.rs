@@ -271,22 +271,26 @@ fn apply(change: &Change, plan: &mut Plan, wanted: &Plan) {
         Change::Remove { kind: DeviceKind::Disk, id } => plan.disks.retain(|it| it.id != *id),
         Change::Remove { kind: DeviceKind::Nic, id } => plan.nics.retain(|it| it.id != *id),
         Change::Add(device) => add(device, plan),
-        Change::Set(device) => set(device, plan),
+        Change::Set(device, _) => set(device, plan),
         Change::Resize { id, size_bytes } => {
             let mine = plan.disks.iter_mut().find(|mine| mine.id == *id).expect("it is there");
             mine.resized(*size_bytes);
         }
-        Change::SetRights { kind: DeviceKind::Disk, id } => {
+        Change::OwnSize { id, .. } => {
+            let mine = plan.disks.iter_mut().find(|mine| mine.id == *id).expect("it is there");
+            mine.source = wanted.disk(id).expect("it stays").source.clone();
+        }
+        Change::SetRights { kind: DeviceKind::Disk, id, .. } => {
             let mine = plan.disks.iter_mut().find(|mine| mine.id == *id).expect("it is there");
             mine.rights = wanted.disk(id).expect("it stays").rights.clone();
         }
-        Change::SetRights { kind: DeviceKind::Nic, id } => {
+        Change::SetRights { kind: DeviceKind::Nic, id, .. } => {
             let mine = plan.nics.iter_mut().find(|mine| mine.id == *id).expect("it is there");
             mine.rights = wanted.nic(id).expect("it stays").rights.clone();
         }
-        Change::SetApiRights | Change::SetClients { .. } => {}
+        Change::SetApiRights(_) | Change::SetClients { .. } => {}
         Change::AddGroup(group) => plan.groups.push(group.clone()),
-        Change::SetGroup(group) => {
+        Change::SetGroup(group, _) => {
             let mine = plan.groups.iter_mut().find(|mine| mine.id == group.id);
             mine.expect("it is there").limit = group.limit;
         }
@@ -336,7 +340,7 @@ fn apply_to_switch(change: &Change, plan: &mut Plan) {
             assert_eq!(on_it.count(), 0, "switch {id} goes with nics on it");
             plan.switches.retain(|switch| switch.id != *id);
         }
-        Change::SetSwitch(set) => {
+        Change::SetSwitch(set, _) => {
             let at = switch(plan, &set.id);
             let mine = &mut plan.switches[at];
             (mine.ageing_s, mine.macs_max) = (set.ageing_s, set.macs_max);
@@ -349,7 +353,7 @@ fn apply_to_switch(change: &Change, plan: &mut Plan) {
             let at = switch(plan, of);
             plan.switches[at].uplinks.push((**uplink).clone());
         }
-        Change::SetUplink { switch: of, uplink } => {
+        Change::SetUplink { switch: of, uplink, .. } => {
             let at = switch(plan, of);
             let mine = plan.switches[at].uplinks.iter_mut();
             let mine = mine.into_iter().find(|mine| mine.name() == uplink.name());

@@ -68,8 +68,8 @@ impl Services<'_> {
         self.set_those(|id, group| {
             changes.iter().any(|change| match change {
                 // A NIC was told before, when the groups were those of before.
-                Change::Set(device) => device.id() == id,
-                Change::AddGroup(changed) | Change::SetGroup(changed) => {
+                Change::Set(device, _) => device.id() == id,
+                Change::AddGroup(changed) | Change::SetGroup(changed, _) => {
                     group == Some(changed.id.as_str())
                 }
                 _ => false,

@@ -28,7 +28,29 @@ pub(crate) struct Sizes<'a> {
     pub(crate) bounds: &'a Bounds,
 }
 
+/// What a disk has, and what its image has.
+pub(crate) struct Own {
+    pub(crate) has: u64,
+    pub(crate) own: u64,
+}
+
 impl Sizes<'_> {
+    /// What a disk has, and its image; nothing of one whose image is not open here.
+    ///
+    /// # Errors
+    /// Its file system does not answer.
+    pub(crate) fn own(&mut self, id: &str) -> Result<Option<Own>, ApiError> {
+        let disk = self.devices.number_of(id).and_then(|number| self.devices.disk(number));
+        let Some(disk) = disk.filter(|disk| disk.remote.is_none()) else { return Ok(None) };
+        let (image, disk) = (source_of(&disk.plan), Arc::clone(&disk.disk));
+        let has = disk.size_bytes();
+        let own = self.openers.aside(image, move || disk.own_bytes()).map_err(|_| {
+            let error = format!("disk {id:?}: its file system does not answer");
+            ApiError::new(ErrorKind::Busy, error, "ask again; nothing was changed")
+        })?;
+        Ok(own.map(|own| Own { has, own }))
+    }
+
     /// Refuses a size that the disk's medium cannot have; without `force` also a smaller one under a guest, and more
     /// than the whole file system.
     pub(crate) fn check(&mut self, id: &str, size: u64, force: bool) -> Result<(), ApiError> {
@@ -125,3 +147,6 @@ impl Sizes<'_> {
         Ok(misfits)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -197,7 +197,7 @@ fn the_target_changes(daemon: &Daemon, bursts: &Guests) -> Result<()> {
         let old = format!("latency_target_us = {TARGET_US}\n");
         std::fs::write(&file, text.replace(&old, target))?;
         let changed = daemon.ask("reload")?["changes"].to_string();
-        ensure!(changed.contains("set disk a to share 100"), "{changed}");
+        ensure!(changed.contains("set disk a: latency_target_us "), "{changed}");
         bursts.await_rounds(of(100))?;
         ensure!(daemon.shown("a", "queues_attached")? == 1);
     }

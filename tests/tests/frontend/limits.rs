@@ -211,9 +211,9 @@ fn numbers_of_policies_change_under_load_and_nothing_is_lost() -> Result<()> {
         std::fs::write(&file, with(&numbers))?;
         let changes = daemon.ask("reload")?["changes"].to_string();
         let wanted = [
-            format!("policy es2 (quota {disk})"),
-            format!("set nic n to share 100 and policy es2 (quota {nic})"),
-            format!("elvis (in at {rate}/s, out below {rate}/s)"),
+            format!("becomes es2 (quota {disk})"),
+            format!("becomes es2 (quota {nic})"),
+            format!("becomes elvis (in at {rate}/s, out below {rate}/s)"),
         ];
         ensure!(wanted.iter().all(|wanted| changes.contains(wanted)), "{changes}");
         for (id, load) in ["a", "b"].iter().zip(&loads) {

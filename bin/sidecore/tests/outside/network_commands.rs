@@ -122,7 +122,7 @@ fn a_reload_changes_nics_and_switches_in_order() {
     assert_eq!(json(&daemon.run("nic show fixed --json").1)["switch"], "other");
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, format!("{text}share = 9\nvlan = 5\n")).unwrap();
-    let expected = "set nic fixed to share 9 and policy adaptive, calls may wait 64 us, vlan 5, 1024 addresses, link up\n";
+    let expected = "set nic fixed: share 100 becomes 9, vlan none becomes 5\n";
     assert_eq!(daemon.run("reload").1, expected);
     let nic = json(&daemon.run("nic show fixed --json").1);
     assert_eq!((&nic["share"], &nic["vlan"]), (&9.into(), &5.into()));

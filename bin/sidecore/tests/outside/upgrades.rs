@@ -4,7 +4,9 @@ use std::fs::{Permissions, rename, set_permissions, write};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
-use crate::harness::{Daemon, PROGRAM};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::harness::{Daemon, PROGRAM, json};
 
 /// Puts a script in the place of the program that a daemon was started as.
 fn install(program: &Path, script: &str) {
@@ -57,4 +59,38 @@ fn how_an_heir_has_ended_is_told_and_nothing_is_left_of_it() {
     }
     let text = std::fs::read_to_string(daemon.folder.path().join("log")).unwrap();
     assert!(text.contains("given up: the new process has ended (exit status: 7)"), "{text}");
+}
+
+/// A process that took over, and is ended with its test.
+struct Heir(Pid);
+
+impl Drop for Heir {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::KILL);
+    }
+}
+
+/// What was different in the file, as a reload says it.
+#[test]
+fn an_upgrade_says_what_was_different_in_the_file() {
+    let disk = "[[disk]]\nid = \"a\"\nbackend = \"memory\"\nsize = \"1M\"\n";
+    let daemon = Daemon::start(&format!("{disk}limit_iops = 5000\n"));
+    let file = daemon.folder.path().join("sidecore.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let shared = text.replace("limit_iops = 5000", "share = 7");
+    write(&file, shared.replace("max = 1", "max = 1\nurgency = \"off\"")).unwrap();
+    let (code, told, error) = daemon.run("upgrade --json");
+    assert_eq!((code, error.as_str()), (0, ""));
+    let done = json(&told);
+    let heir = |pid: &str| Heir(pid.parse().ok().and_then(Pid::from_raw).expect("a process"));
+    let _first = heir(&done["pid"].to_string());
+    let taken = &done["configuration"];
+    let changes = ["set disk a: share 100 becomes 7, limit_iops 5000 becomes no limit"];
+    assert_eq!(taken["changes"], serde_json::json!(changes), "{told}");
+    assert_eq!(taken["put_into_force"], serde_json::json!(["sidecores.urgency"]), "{told}");
+    // Nothing is different any more.
+    let (code, told, _) = daemon.run("upgrade");
+    let _second = heir(told.split(' ').nth(1).unwrap());
+    assert_eq!(code, 0);
+    assert!(told.ends_with("sidecore.toml: nothing changed\n"), "{told}");
 }

@@ -26,6 +26,20 @@ pub struct ReloadView {
     pub dry_run: bool,
 }
 
+/// What an upgrade took over from the file: what was different when it was asked for, as a reload would say it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TakenFileView {
+    /// The file.
+    pub file: String,
+    /// What was changed, in order, in words.
+    pub changes: Vec<String>,
+    /// What else came into force, which no reload does: fields by their names, and links, as `link rack`.
+    pub put_into_force: Vec<String>,
+    /// Why nothing is said of the file: the process before could not read it, and the new one could.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_compared: Option<String>,
+}
+
 /// A device that is planned and not open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NotOpenView {

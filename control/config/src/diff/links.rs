@@ -2,6 +2,7 @@
 //!
 //! All else of a link takes an upgrade or a restart. Called by `diff`, and by whoever applies a difference.
 
+use super::{Change, Differing};
 use crate::plan::{LinkEnd, LinkPlan, Plan};
 
 /// A link without its clients and its place in the file.
@@ -26,11 +27,14 @@ pub(super) fn that_differ<'a>(
 }
 
 /// Links that have other clients and are the same but for that.
-pub(super) fn others(running: &Plan, wanted: &Plan) -> impl Iterator<Item = String> {
+pub(super) fn others(running: &Plan, wanted: &Plan) -> impl Iterator<Item = Change> {
     let before = running.links.iter();
     let after = after(running, wanted);
     let differs = move |(old, new): (&LinkPlan, LinkPlan)| {
-        (old.clients() != new.clients()).then(|| new.id.clone())
+        (old.clients() != new.clients()).then(|| Change::SetClients {
+            differs: Differing::of_clients(old, Some(&new)),
+            link: new.id,
+        })
     };
     before.zip(after).filter_map(differs)
 }

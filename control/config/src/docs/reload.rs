@@ -105,6 +105,8 @@ mod tests {
             let kept = base.lines().filter(|old| old.split(' ').next() != Some(field));
             let after = kept.collect::<Vec<_>>().join("\n") + "\n" + line;
             assert_eq!(at_reload(header, field), found(base, &after), "{header} {field}");
+            // The same of one that is taken out of the file, or has its earlier value again.
+            assert_eq!(at_reload(header, field), found(&after, base), "{header} {field}, back");
         }
     }
 
@@ -126,7 +128,7 @@ mod tests {
             "socket_group = \"g\"",
             "socket_mode = \"0660\"",
         ];
-        let base = "disk=[{ id = \"a\", path = \"/a\" }]\n[daemon]\napi_read = \"/r\"\n";
+        let base = "disk=[{ id = \"a\", path = \"/d/a\" }]\n[daemon]\napi_read = \"/r\"\n";
         check::<DaemonSpec>("[daemon]", base, &lines, &[]);
         let lines = [
             "cpus = \"0\"",

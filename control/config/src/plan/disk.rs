@@ -148,6 +148,20 @@ impl DiskPlan {
         self.spec.size = Some(Size(bytes));
     }
 
+    /// By each field's name what it is that a running disk follows, as a list of changes says it.
+    pub(crate) fn in_words(&self) -> Vec<(&'static str, String)> {
+        let DiskPlan { on_full, on_error, drain_timeout_s, format, .. } = self;
+        let format = format.map_or("not said", |Format::Raw| "raw");
+        let mut words = self.service.in_words();
+        words.extend([
+            ("on_full", on_full.to_string()),
+            ("on_error", on_error.to_string()),
+            ("drain_timeout", drain_timeout_s.to_string()),
+            ("format", format.to_string()),
+        ]);
+        words
+    }
+
     /// Whether its serial number is the beginning of its name, and so may be that of another disk.
     fn has_cut_serial(&self) -> bool {
         self.spec.serial.is_none() && self.serial.len() < self.id.len()

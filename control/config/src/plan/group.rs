@@ -248,10 +248,7 @@ mod tests {
             changes.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         assert_eq!(changes(""), ["removed group file"]);
-        assert_eq!(
-            changes(&FILE.replace('7', "8")),
-            ["set group file to at most 8 packets/s, bursts of 100 ms"]
-        );
+        assert_eq!(changes(&FILE.replace('7', "8")), ["set group file: limit_packets 7 becomes 8"]);
         for (text, wrong) in [
             ("[[group]]\nid = \"api\"\n", "the name \"api\" is taken by group \"api\" (api)"),
             (

@@ -22,6 +22,18 @@ impl LimitPlan {
     pub fn is_some(&self) -> bool {
         self.iops.is_some() || self.packets.is_some() || self.bytes.is_some()
     }
+
+    /// By each field's name what it is, as a list of changes says it.
+    pub(crate) fn in_words(&self) -> Vec<(&'static str, String)> {
+        let LimitPlan { iops, packets, bytes, burst_ms } = self;
+        let or_none = |word: Option<String>| word.unwrap_or_else(|| "no limit".to_string());
+        vec![
+            ("limit_iops", or_none(iops.map(|iops| iops.to_string()))),
+            ("limit_packets", or_none(packets.map(|packets| packets.to_string()))),
+            ("limit_bytes", or_none(bytes.map(|bytes| Size(bytes).to_string()))),
+            ("limit_burst_ms", burst_ms.to_string()),
+        ]
+    }
 }
 
 /// As a list of changes says it.
@@ -194,14 +206,16 @@ limit_bytes = "100M"
         assert_eq!(
             changes(&text),
             [
-                "set group tenant1 to at most 6000 requests/s, bursts of 20 ms",
-                "set disk a to share 100 and policy adaptive, at most 1G bytes/s, bursts of 100 ms, in \
-                 group tenant1",
+                "set group tenant1: limit_iops 5000 becomes 6000",
+                "set disk a: limit_bytes 100M becomes 1G",
             ]
         );
         assert_eq!(
             changes("[[disk]]\nid = \"a\"\npath = \"/a.img\"\n"),
-            ["set disk a to share 100 and policy adaptive", "removed group tenant1"]
+            [
+                "set disk a: limit_bytes 100M becomes no limit, group tenant1 becomes none",
+                "removed group tenant1",
+            ]
         );
         assert_eq!(changes(FILE), Vec::<String>::new());
     }

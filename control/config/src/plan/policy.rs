@@ -179,25 +179,21 @@ nic = [{ id = "n", switch = "s" }, { id = "m", switch = "s", policy = "elvis" }]
         assert_eq!(
             changes("sidecores.es2.quota_disk = 6"),
             [
-                "set disk a to share 100 and policy es2 (quota 6)",
-                "set disk made to share 100 and policy es2 (quota 6)",
+                "set disk a: policy es2 (quota 4) becomes es2 (quota 6)",
+                "set disk made: policy es2 (quota 4) becomes es2 (quota 6)",
             ]
         );
         assert_eq!(
             changes("sidecores.es2.quota_nic = 6"),
             [
-                "set uplink t of switch s to share 100 and policy es2 (quota 6), tags as they are, 8192 addresses",
-                "set nic n to share 100 and policy es2 (quota 6), calls may wait 64 us, tags as they are, 1024 \
-                 addresses, link up",
+                "set uplink t of switch s: policy es2 (quota 8) becomes es2 (quota 6)",
+                "set nic n: policy es2 (quota 8) becomes es2 (quota 6)",
             ]
         );
+        let elvis = "policy elvis (in at 10000/s, out below 5000/s) becomes elvis (in at 20000/s, out below 5000/s)";
         assert_eq!(
             changes("sidecores.elvis.rate_in = 20000"),
-            [
-                "set nic m to share 100 and policy elvis (in at 20000/s, out below 5000/s), calls may wait 64 us, tags \
-                 as they are, 1024 addresses, link up",
-                "set disk b to share 100 and policy elvis (in at 20000/s, out below 5000/s)",
-            ]
+            [format!("set nic m: {elvis}"), format!("set disk b: {elvis}")]
         );
         assert_eq!(changes(""), Vec::<String>::new());
     }

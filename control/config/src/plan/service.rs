@@ -32,23 +32,20 @@ impl ServicePlan {
     pub fn moderate_ns(&self) -> u32 {
         self.moderate_us.map_or(0, |wait_us| wait_us.saturating_mul(1000))
     }
-}
 
-/// As a list of changes says it.
-impl std::fmt::Display for ServicePlan {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    /// By each field's name what it is, as a list of changes says it.
+    pub(crate) fn in_words(&self) -> Vec<(&'static str, String)> {
         let ServicePlan { share, policy, latency_target_us, moderate_us, limit, group } = self;
-        write!(f, "share {share} and policy {policy}")?;
-        if let Some(target_us) = latency_target_us {
-            write!(f, ", latency target {target_us} us")?;
-        }
-        if let Some(wait_us) = moderate_us {
-            write!(f, ", calls may wait {wait_us} us")?;
-        }
-        if limit.is_some() {
-            write!(f, ", at most {limit}")?;
-        }
-        group.iter().try_for_each(|group| write!(f, ", in group {group}"))
+        let us = |us: &Option<u32>, none: &str| us.map_or(none.to_string(), |us| us.to_string());
+        let mut words = vec![
+            ("share", share.to_string()),
+            ("policy", policy.to_string()),
+            ("latency_target_us", us(latency_target_us, "no target")),
+            ("moderate_us", us(moderate_us, "no waiting")),
+        ];
+        words.extend(limit.in_words());
+        words.push(("group", group.clone().unwrap_or_else(|| "none".to_string())));
+        words
     }
 }
 

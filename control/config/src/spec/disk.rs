@@ -38,7 +38,7 @@ told! {
     /// as qcow2, QED, VMDK, VHDX, VHD, VDI, Parallels, Bochs, cloop or LUKS, is refused without.
     format: Option<Format> ("FORMAT") since 6;
     /// Capacity, such as `10G` (powers of 1024); a multiple of 512 bytes. Needed for `null` and `memory`;
-    /// for `file`, the image's own size if it is not given, which then must be a multiple of 512, too. With it, an image that is shorter is made
+    /// for `file`, the image's own size if it is not given, or no longer, which then must be a multiple of 512, too. With it, an image that is shorter is made
     /// longer, and a new disk whose image is missing gets an empty one. Of a longer one its guest sees the first part
     /// alone: a new disk is refused so without `--force`, and so is one that is longer than its whole file system. An
     /// image that was there once is not made anew: its disk is `failed` until it is put back.

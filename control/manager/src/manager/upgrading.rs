@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use backend::net::HostOpenError;
 use config::Size;
-use config::api::{ApiError, Call, ErrorKind};
+use config::api::{ApiError, Call, ErrorKind, TakenFileView};
 use control::mode::Mode;
 use sidecore::nanos_of;
 use tracing::{info, warn};
@@ -55,8 +55,15 @@ impl Manager {
     /// Has an heir started.
     pub(crate) fn begin_upgrade(&mut self, reply: Reply) {
         self.tell_of_dead_heir();
-        match self.may_upgrade().and_then(|()| self.ask_launcher()) {
-            Ok(upgrade) => self.succession = Succession::Upgrading(upgrade.of(reply)),
+        let asked = self.may_upgrade().and_then(|taken| Ok((self.ask_launcher()?, taken)));
+        match asked {
+            Ok((upgrade, taken)) => {
+                let TakenFileView { file, changes, put_into_force, .. } = &taken;
+                if !(changes.is_empty() && put_into_force.is_empty()) {
+                    info!(?changes, ?put_into_force, "a new process is to take over with {file}");
+                }
+                self.succession = Succession::Upgrading(upgrade.of(reply, taken));
+            }
             Err(error) => {
                 warn!("no upgrade: {}", error.error);
                 reply.answer_logged(Err(error));
@@ -69,7 +76,8 @@ impl Manager {
         Upgrade::ask(launcher, self.rooms.turn.now()).map_err(|why| refused(&why))
     }
 
-    fn may_upgrade(&mut self) -> Result<(), ApiError> {
+    /// What is different in the file, if an heir may have it.
+    fn may_upgrade(&mut self) -> Result<TakenFileView, ApiError> {
         let busy = |what: &str| ApiError::new(ErrorKind::Busy, what, "try again in a moment");
         if self.succession.upgrade().is_some() {
             return Err(busy("an upgrade is under way already"));
@@ -77,8 +85,9 @@ impl Manager {
         if self.mode().is_stopping() {
             return Err(busy(STOPPING));
         }
-        reload::check_file(&mut self.rooms)?;
-        self.rooms.keep().map_err(|error| refused(&UpgradeError::Keep(error)))
+        let taken = reload::check_file(&mut self.rooms)?;
+        self.rooms.keep().map_err(|error| refused(&UpgradeError::Keep(error)))?;
+        Ok(taken)
     }
 
     /// The launcher that was asked starts none: the next one is asked.
@@ -480,11 +489,12 @@ impl Manager {
         }
     }
 
-    /// A size that the file has anew since.
+    /// A size that the file has anew since, or names no more: then the image's own is what a start gives.
     fn resize_as_planned(&mut self) {
         let changed = |device: &Device| {
             let disk = device.disk()?;
-            let wanted = disk.plan.source.size_bytes()?;
+            let own = disk.disk.image_bytes().filter(|own| *own > disk.disk.size_bytes());
+            let wanted = disk.plan.source.size_bytes().or(own)?;
             (wanted != disk.disk.size_bytes()).then_some((device.number(), wanted))
         };
         let changed: Vec<(u32, u64)> = self.rooms.devices.values().filter_map(changed).collect();

@@ -79,13 +79,13 @@ impl SwitchCalls<'_> {
                 }
             }
             Change::RemoveSwitch { id } => self.begin_removal(id, None),
-            Change::SetSwitch(plan) => {
+            Change::SetSwitch(plan, _) => {
                 let left = network
                     .replace_switch(plan, around)
                     .map_err(|why| NotDone::SetSwitch { switch: plan.id.clone(), why })?;
                 self.have_nics_follow(left);
             }
-            Change::SetUplink { switch, uplink } => {
+            Change::SetUplink { switch, uplink, .. } => {
                 let number = network.uplink_on(switch, uplink.name()).ok_or_else(|| {
                     let (switch, name) = (switch.clone(), uplink.name().to_string());
                     NotDone::SetUplink { switch, name }
@@ -108,14 +108,15 @@ impl SwitchCalls<'_> {
             }
             // NICs are opened before; disks are not of this part.
             Change::Remove { .. }
-            | Change::Set(_)
+            | Change::Set(..)
             | Change::SetRights { .. }
-            | Change::SetApiRights
+            | Change::SetApiRights(_)
             | Change::Listen { .. }
             | Change::AddGroup(_)
-            | Change::SetGroup(_)
+            | Change::SetGroup(..)
             | Change::RemoveGroup { .. }
             | Change::Resize { .. }
+            | Change::OwnSize { .. }
             | Change::SetClients { .. }
             | Change::Add(_) => {}
         }
@@ -210,18 +211,19 @@ pub(crate) fn wanted(change: &Change) -> Vec<Wanted> {
             vec![Wanted { guest: None, host, whose }]
         }
         Change::Remove { .. }
-        | Change::Set(_)
+        | Change::Set(..)
         | Change::SetRights { .. }
-        | Change::SetApiRights
+        | Change::SetApiRights(_)
         | Change::Listen { .. }
         | Change::AddGroup(_)
-        | Change::SetGroup(_)
+        | Change::SetGroup(..)
         | Change::RemoveGroup { .. }
         | Change::Resize { .. }
+        | Change::OwnSize { .. }
         | Change::SetClients { .. }
         | Change::RemoveUplink { .. }
         | Change::RemoveSwitch { .. }
-        | Change::SetSwitch(_)
+        | Change::SetSwitch(..)
         | Change::SetUplink { .. } => Vec::new(),
     }
 }

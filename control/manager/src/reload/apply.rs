@@ -201,7 +201,7 @@ fn apply_change(
     mode: Mode,
 ) -> Result<(), NotDone> {
     match change {
-        Change::SetClients { link } => {
+        Change::SetClients { link, .. } => {
             rooms.have_links(mode, |remote, around| remote.set_link_clients(link, around));
             // Ports that waited for the right to have them.
             rooms.network.hasten(rooms.turn.now());
@@ -222,20 +222,21 @@ fn apply_change(
             }
         }
         // Done when all plans are in force.
-        Change::Set(device) => {
+        Change::Set(device, _) => {
             device.nic().into_iter().for_each(|plan| nics::follow(plan, rooms));
         }
         Change::SetRights { .. }
-        | Change::SetApiRights
+        | Change::SetApiRights(_)
         | Change::AddGroup(_)
-        | Change::SetGroup(_)
+        | Change::SetGroup(..)
         | Change::RemoveGroup { .. }
-        | Change::Resize { .. } => {}
+        | Change::Resize { .. }
+        | Change::OwnSize { .. } => {}
         // Opened before, or shut until others are gone.
         Change::Add(_) => {}
         Change::RemoveUplink { .. }
         | Change::RemoveSwitch { .. }
-        | Change::SetSwitch(_)
+        | Change::SetSwitch(..)
         | Change::SetUplink { .. }
         | Change::AddSwitch(_)
         | Change::AddUplink { .. } => return rooms.switch_calls().apply(change, hosts),

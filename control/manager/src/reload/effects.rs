@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use config::api::{ActionView, ApiError, EffectView, ErrorKind, ThingView};
-use config::diff::{is_made_of, made_of};
+use config::diff::{Differing, is_made_of, made_of};
 use config::plan::{DevicePlan, HostPlan, LinkPlan, NicPeer, NullPlan};
 use config::{Change, Plan, Source};
 use control::reload::{Does, loses};
@@ -68,17 +68,18 @@ impl Seen<'_> {
                     let guest_loses = loses(does, self.in_use.guest(id));
                     EffectView { guest_loses, ..self.effect(change, ActionView::Changed) }
                 }
-                Change::SetClients { link } => {
+                Change::SetClients { link, .. } => {
                     let guest_loses = self.loses_its_client(link, wanted);
                     let guest = guest_loses;
                     EffectView { guest, guest_loses, ..self.effect(change, ActionView::Changed) }
                 }
-                Change::Set(_)
+                Change::Set(..)
                 | Change::SetRights { .. }
-                | Change::SetApiRights
+                | Change::SetApiRights(_)
                 | Change::Listen { .. }
-                | Change::SetGroup(_)
-                | Change::SetSwitch(_)
+                | Change::SetGroup(..)
+                | Change::SetSwitch(..)
+                | Change::OwnSize { .. }
                 | Change::SetUplink { .. } => self.effect(change, ActionView::Changed),
             };
             effects.push(effect);
@@ -161,17 +162,38 @@ impl Seen<'_> {
         })
     }
 
+    /// What another process would do that came with that plan, in words. What a reload makes anew and it takes in place
+    /// is set.
+    pub(super) fn told_of_heir(&self, changes: &[Change], wanted: &Plan) -> Vec<String> {
+        let is_removed = |id: &str| {
+            changes.iter().any(|it| matches!(it, Change::Remove { id: gone, .. } if gone == id))
+        };
+        let stays = |id: &str| is_removed(id) && self.stays(id, wanted);
+        let told = |change: &Change| match change {
+            Change::Remove { id, .. } if stays(id) => None,
+            Change::Add(device) if stays(device.id()) => {
+                let what = self.what_differs(device.id(), wanted);
+                Some(format!("set {}: {what}", device.title()))
+            }
+            _ => Some(change.to_string()),
+        };
+        changes.iter().filter_map(told).collect()
+    }
+
+    /// Whether another process that came with that plan would take the device in place.
+    fn stays(&self, id: &str, wanted: &Plan) -> bool {
+        let both = self.plan.device(id).zip(wanted.device(id));
+        both.is_some_and(|(before, after)| is_made_of(&made_of(&before), &made_of(&after)))
+    }
+
     /// What guests would lose if another process came with that plan. It takes in place what it is not another
     /// device for, and links come and go with it.
     pub(super) fn lost_to_heir(&self, changes: &[Change], wanted: &Plan) -> Vec<EffectView> {
-        let stays = |id: &str| {
-            let both = self.plan.device(id).zip(wanted.device(id));
-            both.is_some_and(|(before, after)| is_made_of(&made_of(&before), &made_of(&after)))
-        };
         let mut lost = self.effects(changes, wanted);
         lost.retain(|effect| {
             let is_device = matches!(effect.kind, ThingView::Disk | ThingView::Nic);
-            let is_kept = effect.action == ActionView::Remade && is_device && stays(&effect.id);
+            let is_kept =
+                effect.action == ActionView::Remade && is_device && self.stays(&effect.id, wanted);
             effect.guest_loses && !is_kept
         });
         let is_told = |id: &str, lost: &[EffectView]| {
@@ -179,7 +201,11 @@ impl Seen<'_> {
         };
         for LinkPlan { id, .. } in &self.plan.links {
             if !is_told(id, &lost) && self.loses_its_client(id, wanted) {
-                let change = Change::SetClients { link: id.clone() };
+                let before = self.plan.links.iter().find(|one| one.id == *id);
+                let after = wanted.links.iter().find(|one| one.id == *id);
+                let differs = before.map(|before| Differing::of_clients(before, after));
+                let differs = differs.unwrap_or_default();
+                let change = Change::SetClients { link: id.clone(), differs };
                 let effect = self.effect(&change, ActionView::Changed);
                 lost.push(EffectView { guest: true, guest_loses: true, ..effect });
             }
@@ -279,18 +305,20 @@ pub(crate) fn refuse_losses(effects: &[EffectView]) -> Result<(), ApiError> {
 fn thing(change: &Change) -> (ThingView, String) {
     match change {
         Change::Remove { kind, id }
-        | Change::SetRights { kind, id }
+        | Change::SetRights { kind, id, .. }
         | Change::Listen { kind, id } => ((*kind).into(), id.clone()),
-        Change::Set(device) | Change::Add(device) => {
+        Change::Set(device, _) | Change::Add(device) => {
             (device.kind().into(), device.id().to_string())
         }
-        Change::Resize { id, .. } => (ThingView::Disk, id.clone()),
-        Change::AddGroup(group) | Change::SetGroup(group) => (ThingView::Group, group.id.clone()),
+        Change::Resize { id, .. } | Change::OwnSize { id, .. } => (ThingView::Disk, id.clone()),
+        Change::AddGroup(group) | Change::SetGroup(group, _) => {
+            (ThingView::Group, group.id.clone())
+        }
         Change::RemoveGroup { id } => (ThingView::Group, id.clone()),
-        Change::SetClients { link } => (ThingView::Link, link.clone()),
-        Change::SetApiRights => (ThingView::Daemon, "api".to_string()),
+        Change::SetClients { link, .. } => (ThingView::Link, link.clone()),
+        Change::SetApiRights(_) => (ThingView::Daemon, "api".to_string()),
         Change::RemoveSwitch { id } => (ThingView::Switch, id.clone()),
-        Change::SetSwitch(switch) | Change::AddSwitch(switch) => {
+        Change::SetSwitch(switch, _) | Change::AddSwitch(switch) => {
             (ThingView::Switch, switch.id.clone())
         }
         Change::RemoveUplink { name, .. } => (ThingView::Uplink, name.clone()),

@@ -88,7 +88,7 @@ fn what_is_different_is_done_and_told_in_order() {
     let words = [
         "removed disk a",
         "added group g: at most 9 requests/s, bursts of 100 ms",
-        "set disk b to share 7",
+        "set disk b: share 100 becomes 7",
         "resized disk b to 2M",
         "added disk c",
         "added switch s",

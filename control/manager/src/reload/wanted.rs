@@ -2,9 +2,9 @@
 //!
 //! Not here: what is opened (`prepare`), and what is changed (`apply`).
 
-use config::api::{ApiError, EffectView, ErrorKind};
+use config::api::{ApiError, EffectView, ErrorKind, TakenFileView};
 use config::plan::LinkPlan;
-use config::{Change, Plan};
+use config::{Change, Difference, Plan};
 
 use super::additions::Additions;
 use super::effects::{Seen, refuse_losses, refuse_misfits, say_made, say_refused};
@@ -13,8 +13,8 @@ use crate::in_use::InUse;
 use crate::remote::party::check_key;
 use crate::rights::given;
 use crate::rooms::Rooms;
-use crate::sizes::Sizes;
 use crate::sizes::misfit::Misfit;
+use crate::sizes::{Own, Sizes};
 
 /// What the file wants, and what is different.
 pub(crate) struct Wanted {
@@ -32,8 +32,9 @@ impl Wanted {
     /// # Errors
     /// The file is wrong, or asks for what no reload can do.
     pub(crate) fn read(rooms: &mut Rooms) -> Result<Wanted, ApiError> {
-        let plan = (rooms.options.load)(&rooms.plan)?;
+        let mut plan = (rooms.options.load)(&rooms.plan)?;
         let mut difference = config::diff(&rooms.plan, &plan);
+        settle_own_sizes(&mut difference.changes, &mut plan, rooms)?;
         add_reopenings(&mut difference.changes, &plan, rooms);
         add_sockets(&mut difference.changes, rooms);
         let changes = difference.changes;
@@ -72,38 +73,82 @@ impl Wanted {
 }
 
 /// That no guest loses by the file, and that what is new in it could be opened, as at a reload: an heir opens it when
-/// there is no way back. Where
-/// it puts something into force that no reload does, or knows words that this program does not, it is judged there.
+/// there is no way back. Where it puts something into force that no reload does, or knows words that this program does
+/// not, it is judged there. Says what is different.
 ///
 /// # Errors
 /// What a reload would be refused for.
-pub(crate) fn check_file(rooms: &mut Rooms) -> Result<(), ApiError> {
-    let Ok(wanted) = (rooms.options.load)(&rooms.plan) else { return Ok(()) };
-    let difference = config::diff(&rooms.plan, &wanted);
+pub(crate) fn check_file(rooms: &mut Rooms) -> Result<TakenFileView, ApiError> {
+    let file = rooms.options.file.clone();
+    let mut wanted = match (rooms.options.load)(&rooms.plan) {
+        Ok(wanted) => wanted,
+        Err(why) => {
+            let not_compared = Some(why.error);
+            return Ok(TakenFileView { file, not_compared, ..TakenFileView::default() });
+        }
+    };
+    let Difference { mut changes, restart_needed } = config::diff(&rooms.plan, &wanted);
     let not_replaced = |why: &ApiError, hint: &str| {
         ApiError::new(why.kind, format!("the daemon was not replaced: {}", why.error), hint)
     };
+    settle_own_sizes(&mut changes, &mut wanted, rooms)
+        .map_err(|why| not_replaced(&why, "it goes on as it is"))?;
     let in_use = InUse { devices: &rooms.devices, remote: &rooms.remote };
-    let lost = Seen { in_use, plan: &rooms.plan }.lost_to_heir(&difference.changes, &wanted);
+    let lost = Seen { in_use, plan: &rooms.plan }.lost_to_heir(&changes, &wanted);
     refuse_losses(&lost).map_err(|why| {
         let hint = "put the file back, or stop those guests, or have `sidecore reload --force` do it first; it goes on \
                     as it is";
         not_replaced(&why, hint)
     })?;
-    if !difference.restart_needed.is_empty() {
-        return Ok(());
+    if restart_needed.is_empty() {
+        let hint = "correct the file, or put it back; it goes on as it is";
+        let checked = check_sizes(&changes, rooms);
+        checked
+            .and_then(|_| super::additions::check(&changes, rooms))
+            .map_err(|why| not_replaced(&why, hint))?;
     }
-    let checked = check_sizes(&difference.changes, rooms);
-    let hint = "correct the file, or put it back; it goes on as it is";
-    checked
-        .and_then(|_| super::additions::check(&difference.changes, rooms))
-        .map_err(|why| not_replaced(&why, hint))?;
-    Ok(())
+    add_sockets(&mut changes, rooms);
+    let in_use = InUse { devices: &rooms.devices, remote: &rooms.remote };
+    let changes = Seen { in_use, plan: &rooms.plan }.told_of_heir(&changes, &wanted);
+    Ok(TakenFileView { file, changes, put_into_force: restart_needed, not_compared: None })
 }
 
 fn check_sizes(changes: &[Change], rooms: &mut Rooms) -> Result<Vec<Misfit>, ApiError> {
     let Rooms { devices, remote, openers, bounds, .. } = rooms;
     Sizes { devices, remote, openers, bounds }.check_changes(changes)
+}
+
+/// Says of each disk whose size the file does not name any more what that is: its image's own, which is nothing new
+/// where the disk has it. One that is not open gets it when it is opened.
+///
+/// # Errors
+/// A file system that does not answer.
+fn settle_own_sizes(
+    changes: &mut Vec<Change>,
+    wanted: &mut Plan,
+    rooms: &mut Rooms,
+) -> Result<(), ApiError> {
+    let Rooms { devices, remote, openers, bounds, .. } = rooms;
+    let mut sizes = Sizes { devices, remote, openers, bounds };
+    let mut settled = Vec::with_capacity(changes.len());
+    for change in changes.drain(..) {
+        let own = match &change {
+            Change::OwnSize { id, .. } => sizes.own(id)?.map(|own| (id.clone(), own)),
+            _ => None,
+        };
+        let Some((id, Own { has, own })) = own else {
+            settled.push(change);
+            continue;
+        };
+        if own != has {
+            // What is planned so is tried again when it fails, as a size that the file names.
+            let plan = wanted.disks.iter_mut().filter(|disk| disk.id == id);
+            plan.for_each(|disk| disk.resized(own));
+            settled.push(Change::Resize { id, size_bytes: own });
+        }
+    }
+    *changes = settled;
+    Ok(())
 }
 
 /// Disks that are no different, and are to be opened anew.
@@ -170,3 +215,6 @@ fn check_exports(
     let hint = "restart the daemon with the new file; nothing was changed";
     Err(ApiError::new(ErrorKind::Refused, what, hint))
 }
+
+#[cfg(test)]
+mod tests;

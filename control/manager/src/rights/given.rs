@@ -120,7 +120,7 @@ pub(crate) fn check(
     let whose = |plan: &DevicePlan| format!("{} ({})", plan.name(), plan.origin());
     for change in changes {
         match change {
-            Change::SetApiRights => {
+            Change::SetApiRights(_) => {
                 let daemon = &wanted.daemon;
                 let api = (daemon.api_rights(), Some(&daemon.api));
                 for (rights, path) in [api, (daemon.api_read_rights(), daemon.api_read.as_ref())] {
@@ -160,7 +160,9 @@ pub(crate) fn apply(
     accounts: &mut Accounts,
 ) -> Vec<String> {
     let mut failed = Vec::new();
-    if listening.is_ungiven || changes.contains(&Change::SetApiRights) {
+    if listening.is_ungiven
+        || changes.iter().any(|change| matches!(change, Change::SetApiRights(_)))
+    {
         let put = put_api(listening, plan, Rights::put, accounts);
         failed.extend(put.err().map(|error| error.to_string()));
     }

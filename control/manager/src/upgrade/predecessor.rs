@@ -9,7 +9,7 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use config::api::{Answer, ApiError, ErrorKind, UpgradeView};
+use config::api::{Answer, ApiError, ErrorKind, TakenFileView, UpgradeView};
 use control::mode::Mode;
 use control::upgrade::{Back, Giving};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -54,6 +54,8 @@ pub(crate) struct Upgrade {
     giving: Giving<Process, Hello>,
     channel: Channel,
     reply: Option<Reply>,
+    /// What the heir takes over from the file, if that is known.
+    configuration: Option<Box<TakenFileView>>,
     /// What the heir told of queues that stood still.
     pause: Option<PauseWords>,
     /// Sessions of other machines that begin anew with it.
@@ -80,6 +82,7 @@ pub(crate) enum Next {
 pub(crate) struct HandedOver {
     giving: Giving<Process, Hello>,
     reply: Option<Reply>,
+    configuration: Option<Box<TakenFileView>>,
     pause: Option<PauseWords>,
     sessions_anew: u32,
     channel: Channel,
@@ -103,7 +106,7 @@ impl HandedOver {
     /// # Errors
     /// The process that took over has ended before, and how that was seen.
     pub(crate) fn await_commit(self) -> Result<Committed, Box<Orphaned>> {
-        let HandedOver { giving, reply, pause, sessions_anew, channel } = self;
+        let HandedOver { giving, reply, configuration, pause, sessions_anew, channel } = self;
         let is_watched = giving.hello().is_some_and(|hello| hello.format >= wire::WITH_GUARD);
         if let Err(why) = if is_watched { guard::watch(&channel) } else { Ok(()) } {
             // It may be gone; and one that is not must not serve beside this process.
@@ -114,7 +117,9 @@ impl HandedOver {
             .into_given()
             .map_or_else(Default::default, |(heir, hello)| (heir.pid, hello.version));
         let pause = pause.map(PauseWords::view);
-        let answer = Answer::Upgraded(UpgradeView { pid, version, pause, sessions_anew });
+        let configuration = configuration.map(|taken| *taken);
+        let view = UpgradeView { pid, version, pause, sessions_anew, configuration };
+        let answer = Answer::Upgraded(view);
         Ok(Committed { pid, answer: reply.map(|reply| (reply, answer)) })
     }
 }
@@ -155,8 +160,8 @@ impl Upgrade {
                 continue;
             }
             let giving = Giving::ask(at, nanos_of(now + START_TIME_MAX));
-            let (reply, pause, sessions_anew) = Default::default();
-            return Ok(Upgrade { giving, channel, reply, pause, sessions_anew });
+            let (reply, configuration, pause, sessions_anew) = Default::default();
+            return Ok(Upgrade { giving, channel, reply, configuration, pause, sessions_anew });
         }
         Err(UpgradeError::LaunchersLost)
     }
@@ -180,7 +185,10 @@ impl Upgrade {
     ) -> Result<Upgrade, UpgradeError> {
         let next = self.giving.launcher().map_or(LAUNCHERS, |at| at + 1);
         match Upgrade::ask_from(next, launcher, now) {
-            Ok(upgrade) => Ok(Upgrade { reply: self.reply, ..upgrade }),
+            Ok(upgrade) => {
+                let Upgrade { reply, configuration, .. } = self;
+                Ok(Upgrade { reply, configuration, ..upgrade })
+            }
             Err(why) => {
                 if let Some(reply) = self.reply {
                     reply.answer(Err(refused(&why)));
@@ -190,9 +198,9 @@ impl Upgrade {
         }
     }
 
-    /// It is this operator's.
-    pub(crate) fn of(self, reply: Reply) -> Upgrade {
-        Upgrade { reply: Some(reply), ..self }
+    /// It is this operator's, who is told what it takes over from the file.
+    pub(crate) fn of(self, reply: Reply, configuration: TakenFileView) -> Upgrade {
+        Upgrade { reply: Some(reply), configuration: Some(Box::new(configuration)), ..self }
     }
 
     /// What is to become of this process, until all stays as it is.
@@ -385,10 +393,17 @@ impl Upgrade {
 
     /// Who is to be told, and by whom all is served now; nobody, where it was not given.
     pub(crate) fn handed_over(self, poll: &Poll) -> Option<HandedOver> {
-        let Upgrade { giving, channel, reply, pause, sessions_anew } = self;
+        let Upgrade { giving, channel, reply, configuration, pause, sessions_anew } = self;
         poll.remove(&channel);
         let is_given = giving.given().is_some();
-        is_given.then_some(HandedOver { giving, reply, pause, sessions_anew, channel })
+        is_given.then_some(HandedOver {
+            giving,
+            reply,
+            configuration,
+            pause,
+            sessions_anew,
+            channel,
+        })
     }
 }
 

@@ -14,6 +14,15 @@ impl Disk {
         }
     }
 
+    /// Bytes that its open image has now, whatever is served of them; `None` for what has none, or where the kernel does
+    /// not say. Waits for as long as its file system does.
+    pub fn own_bytes(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::File(opened) => opened.end().ok(),
+            Kind::Null | Kind::Memory(_) | Kind::Away(_) | Kind::Remote(_) => None,
+        }
+    }
+
     /// What others have done to the open image, if something. `names` finds what has its name now. A file that was
     /// taken over without a label gets one. Waits for as long as its file system does.
     pub fn astray(&self, names: &dyn Names) -> Option<Astray> {

@@ -254,15 +254,16 @@ fn clients_of_an_iohost_change_in_place() {
     let difference = diff(&running, &wanted);
     assert!(difference.restart_needed.is_empty(), "{difference:?}");
     let what: Vec<String> = difference.changes.iter().map(Change::to_string).collect();
-    assert_eq!(what, ["set the clients of link rack", "added disk more"]);
+    let clients = "set the clients of link rack: disks of client host7";
+    assert_eq!(what, [format!("{clients} db becomes db,more").as_str(), "added disk more"]);
     assert_eq!(crate::links_after(&running, &wanted)[0].clients(), wanted.links[0].clients());
     // A disk that clients may have no more is another device: it has a socket then.
     let text = format!("{more}{}", iohost().replace("[\"db\"]", "[\"more\"]"));
     let wanted = read(&text, Some(&running)).unwrap();
     let changes = diff(&running, &wanted).changes;
     let what: Vec<String> = changes.iter().map(Change::to_string).collect();
-    let expected =
-        ["removed disk db", "set the clients of link rack", "added disk db", "added disk more"];
+    let clients = format!("{clients} db becomes more");
+    let expected = ["removed disk db", clients.as_str(), "added disk db", "added disk more"];
     assert!(what.iter().all(|one| expected.contains(&one.as_str())) && what.len() == 4, "{what:?}");
     // What else is different takes a restart, and nothing of that link is changed before.
     let text = iohost().replace(":7447", ":7448").replace("[\"db\"]", "[]");

@@ -71,5 +71,11 @@ fn who_may_open_sockets_changes_at_a_reload_and_paths_do_not() {
     assert_eq!(disk.rights.owner.as_deref(), Some("a"));
     let changes = crate::diff(&running, &wanted).changes;
     let words: Vec<String> = changes.iter().map(ToString::to_string).collect();
-    assert_eq!(words, ["set who may open the socket of disk d"]);
+    assert_eq!(
+        words,
+        [
+            "set who may open the socket of disk d: the daemon's own user, mode 0600 becomes user a, mode \
+             0600"
+        ]
+    );
 }

@@ -240,7 +240,10 @@ fn uplinks_move_to_the_switch_that_takes_their_switch_s_place() {
     let mut plan = trial.daemon.plan().switch("lan").expect("a switch").clone();
     plan.macs_max = 77;
     let mut calls = trial.rooms().switch_calls();
-    let done = calls.apply(&config::Change::SetSwitch(Box::new(plan)), &mut Default::default());
+    let done = calls.apply(
+        &config::Change::SetSwitch(Box::new(plan), Default::default()),
+        &mut Default::default(),
+    );
     done.expect("there are bridges left");
     assert!(trial.rooms().network.is_losing_a_switch());
     trial.pass(ms(50));

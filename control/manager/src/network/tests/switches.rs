@@ -240,7 +240,7 @@ fn what_a_reload_could_not_do_of_switches_is_told_and_done_by_the_next() {
         trial.rooms().network.bridges.give_back(number);
     }
     let done = trial.reload(&text, false).expect("there is room");
-    assert!(done.changes.iter().any(|it| it.starts_with("set switch lan ")), "{:?}", done.changes);
+    assert!(done.changes.iter().any(|it| it.starts_with("set switch lan: ")), "{:?}", done.changes);
     assert!(done.changes.contains(&"added switch dmz".to_string()), "{:?}", done.changes);
     assert!(done.changes.contains(&"opened nic b".to_string()), "{:?}", done.changes);
     assert!(is_new(&show(&mut trial, "lan")));

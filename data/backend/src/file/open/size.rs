@@ -29,7 +29,7 @@ impl Opened {
     }
 
     /// Bytes in it now.
-    pub(super) fn end(&self) -> Result<u64, Errno> {
+    pub(crate) fn end(&self) -> Result<u64, Errno> {
         end_of(&self.cached)
     }
 
