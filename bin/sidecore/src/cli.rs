@@ -5,6 +5,7 @@
 //! what only this machine's kernel needs (`machine`).
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -45,15 +46,19 @@ configuration file, in the folder of that file.
 
 Exit status: 0 done; 1 refused by the daemon, or something that the configuration
 names is not there; 2 wrong usage, or a mistake in the configuration; 3 no daemon
-reached. `serve --check` finds what a start would stumble over, and ends as that would.
-It is stricter than a start where that serves the rest: with a device that cannot be
-opened, and with a `state_dir` that takes nothing more."
+reached, or one that gave no answer in time. `serve --check` finds what a start would
+stumble over, and ends as that would. It is stricter than a start where that serves the
+rest: with a device that cannot be opened, and with a `state_dir` that takes nothing more."
 )]
 pub(crate) struct Cli {
     /// Unix socket of the daemon's API [env: SIDECORE_API] [default: /run/sidecore/api.sock].
     // The variable is read in `main`: clap would count it as given, and show it as needed in usage lines.
     #[arg(long, global = true, value_name = "SOCKET", help_heading = "Global options")]
     pub(crate) api: Option<String>,
+    /// How long the daemon's answer is waited for, such as 500ms, 5s or 2m [default: 80s for
+    /// `upgrade`, 25s for all else].
+    #[arg(long, global = true, value_name = "TIME", value_parser = shared::timeout, help_heading = "Global options")]
+    pub(crate) timeout: Option<Duration>,
     /// Print JSON, errors too.
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,

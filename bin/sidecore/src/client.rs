@@ -1,5 +1,6 @@
 //! Asks the daemon: HTTP over its Unix socket.
 
+use std::cell::Cell;
 use std::io;
 use std::time::Duration;
 
@@ -12,12 +13,17 @@ use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::failure::Failure;
 
-/// Longest time for one request, in seconds of this process: longer than the daemon takes to give up an upgrade.
-const REQUEST_S_MAX: u64 = 80;
+/// How long an answer is waited for, in seconds of this process: longer than the daemon takes to refuse what its control
+/// does not come to.
+const ANSWER_S_MAX: u64 = 25;
+/// The same of an upgrade: longer than the daemon takes to give one up.
+const UPGRADE_S_MAX: u64 = 80;
+/// Between two tries to connect where as many wait as may.
+const CONNECT_AGAIN: Duration = Duration::from_millis(20);
 /// How often what changes nothing is asked.
 const TRIES: u32 = 3;
 /// Longest answer, in bytes: some thousand disks.
@@ -26,6 +32,10 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// The daemon behind one socket.
 pub(crate) struct Client {
     socket: String,
+    /// As the operator says; without, as long as each call may take.
+    limit: Option<Duration>,
+    /// Who made the socket that was connected to last, as far as that is known.
+    maker: Cell<Option<u32>>,
 }
 
 impl Client {
@@ -35,7 +45,12 @@ impl Client {
     }
 
     pub(crate) fn new(socket: String) -> Client {
-        Client { socket }
+        Client { socket, limit: None, maker: Cell::new(None) }
+    }
+
+    /// One that waits no longer than that for an answer, whatever is asked.
+    pub(crate) fn within(self, limit: Option<Duration>) -> Client {
+        Client { limit, ..self }
     }
 
     /// Asks without a body.
@@ -67,6 +82,7 @@ impl Client {
         path: &str,
         within: Duration,
     ) -> Result<T, Failure> {
+        let within = self.limit.map_or(within, |limit| limit.min(within));
         self.exchange_within(method, path, Vec::new(), within)
     }
 
@@ -76,7 +92,12 @@ impl Client {
         path: &str,
         body: Vec<u8>,
     ) -> Result<T, Failure> {
-        self.exchange_within(method, path, body, Duration::from_secs(REQUEST_S_MAX))
+        let usual = match path {
+            "/v1/upgrade" => UPGRADE_S_MAX,
+            _ => ANSWER_S_MAX,
+        };
+        let limit = self.limit.unwrap_or(Duration::from_secs(usual));
+        self.exchange_within(method, path, body, limit)
     }
 
     fn exchange_within<T: DeserializeOwned>(
@@ -93,13 +114,15 @@ impl Client {
         let (status, bytes) = runtime.block_on(async {
             let mut answer = std::pin::pin!(self.http_again(method, path, body));
             // By steps: a machine that stood still is no reason to give up.
-            let step = limit.min(Duration::from_secs(1));
-            for _ in 0..limit.div_duration_f32(step).round() as u32 {
+            let mut left = limit;
+            while !left.is_zero() {
+                let step = left.min(Duration::from_secs(1));
                 if let Ok(answer) = timeout(step, &mut answer).await {
                     return answer;
                 }
+                left -= step;
             }
-            Err(self.broken(&format!("no answer within {limit:?}")))
+            Err(self.silent(method, path, limit))
         })?;
         if !(200..300).contains(&status) {
             return Err(self.refusal(status, &bytes));
@@ -119,8 +142,16 @@ impl Client {
     ) -> Result<(u16, Bytes), Failure> {
         let mut left = if method == Method::Get { TRIES } else { 1 };
         loop {
-            let stream = UnixStream::connect(&self.socket).await;
-            let stream = stream.map_err(|error| self.unreachable(&error))?;
+            let stream = match UnixStream::connect(&self.socket).await {
+                // So many wait to be let in that no more may.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    sleep(CONNECT_AGAIN).await;
+                    continue;
+                }
+                connected => connected.map_err(|error| self.unreachable(&error))?,
+            };
+            self.maker
+                .set(stream.peer_cred().ok().and_then(|peer| u32::try_from(peer.pid()?).ok()));
             left -= 1;
             match self.http(stream, method, path, body.clone()).await {
                 Err(_) if left > 0 => {}
@@ -197,6 +228,24 @@ impl Client {
         }
     }
 
+    fn silent(&self, method: Method, path: &str, limit: Duration) -> Failure {
+        let method = method.word().to_uppercase();
+        let error = format!(
+            "the daemon at {:?} gave no answer to {method} {path} within {limit:?}",
+            self.socket
+        );
+        let mut hint = match self.maker.get().filter(|pid| is_stopped(*pid)) {
+            Some(pid) => format!("process {pid} is stopped: `kill -CONT {pid}` lets it go on"),
+            None => "it is busy, stopped or stuck: see its log (`journalctl -u sidecore`) and `systemctl status \
+                     sidecore`; `--timeout` waits longer"
+                .to_string(),
+        };
+        if method != "GET" {
+            hint += "; what was asked for may still be done: look before you ask again";
+        }
+        Failure::Silent { error, hint }
+    }
+
     fn broken(&self, error: &dyn std::fmt::Display) -> Failure {
         Failure::Unreachable {
             error: format!("the daemon at {:?} could not be asked: {error}", self.socket),
@@ -205,6 +254,14 @@ impl Client {
                     .to_string(),
         }
     }
+}
+
+/// Whether that process is stopped, by a signal or by who traces it. One that has gone, or is not seen, is not.
+pub(crate) fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // Behind the name, which may have anything in it.
+    let state = stat.rsplit_once(')').and_then(|(_, behind)| behind.trim_start().chars().next());
+    state.is_some_and(|state| "Tt".contains(state))
 }
 
 /// What became of a request, for who knows no client's insides.
@@ -234,6 +291,34 @@ pub(crate) fn path_of(kinds: &str, id: &str, rest: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// One that listens and never answers is a daemon that was stopped, or is stuck.
+    #[test]
+    fn a_daemon_that_does_not_answer_is_given_up_and_what_was_asked_is_told() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("api.sock").display().to_string();
+        let _silent = std::os::unix::net::UnixListener::bind(&socket).expect("a listener");
+        let client = Client::new(socket.clone()).within(Some(Duration::from_millis(20)));
+        let told = |asked: Result<serde_json::Value, Failure>| {
+            let failure = asked.expect_err("nobody answers");
+            (failure.code(), failure.parts())
+        };
+        let (code, (error, hint)) = told(client.ask(Method::Get, "/v1/disks"));
+        let expected =
+            format!("the daemon at {socket:?} gave no answer to GET /v1/disks within 20ms");
+        assert_eq!((code, error), (3, expected));
+        assert!(hint.starts_with("it is busy, stopped or stuck: see its log"), "{hint}");
+        assert!(!hint.contains("look before"), "{hint}");
+        let (code, (_, hint)) = told(client.ask(Method::Post, "/v1/reload"));
+        assert_eq!(code, 3);
+        assert!(hint.ends_with("may still be done: look before you ask again"), "{hint}");
+    }
+
+    #[test]
+    fn a_process_that_runs_or_is_none_is_not_stopped() {
+        assert!(!is_stopped(std::process::id()));
+        assert!(!is_stopped(u32::MAX));
+    }
 
     #[test]
     fn names_cannot_leave_their_place_in_a_path() {

@@ -28,6 +28,13 @@ pub(crate) enum Failure {
         /// What to do.
         hint: String,
     },
+    /// One could be reached, and gave no answer in time. Status 3.
+    Silent {
+        /// What was asked, and for how long it was waited.
+        error: String,
+        /// What to do.
+        hint: String,
+    },
     /// The daemon could not start, or broke off, or what its file names is not so on this host. Status 1: another time
     /// it may be.
     Daemon {
@@ -82,7 +89,7 @@ impl Failure {
             Failure::NobodyReads => 0,
             Failure::Refused(_) | Failure::Daemon { .. } => 1,
             Failure::Config(_) | Failure::Usage { .. } => 2,
-            Failure::Unreachable { .. } => 3,
+            Failure::Unreachable { .. } | Failure::Silent { .. } => 3,
         }
     }
 
@@ -120,6 +127,7 @@ impl Failure {
             Failure::Refused(ApiError { error, hint, .. })
             | Failure::Usage { error, hint }
             | Failure::Unreachable { error, hint }
+            | Failure::Silent { error, hint }
             | Failure::Daemon { error, hint } => (error, hint),
         }
     }
@@ -140,6 +148,7 @@ impl Failure {
             Failure::Refused(ApiError { error, hint, .. })
             | Failure::Usage { error, hint }
             | Failure::Unreachable { error, hint }
+            | Failure::Silent { error, hint }
             | Failure::Daemon { error, hint } => (error, hint),
         };
         match hint.is_empty() {
@@ -180,6 +189,7 @@ impl Failure {
             Failure::Refused(ApiError { error, hint, .. })
             | Failure::Usage { error, hint }
             | Failure::Unreachable { error, hint }
+            | Failure::Silent { error, hint }
             | Failure::Daemon { error, hint } => json!({ "error": error, "hint": hint }),
         }
     }

@@ -100,7 +100,7 @@ fn socket_of_the_api(written: Option<String>) -> Result<String, Failure> {
 }
 
 fn run(cli: Cli, output: &Output) -> Result<ExitCode, Failure> {
-    let client = Client::new(socket_of_the_api(cli.api)?);
+    let client = Client::new(socket_of_the_api(cli.api)?).within(cli.timeout);
     match cli.command {
         Command::Serve(args) => serve::serve(&args, output)?,
         Command::Disk(command) => disk::run(command, &client, output)?,

@@ -1,8 +1,13 @@
-//! Which of the global options each command's help shows.
+//! The global options: which of them each command's help shows, and how a time is written.
 //!
 //! Each command takes all of them, wherever they stand on the line; its help shows those that do something there.
 
+use std::time::Duration;
+
 use clap::Command;
+
+/// Longest time that may be asked for: a day.
+const TIMEOUT_MS_MAX: u64 = 86_400_000;
 
 /// What a command does with the global options.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,6 +36,22 @@ fn uses(words: &[&str]) -> Uses {
     }
 }
 
+/// A time as it is written: a whole number with its unit, `ms`, `s` or `m`; without one, of seconds.
+pub(super) fn timeout(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());
+    let unit_ms = match text.strip_prefix(digits) {
+        Some("ms") => Some(1),
+        Some("s" | "") => Some(1_000),
+        Some("m") => Some(60_000),
+        _ => None,
+    };
+    let number = digits.parse::<u64>().ok();
+    let time_ms = number.zip(unit_ms).and_then(|(number, unit)| number.checked_mul(unit));
+    let time_ms = time_ms.filter(|time| (1..=TIMEOUT_MS_MAX).contains(time));
+    let wanted = "a time from 1ms to a day is wanted, such as 500ms, 5s or 2m";
+    time_ms.map(Duration::from_millis).ok_or_else(|| wanted.to_string())
+}
+
 /// The commands with helps that show what applies.
 pub(super) fn told(root: Command) -> Command {
     let global = root.get_arguments().filter(|argument| argument.is_global_set());
@@ -44,7 +65,7 @@ fn of(command: Command, above: &[&str], global: &[clap::Arg]) -> Command {
     let command = command.mut_subcommands(|command| of(command, &words, global));
     let Uses { api, json, wide } = uses(&words);
     command.args(global.iter().cloned().map(|argument| match argument.get_id().as_str() {
-        "api" => argument.hide(!api),
+        "api" | "timeout" => argument.hide(!api),
         "wide" => argument.hide(!wide),
         "json" if !json => argument.help("Print errors as JSON"),
         _ => argument,
@@ -54,10 +75,23 @@ fn of(command: Command, above: &[&str], global: &[clap::Arg]) -> Command {
 #[cfg(test)]
 mod tests {
     use super::super::Cli;
+    use super::*;
 
     fn help(words: &[&str]) -> String {
         let line = ["sidecore"].iter().chain(words).chain(&["--help"]);
         Cli::read(line).expect_err("it is a help").to_string()
+    }
+
+    #[test]
+    fn a_time_has_a_unit_and_is_bounded() {
+        for (text, ms) in [("500ms", 500), ("5s", 5_000), ("7", 7_000), ("2m", 120_000)] {
+            assert_eq!(timeout(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in
+            ["", "0", "0s", "-1s", "1.5s", "s", "5h", "1 s", "1441m", "99999999999999999999s"]
+        {
+            assert!(timeout(text).is_err(), "{text}");
+        }
     }
 
     #[test]
@@ -80,6 +114,7 @@ mod tests {
         ] {
             let help = help(&line.split_whitespace().collect::<Vec<_>>());
             assert_eq!(help.contains("--api <SOCKET>"), api, "{line}: {help}");
+            assert_eq!(help.contains("--timeout <TIME>"), api, "{line}: {help}");
             assert_eq!(help.contains("Print JSON, errors too"), json, "{line}: {help}");
             assert_eq!(help.contains("Print errors as JSON"), !json, "{line}: {help}");
             assert_eq!(help.contains("--wide"), wide, "{line}: {help}");

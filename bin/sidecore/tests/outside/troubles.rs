@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
@@ -121,6 +122,28 @@ fn a_socket_without_the_right_says_who_has_it() {
         assert_eq!((code, out.as_str()), (3, ""), "{line}: {error}");
         assert!(error.contains("Permission denied") && error.contains("`api_owner`"), "{error}");
     }
+}
+
+#[test]
+fn a_daemon_that_is_stopped_is_given_up_and_named() {
+    let daemon = Daemon::start(FILE);
+    let pid = Pid::from_child(&daemon.child);
+    daemon.signal(Signal::STOP);
+    waitpid(Some(pid), WaitOptions::UNTRACED).unwrap();
+    let pid = daemon.child.id();
+    for line in ["ls", "show vm1-root", "nic rm vm1-net", "reload", "upgrade", "top"] {
+        let (code, out, error) = daemon.run(&format!("--timeout 20ms {line}"));
+        assert_eq!((code, out.as_str()), (3, ""), "{line}: {error}");
+        assert!(error.contains("within 20ms\n"), "{line}: {error}");
+        let todo = format!("process {pid} is stopped: `kill -CONT {pid}` lets it go on");
+        assert!(error.contains(&todo), "{line}: {error}");
+    }
+    let (code, out, error) = daemon.run("--timeout 20ms doctor");
+    assert_eq!((code, error.as_str()), (0, ""), "{out}");
+    assert!(
+        out.contains("\nwarn     daemon ") && out.contains(&format!("kill -CONT {pid}")),
+        "{out}"
+    );
 }
 
 /// Lines that print something at a daemon of [`FILE`], or at none.
