@@ -49,7 +49,12 @@ fn show(rooms: &Rooms, problem: Option<String>) -> Answer {
 
 fn launchers(rooms: &Rooms) -> LaunchersView {
     let Some(launcher) = &rooms.options.launcher else { return LaunchersView::default() };
-    LaunchersView { started: launcher.ends().count() as u16, living: launcher.living() as u16 }
+    LaunchersView {
+        started: launcher.ends().count() as u16,
+        living: launcher.living() as u16,
+        pids: launcher.pids(),
+        program: launcher.program().display().to_string(),
+    }
 }
 
 fn state(rooms: &Rooms, problem: Option<String>) -> StateView {

@@ -3,6 +3,8 @@
 //! Not here: who may open those sockets (`reach`).
 
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use config::api::{DaemonView, DiskList, LaunchersView, NicList};
 use config::routes::Method;
@@ -10,7 +12,7 @@ use config::spec::{Carrier, Mode};
 use host::doctor::{Check, State};
 
 use super::check;
-use crate::client::Client;
+use crate::client::{Client, is_stopped};
 use crate::failure::Failure;
 
 /// Both, of a daemon that can be asked.
@@ -21,26 +23,57 @@ pub(super) fn checks(client: &Client) -> Vec<Check> {
 }
 
 /// Whether another daemon can be started by this one. Nothing of a daemon that started none, or says nothing of it.
-fn upgrade(LaunchersView { started, living }: &LaunchersView) -> Option<Check> {
-    let found = format!("{living} of {started} launchers");
+fn upgrade(view: &LaunchersView) -> Option<Check> {
+    let LaunchersView { started, living, pids, program } = view;
+    let mut found = format!("{living} of {started} launchers");
+    let stopped: Vec<u32> = pids.iter().copied().filter(|pid| is_stopped(*pid)).collect();
+    if !stopped.is_empty() {
+        found += &format!(", of which {} stopped", stopped.len());
+    }
+    let absent = not_startable(Path::new(program));
+    if let Some(why) = &absent {
+        found += &format!("; {program} {why}");
+    }
+    let warn = |means: &str, todo: &str| check("upgrade", State::Warn, found.clone(), means, todo);
     Some(match (*started, *living) {
         (0, _) => return None,
-        (started, living) if living >= started => {
+        (_, 0) => warn(
+            "`sidecore upgrade` is refused until the daemon is started again, which is a pause for guests",
+            "restart the daemon when that suits; see who ends its children, `sidecore launcher`",
+        ),
+        _ if absent.is_some() => warn(
+            "`sidecore upgrade` is refused until a program is there that can be started",
+            &format!("install it as {program}"),
+        ),
+        _ if !stopped.is_empty() => warn(
+            "`sidecore upgrade` waits for one that is stopped, and is refused when all are",
+            &stopped.iter().map(|pid| format!("`kill -CONT {pid}`")).collect::<Vec<_>>().join(", "),
+        ),
+        (started, living) if living < started => warn(
+            "with the last one there is no `sidecore upgrade`",
+            "`sidecore upgrade`: the next daemon has all again; see who ends its children",
+        ),
+        _ => {
             let means = "`sidecore upgrade` has what starts another daemon";
             check("upgrade", State::Ok, found, means, "")
         }
-        (_, 0) => {
-            let means = "`sidecore upgrade` is refused until the daemon is started again, which is a pause for guests";
-            let todo = "restart the daemon when that suits; see who ends its children, `sidecore launcher`";
-            check("upgrade", State::Warn, found, means, todo)
-        }
-        _ => {
-            let means = "with the last one there is no `sidecore upgrade`";
-            let todo =
-                "`sidecore upgrade`: the next daemon has all again; see who ends its children";
-            check("upgrade", State::Warn, found, means, todo)
-        }
     })
+}
+
+/// Why a program cannot be started, as far as a look tells. What may not be looked at may be there.
+fn not_startable(program: &Path) -> Option<&'static str> {
+    if program.as_os_str().is_empty() {
+        // A daemon of an earlier version does not say what it starts.
+        return None;
+    }
+    match program.metadata() {
+        Ok(there) if !there.is_file() => Some("is no file"),
+        Ok(there) if there.mode() & 0o111 == 0 => Some("is not executable"),
+        Ok(_) => None,
+        Err(error) => [ErrorKind::NotFound, ErrorKind::NotADirectory]
+            .contains(&error.kind())
+            .then_some("is not there"),
+    }
 }
 
 /// Whether the files of sockets are there that devices listen at.
@@ -79,17 +112,70 @@ fn of_files(sockets: &[(String, String)]) -> Check {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::Command;
+
+    use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
     use super::*;
 
     #[test]
     fn launchers_that_ended_are_told_of_before_an_upgrade_needs_them() {
-        let told = |started, living| upgrade(&LaunchersView { started, living });
+        let told = |started, living| {
+            upgrade(&LaunchersView { started, living, ..LaunchersView::default() })
+        };
         assert!(told(0, 0).is_none());
         assert_eq!(told(2, 2).map(|check| check.state), Some(State::Ok));
         let one = told(2, 1).expect("a check");
         assert_eq!((one.state, one.found.as_str()), (State::Warn, "1 of 2 launchers"));
         let none = told(2, 0).expect("a check");
         assert!(none.means.contains("is refused until"), "{}", none.means);
+    }
+
+    #[test]
+    fn a_program_that_cannot_be_started_is_told_of_before_an_upgrade_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let program = folder.path().join("sidecore");
+        let view = LaunchersView {
+            started: 2,
+            living: 2,
+            program: program.display().to_string(),
+            ..LaunchersView::default()
+        };
+        let told = || upgrade(&view).expect("a check");
+        let is_there = |why: &str| format!("2 of 2 launchers; {} {why}", program.display());
+        let gone = told();
+        assert_eq!((gone.state, gone.found), (State::Warn, is_there("is not there")));
+        assert_eq!(gone.todo, format!("install it as {}", program.display()));
+        std::fs::write(&program, "").expect("a file");
+        let set = |mode| std::fs::set_permissions(&program, Permissions::from_mode(mode));
+        set(0o644).expect("its mode");
+        assert_eq!(told().found, is_there("is not executable"));
+        set(0o755).expect("its mode");
+        assert_eq!(told().state, State::Ok);
+        std::fs::remove_file(&program).expect("removed");
+        std::fs::create_dir(&program).expect("a folder");
+        assert_eq!(told().found, is_there("is no file"));
+    }
+
+    #[test]
+    fn a_launcher_that_is_stopped_is_told_of() {
+        let mut child = Command::new("sleep").arg("600").spawn().expect("a process");
+        let pid = child.id();
+        let view = LaunchersView { started: 2, living: 2, pids: vec![pid], ..Default::default() };
+        let told = || upgrade(&view).expect("a check");
+        assert_eq!(told().state, State::Ok);
+        let id = Pid::from_child(&child);
+        kill_process(id, Signal::STOP).expect("it is there");
+        // It stops when it has its processor next.
+        waitpid(Some(id), WaitOptions::UNTRACED).expect("it stops");
+        let stopped = told();
+        child.kill().expect("it ends");
+        child.wait().expect("it has ended");
+        assert_eq!(stopped.state, State::Warn);
+        assert_eq!(stopped.found, "2 of 2 launchers, of which 1 stopped");
+        assert_eq!(stopped.todo, format!("`kill -CONT {pid}`"));
     }
 
     #[test]

@@ -45,6 +45,12 @@ pub struct LaunchersView {
     pub started: u16,
     /// How many of them have not ended.
     pub living: u16,
+    /// The numbers of the processes of these.
+    #[serde(default)]
+    pub pids: Vec<u32>,
+    /// The program that they start, an absolute path.
+    #[serde(default)]
+    pub program: String,
 }
 
 /// A fault of the daemon's own. It went on without what it lacked.

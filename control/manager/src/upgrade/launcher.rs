@@ -67,6 +67,8 @@ pub const LAUNCHERS: usize = 2;
 #[derive(Debug)]
 pub struct Launcher {
     ends: Vec<End>,
+    /// What they start; empty of a simulation's.
+    program: PathBuf,
     /// The last one that was made.
     request: Cell<u64>,
     /// How its heir has ended, as far as was heard.
@@ -77,7 +79,7 @@ pub struct Launcher {
 struct End {
     channel: Channel,
     /// Never waited for: it ends when the channel does, which is with this process. A simulation's is none.
-    _child: Option<Child>,
+    child: Option<Child>,
     /// It has ended before.
     is_gone: Cell<bool>,
 }
@@ -122,20 +124,21 @@ impl Launcher {
     /// # Errors
     /// What the kernel said.
     pub fn start() -> io::Result<Launcher> {
-        let ends = (0..LAUNCHERS).map(|_| End::start()).collect::<io::Result<_>>()?;
-        Ok(Launcher::with(ends))
+        let program = program()?;
+        let ends = (0..LAUNCHERS).map(|_| End::start(&program)).collect::<io::Result<_>>()?;
+        Ok(Launcher::with(ends, program))
     }
 
     /// Those at the other ends of these channels, which are no processes.
     #[cfg(any(test, feature = "simulated"))]
     pub(crate) fn of(channels: impl IntoIterator<Item = Channel>) -> Launcher {
-        let end = |channel| End { channel, _child: None, is_gone: Cell::new(false) };
-        Launcher::with(channels.into_iter().map(end).collect())
+        let end = |channel| End { channel, child: None, is_gone: Cell::new(false) };
+        Launcher::with(channels.into_iter().map(end).collect(), PathBuf::new())
     }
 
-    fn with(ends: Vec<End>) -> Launcher {
+    fn with(ends: Vec<End>, program: PathBuf) -> Launcher {
         let (request, how_ended) = Default::default();
-        Launcher { ends, request, how_ended }
+        Launcher { ends, program, request, how_ended }
     }
 
     /// What is readable when one says something.
@@ -186,7 +189,21 @@ impl Launcher {
 
     /// How many have not ended, as far as was heard.
     pub(crate) fn living(&self) -> usize {
-        self.ends.iter().filter(|end| !end.is_gone.get()).count()
+        self.living_ends().count()
+    }
+
+    /// The processes of these.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        self.living_ends().filter_map(|end| end.child.as_ref()).map(Child::id).collect()
+    }
+
+    fn living_ends(&self) -> impl Iterator<Item = &End> {
+        self.ends.iter().filter(|end| !end.is_gone.get())
+    }
+
+    /// What they start.
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
     }
 
     /// How the heir ended that was asked for last, as far as its launcher has said that: it is a moment behind.
@@ -196,19 +213,18 @@ impl Launcher {
 }
 
 impl End {
-    fn start() -> io::Result<End> {
+    fn start(program: &Path) -> io::Result<End> {
         let (channel, theirs) = Channel::pair()?;
-        let program = program()?;
         // Not by its name: the file may have been replaced a moment ago.
         let child = Command::new("/proc/self/exe")
-            .arg0(&program)
+            .arg0(program)
             .arg(LAUNCHER_COMMAND)
-            .arg(&program)
+            .arg(program)
             .args(std::env::args_os().skip(1).filter(|word| word != HEIR_OPTION))
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .spawn()?;
-        Ok(End { channel, _child: Some(child), is_gone: Cell::new(false) })
+        Ok(End { channel, child: Some(child), is_gone: Cell::new(false) })
     }
 }
 
