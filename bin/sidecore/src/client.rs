@@ -206,7 +206,7 @@ impl Client {
             }
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
                 "start the daemon (`sidecore serve`, or `systemctl start sidecore`), or name its \
-                 socket with --api or SIDECORE_API"
+                 socket with --api or SIDECORE_API; one that runs makes a socket that was removed again on SIGHUP"
             }
             io::ErrorKind::PermissionDenied => {
                 "run the command as root, or as a user whom `api_owner`, `api_group` and `api_mode` in [daemon] let \

@@ -23,8 +23,9 @@ use config::api::{Answer, ApiError, Call};
 use confine::Kind;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::geteuid;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
+pub(crate) mod again;
 mod http;
 pub(crate) mod listen;
 mod places;
@@ -47,6 +48,15 @@ pub(crate) const ANSWER_S_MAX: u64 = 20;
 /// The same for an upgrade, whose own bounds add up to nearly a minute: who is told too early does not know what
 /// came of it.
 const UPGRADE_S_MAX: u64 = 60;
+
+/// What a socket is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// Everything.
+    Operates,
+    /// Nothing is changed by it.
+    Shows,
+}
 
 /// Who is at the other end, as the kernel knew when it connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,7 +210,7 @@ impl Door {
 #[derive(Debug)]
 pub struct Server {
     /// Empty: they are another process's.
-    sockets: Vec<PathBuf>,
+    sockets: Vec<Socket>,
     /// `None`: it has begun, and the sockets are its own.
     begin: Option<oneshot::Sender<()>>,
     stop: Option<oneshot::Sender<()>>,
@@ -240,7 +250,7 @@ impl Drop for Server {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        sockets.for_each(|socket| listen::remove(&socket));
+        sockets.for_each(|socket| socket.remove());
     }
 }
 
@@ -269,6 +279,28 @@ struct Socket {
     listener: UnixListener,
 }
 
+impl Socket {
+    /// Another descriptor of it.
+    fn duplicate(&self) -> io::Result<Socket> {
+        Ok(Socket { path: self.path.clone(), listener: self.listener.try_clone()? })
+    }
+
+    /// Takes its name away, if it still has that.
+    fn remove(self) {
+        let listener = OwnedFd::from(self.listener);
+        if listen::is_at(&self.path, &listener) {
+            listen::remove(&self.path);
+        }
+    }
+}
+
+/// A socket in the place of one whose name does not lead to it any more.
+#[derive(Debug)]
+struct NewSocket {
+    role: Role,
+    listener: UnixListener,
+}
+
 /// The sockets, open and not answered yet.
 #[derive(Debug)]
 pub struct Entrance {
@@ -276,6 +308,9 @@ pub struct Entrance {
     /// At which everything is shown and nothing changed.
     read: Option<Socket>,
     handles: Door,
+    /// By which control gives its thread others.
+    again: mpsc::UnboundedSender<NewSocket>,
+    others: mpsc::UnboundedReceiver<NewSocket>,
 }
 
 /// Descriptors of the API's sockets, for a process that takes over.
@@ -286,13 +321,15 @@ pub(crate) struct Listening {
     pub(crate) read: Option<OwnedFd>,
     /// They could not be given to those whom the plan names.
     pub(crate) is_ungiven: bool,
+    /// Those that are made again, for the thread that answers.
+    again: mpsc::UnboundedSender<NewSocket>,
 }
 
 impl Entrance {
     /// Takes the sockets away again, before anybody was let in.
     pub(crate) fn remove(self) {
         let sockets = [Some(self.api), self.read].into_iter().flatten();
-        sockets.for_each(|socket| listen::remove(&socket.path));
+        sockets.for_each(Socket::remove);
     }
 
     /// Other descriptors of the sockets.
@@ -302,7 +339,8 @@ impl Entrance {
     pub(crate) fn listening(&self) -> io::Result<Listening> {
         let duplicate = |socket: &Socket| Ok(OwnedFd::from(socket.listener.try_clone()?));
         let read: io::Result<_> = self.read.as_ref().map(duplicate).transpose();
-        Ok(Listening { api: duplicate(&self.api)?, read: read?, is_ungiven: false })
+        let (api, again) = (duplicate(&self.api)?, self.again.clone());
+        Ok(Listening { api, read: read?, is_ungiven: false, again })
     }
 
     /// The thread's end, without a thread.
@@ -317,9 +355,9 @@ impl Entrance {
     /// # Errors
     /// What the kernel said.
     pub fn prepare(self, version: &'static str) -> io::Result<Server> {
-        let Entrance { api, read, handles } = self;
+        let Entrance { api, read, handles, others, .. } = self;
         let sockets = [Some(&api), read.as_ref()].into_iter().flatten();
-        let sockets = sockets.map(|socket| socket.path.clone()).collect();
+        let sockets = sockets.map(Socket::duplicate).collect::<io::Result<_>>()?;
         let (begin, begun) = oneshot::channel();
         let (stop, stopped) = oneshot::channel();
         let (leave, left) = oneshot::channel();
@@ -336,7 +374,8 @@ impl Entrance {
                     let _ = made.send(Ok(()));
                     runtime.block_on(async {
                         if begun.await.is_ok() {
-                            http::run(listeners, handles, version, [left, stopped]).await;
+                            let told = (others, [left, stopped]);
+                            http::run(listeners, handles, version, told).await;
                         }
                     });
                 }
@@ -371,7 +410,9 @@ pub(crate) fn open(
     // As many as there can be callers of both, so that a living caller always finds room.
     let (sender, requests) = sync_channel(2 * CALLERS_MAX);
     let handles = Door { requests: sender, wake: wake.clone(), own: geteuid().as_raw() };
-    Ok((Entrance { api, read, handles }, Calls { requests: Some(requests), wake }))
+    // Some at each reload.
+    let (again, others) = mpsc::unbounded_channel();
+    Ok((Entrance { api, read, handles, again, others }, Calls { requests: Some(requests), wake }))
 }
 
 #[cfg(test)]

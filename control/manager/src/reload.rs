@@ -22,6 +22,7 @@ use control::reload::{Next, Outcome, Reload};
 use sidecore::{instant_of, nanos_of};
 use tracing::{info, warn};
 
+use crate::api::again::Lost;
 use crate::api::{Listening, Reply};
 use crate::calls::STOPPING;
 use crate::calls::resizing::{self, Undone};
@@ -116,13 +117,23 @@ impl Reloading {
     ///
     /// # Errors
     /// Why it would be refused, whatever guests lose.
-    pub(crate) fn dry(&self, mode: Mode, rooms: &mut Rooms) -> Result<ReloadView, ApiError> {
+    pub(crate) fn dry(
+        &self,
+        mode: Mode,
+        listening: &Listening,
+        rooms: &mut Rooms,
+    ) -> Result<ReloadView, ApiError> {
         self.may_begin(mode)?;
         let wanted = Wanted::read(rooms)?;
-        let effects = wanted.judge(rooms, false)?;
+        let mut effects = wanted.judge(rooms, false)?;
+        let lost = listening.lost(&rooms.plan.daemon);
+        effects.extend(lost.iter().map(effects::of_api));
+        let lost = lost.iter().map(Lost::to_do);
         Ok(ReloadView {
             file: rooms.options.file.clone(),
-            changes: wanted.changes.iter().map(|change| change.to_do().to_string()).collect(),
+            changes: lost
+                .chain(wanted.changes.iter().map(|change| change.to_do().to_string()))
+                .collect(),
             effects,
             restart_needed: wanted.restart_needed,
             not_open: not_open(&rooms.shut),
@@ -139,13 +150,20 @@ impl Reloading {
         rooms: &mut Rooms,
         mode: Mode,
     ) {
-        let prepared = self.may_begin(mode).and_then(|()| apply::prepare(force, rooms, mode));
-        let prepared = match prepared {
+        if let Err(refused) = self.may_begin(mode) {
+            return finish(reply, Err(refused));
+        }
+        // Whatever the file says: nobody could ask for anything else.
+        let Rooms { plan, turn, .. } = &mut *rooms;
+        let (mut made, not_made) = listening.make_again(&plan.daemon, &mut turn.accounts);
+        let prepared = match apply::prepare(force, rooms, mode) {
             Ok(prepared) => prepared,
             Err(refused) => return finish(reply, Err(refused)),
         };
-        let Applied { mut late, removed, resizing, view, reopened, undone, until } =
+        let Applied { mut late, removed, resizing, mut view, reopened, mut undone, until } =
             apply::apply(prepared, listening, rooms, mode);
+        view.changes.splice(0..0, made.drain(..));
+        undone.splice(0..0, not_made);
         let replaced = self.0.replace(|late| removed.contains(late.plan.id()));
         late.iter_mut().for_each(|late| late.come_for(&replaced));
         let numbers = resizing.iter().map(|(number, _)| *number).collect();

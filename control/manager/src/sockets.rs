@@ -97,10 +97,11 @@ pub(crate) fn check_name(path: &Path) -> io::Result<()> {
     Ok(names::may_make_in(path.parent().unwrap_or(path), Purpose::Socket)?)
 }
 
-/// Whether a socket that is listened at has its name no more: nobody can come to it.
+/// Whether a socket that is listened at has its name no more: nobody can come to it. What nobody listens at is another
+/// one, which was left there.
 pub(crate) fn is_gone(path: &Path) -> bool {
     match SocketPlace::find(path, Purpose::Socket) {
-        Ok(place) => matches!(place.taken(), Ok(None)),
+        Ok(place) => matches!(stands(&place), Ok(Standing::Nothing | Standing::Left)),
         Err(refused) => refused.is_missing(),
     }
 }

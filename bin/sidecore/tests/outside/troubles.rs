@@ -146,6 +146,53 @@ fn a_daemon_that_is_stopped_is_given_up_and_named() {
     );
 }
 
+/// Waits until the daemon's log has that so often.
+#[expect(clippy::disallowed_methods, reason = "nobody is told what a daemon logs")]
+fn await_log(daemon: &Daemon, said: &str, count: usize) {
+    let log = || std::fs::read_to_string(daemon.folder.path().join("log")).unwrap();
+    let is_said = || {
+        let is_said = log().matches(said).count() >= count;
+        if !is_said {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        is_said
+    };
+    assert!((0..1200).any(|_| is_said()), "{said}: {}", log());
+}
+
+#[test]
+fn an_api_socket_that_was_removed_is_made_again_on_a_signal() {
+    let mut daemon = Daemon::start(FILE);
+    let api = daemon.folder.path().join("run/api.sock");
+    std::fs::remove_file(&api).unwrap();
+    let (code, _, error) = daemon.run("ls");
+    assert_eq!(code, 3);
+    assert!(error.contains("makes a socket that was removed again on SIGHUP"), "{error}");
+    daemon.signal(Signal::HUP);
+    await_log(&daemon, "was removed, and is made again", 1);
+    assert_eq!(daemon.run("ls").0, 0);
+    // Another daemon has the name: it is that one's, and stays so.
+    std::fs::remove_file(&api).unwrap();
+    let text = format!("[daemon]\napi = {api:?}\nrun_dir = \"other\"\nstate_dir = \"other\"\n");
+    std::fs::write(daemon.folder.path().join("other.toml"), text).unwrap();
+    let mut other = Command::new(PROGRAM);
+    other.args(["serve", "--config", "other.toml"]).current_dir(daemon.folder.path());
+    other.env("NOTIFY_SOCKET", daemon.folder.path().join("notify")).stderr(Stdio::null());
+    let mut other = other.spawn().unwrap();
+    daemon.expect_notice("READY=1\n");
+    daemon.signal(Signal::HUP);
+    let taken = format!("cannot be made again: another daemon serves it, process {}", other.id());
+    await_log(&daemon, &taken, 1);
+    assert_eq!(json(&daemon.run("ls --json").1)["disks"].as_array().map(Vec::len), Some(0));
+    daemon.signal(Signal::TERM);
+    daemon.expect_notice("STOPPING=1\n");
+    assert_eq!(daemon.child.wait().unwrap().code(), Some(0));
+    let (code, _, error) = daemon.run("ls");
+    other.kill().unwrap();
+    other.wait().unwrap();
+    assert_eq!(code, 0, "{error}");
+}
+
 /// Lines that print something at a daemon of [`FILE`], or at none.
 const PRINTS: [&str; 18] = [
     "ls",

@@ -17,14 +17,15 @@ use config::routes::{Method, ROUTES, Route};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::SocketAddr;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::places::{Entry, PER_USER_MAX, Places};
 use super::{
-    ANSWER_S_MAX, BODY_BYTES_MAX, CALLERS_KEPT, CALLERS_MAX, CONNECTION_S_MAX, Door, Peer,
-    REQUEST_S_MAX, Request, UPGRADE_S_MAX,
+    ANSWER_S_MAX, BODY_BYTES_MAX, CALLERS_KEPT, CALLERS_MAX, CONNECTION_S_MAX, Door, NewSocket,
+    Peer, REQUEST_S_MAX, Request, Role, UPGRADE_S_MAX,
 };
 
 /// The user of a caller of whom nothing is known: nobody's.
@@ -40,15 +41,6 @@ const LAST_LOOKS_OF_OTHERS: u32 = 20;
 const LAST_LOOK: Duration = Duration::from_millis(10);
 /// Longest time for telling a caller that there are too many.
 const TURN_AWAY: Duration = Duration::from_millis(10);
-
-/// What a socket is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    /// Everything.
-    Operates,
-    /// Nothing is changed by it.
-    Shows,
-}
 
 /// One socket with those who are connected to it.
 struct Gate {
@@ -89,10 +81,13 @@ fn lock(crowd: &Mutex<Crowd>) -> std::sync::MutexGuard<'_, Crowd> {
 
 /// Accepts until told to stop. Bounded by [`CALLERS_MAX`] connections at a time to each socket.
 pub(super) async fn run(
-    (api, read): (UnixListener, Option<UnixListener>),
+    (mut api, mut read): (UnixListener, Option<UnixListener>),
     door: Door,
     version: &'static str,
-    [mut left, mut stopped]: [oneshot::Receiver<()>; 2],
+    (mut others, [mut left, mut stopped]): (
+        mpsc::UnboundedReceiver<NewSocket>,
+        [oneshot::Receiver<()>; 2],
+    ),
 ) {
     let gate = |role| {
         let places = Places::new(CALLERS_MAX, CALLERS_KEPT, door.own);
@@ -100,10 +95,6 @@ pub(super) async fn run(
         Gate { router: router(door.clone(), version, role), places }
     };
     let (operates, shows) = (gate(Role::Operates), gate(Role::Shows));
-    let at_read = async || match &read {
-        Some(read) => read.accept().await,
-        None => std::future::pending().await,
-    };
     loop {
         let (gate, accepted) = tokio::select! {
             _ = &mut stopped => break,
@@ -113,8 +104,18 @@ pub(super) async fn run(
                 let _ = stopped.await;
                 break;
             }
+            Some(NewSocket { role, listener }) = others.recv() => {
+                match (UnixListener::from_std(listener), role) {
+                    (Ok(listener), Role::Operates) => api = listener,
+                    (Ok(listener), Role::Shows) => read = Some(listener),
+                    (Err(error), _) => {
+                        tracing::error!(%error, "a socket of the API that was made again cannot be watched");
+                    }
+                }
+                continue;
+            }
             accepted = api.accept() => (&operates, accepted),
-            accepted = at_read() => (&shows, accepted),
+            accepted = accept(read.as_ref()) => (&shows, accepted),
         };
         match accepted {
             Ok((stream, _)) => gate.admit(stream).await,
@@ -138,6 +139,14 @@ pub(super) async fn run(
             break;
         }
         sleep(LAST_LOOK).await;
+    }
+}
+
+/// The next connection at that socket; never where there is none.
+async fn accept(at: Option<&UnixListener>) -> std::io::Result<(UnixStream, SocketAddr)> {
+    match at {
+        Some(listener) => listener.accept().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -9,6 +9,7 @@ use names::{Purpose, SocketPlace};
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, listen as start, socket_with, sockopt::socket_peercred,
 };
+use rustix::process::getpid;
 
 use crate::rights::Rights;
 use crate::sockets::{Standing, open_connection, stands};
@@ -38,6 +39,23 @@ pub(crate) fn check(path: &Path) -> io::Result<()> {
         Err(refused) => return Err(refused.into()),
     }
     Ok(names::may_make_in(path.parent().unwrap_or(path), Purpose::Own)?)
+}
+
+/// Whether that path leads to this listening socket, whose name it was. Whoever listens there is connected to: at the
+/// API's sockets nobody minds.
+pub(super) fn is_at(path: &Path, listener: &OwnedFd) -> bool {
+    let Ok(place) = SocketPlace::find(path, Purpose::Own) else { return false };
+    if !matches!(stands(&place), Ok(Standing::Taken)) {
+        return false;
+    }
+    let maker = |socket: &OwnedFd| socket_peercred(socket).ok().map(|it| it.pid.as_raw_nonzero());
+    let own = Some(getpid().as_raw_nonzero());
+    match open_connection(path) {
+        // The one that made this one, or this process itself.
+        Ok(there) => maker(&there) == maker(listener) || maker(&there) == own,
+        // So many wait that no more may: who they wait for is not known.
+        Err(_) => true,
+    }
 }
 
 /// Removes the socket at that path, if it is one.

@@ -6,10 +6,12 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 
 use config::api::{DiskList, ReloadView, VersionView};
+use config::spec::DaemonSpec;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
 use super::*;
+use crate::rights::Accounts;
 
 /// Opens and serves.
 fn serve(socket: &Path, version: &'static str) -> io::Result<(Server, Calls)> {
@@ -300,6 +302,42 @@ fn a_dead_daemon_s_socket_is_replaced_and_other_files_are_not() {
     let error = serve(&socket, "").unwrap_err();
     assert_eq!(error.to_string(), "something that is not a socket is in its place");
     assert_eq!(std::fs::read_to_string(&socket).unwrap(), "precious");
+}
+
+#[test]
+fn whoever_comes_to_a_socket_that_was_made_again_is_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let daemon = DaemonSpec {
+        api: path("api.sock"),
+        api_read: Some(path("read.sock")),
+        ..DaemonSpec::default()
+    };
+    let rights = Rights::own();
+    let place = |path| Place { path, rights: &rights, inherited: None };
+    let read = daemon.api_read.as_deref().map(Path::new);
+    let opened = open(place(Path::new(&daemon.api)), read.map(place));
+    let (entrance, _calls) = opened.unwrap();
+    let mut listening = entrance.listening().unwrap();
+    let mut server = entrance.prepare("1.2.3").unwrap();
+    server.begin();
+    let asks = |name: &str| {
+        let mut stream = UnixStream::connect(path(name)).unwrap();
+        stream.write_all(b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+        response(stream).0
+    };
+    for name in ["api.sock", "read.sock"] {
+        assert_eq!(asks(name), 200, "{name}");
+        std::fs::remove_file(path(name)).unwrap();
+    }
+    let (made, undone) = listening.make_again(&daemon, &mut Accounts::default());
+    assert_eq!((made.len(), undone.len()), (2, 0), "{made:?}, {undone:?}");
+    for name in ["api.sock", "read.sock"] {
+        assert_eq!(asks(name), 200, "{name}");
+    }
+    assert!(listening.lost(&daemon).is_empty());
+    drop(server);
+    assert!(!Path::new(&daemon.api).exists(), "what was made is taken away");
 }
 
 #[test]

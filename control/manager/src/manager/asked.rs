@@ -38,7 +38,7 @@ impl Manager {
                 self.go_on_reloading();
             }
             Call::ShowReload => {
-                let view = self.reloading.dry(mode, &mut self.rooms);
+                let view = self.reloading.dry(mode, &self.listening, &mut self.rooms);
                 reply.answer(view.map(Answer::Reloaded));
             }
             Call::Upgrade => self.begin_upgrade(reply),

@@ -316,6 +316,9 @@ impl Manager {
         self.rooms.poll.remove(self.calls.wake_fd());
         self.rooms.poll.add(calls.wake_fd(), Token::Calls).map_err(TakeBackError::Api)?;
         self.calls = calls;
+        let is_ungiven = self.listening.is_ungiven;
+        self.listening = entrance.listening().map_err(TakeBackError::Api)?;
+        self.listening.is_ungiven = is_ungiven;
         Ok(entrance)
     }
 }

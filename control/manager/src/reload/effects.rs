@@ -12,6 +12,7 @@ use config::plan::{DevicePlan, HostPlan, LinkPlan, NicPeer, NullPlan};
 use config::{Change, Plan, Source};
 use control::reload::{Does, loses};
 
+use crate::api::again::Lost;
 use crate::in_use::InUse;
 use crate::sizes::misfit::Misfit;
 
@@ -299,6 +300,19 @@ pub(crate) fn refuse_losses(effects: &[EffectView]) -> Result<(), ApiError> {
     let hint = "put the file back, or stop those guests; `sidecore reload --dry-run` says what would be done, and \
                 `sidecore reload --force` (`force=true` in the API) does it; nothing was changed";
     Err(ApiError::new(ErrorKind::Conflict, error, hint))
+}
+
+/// What becomes of a socket of the API whose file was removed.
+pub(super) fn of_api(lost: &Lost) -> EffectView {
+    EffectView {
+        kind: ThingView::Daemon,
+        id: lost.field().to_string(),
+        action: ActionView::Changed,
+        guest: false,
+        guest_loses: false,
+        needs_force: false,
+        what: lost.to_do(),
+    }
 }
 
 /// What a change is about.

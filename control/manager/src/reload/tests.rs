@@ -10,6 +10,7 @@ use control::mode::Mode;
 
 use super::effects::{refuse_losses, say_made, say_refused};
 use super::*;
+use crate::manager::Manager;
 use crate::opening::apart::LOOKS;
 use crate::poll::Token;
 use crate::rights::READS;
@@ -77,6 +78,47 @@ fn a_socket_whose_file_was_removed_is_made_again() {
     std::fs::remove_file(trial.socket("m")).expect("it is removed");
     std::fs::write(trial.socket("m"), "mine").expect("a file");
     assert_eq!(trial.reload(&text, false).expect("it is done").changes, [""; 0]);
+}
+
+/// Nobody could ask for anything else: so it is made before the file is read.
+#[test]
+fn the_api_s_sockets_are_made_again_whatever_is_wrong_in_the_file() {
+    let mut trial = Trial::of(MEMORY);
+    let path = trial.path("api.sock");
+    let told = format!("the API's socket {} again, which was removed", path.display());
+    std::fs::remove_file(&path).expect("it is removed");
+    let dry = trial.dry(MEMORY).expect("it could be done");
+    let what: Vec<&str> = dry.iter().map(|effect| effect.what.as_str()).collect();
+    assert_eq!(what, [format!("make {told}")]);
+    assert!(!path.exists(), "a dry run makes nothing");
+    trial.write("nonsense");
+    trial.manager().reload_on_signal();
+    assert!(dial(&path).is_some());
+    // One that nobody listens at is another one.
+    std::fs::remove_file(&path).expect("it is removed");
+    drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket"));
+    assert!(dial(&path).is_none());
+    let done = trial.reload(MEMORY, false).expect("it is done");
+    assert_eq!(done.changes, [format!("made {told}")]);
+    assert!(dial(&path).is_some());
+    assert_eq!(trial.reload(MEMORY, false).expect("it is done").changes, [""; 0]);
+    // What is no socket is not taken away, and all else is done.
+    std::fs::remove_file(&path).expect("it is removed");
+    std::fs::write(&path, "mine").expect("a file");
+    let (_, why) = refused(trial.ask(Call::Reload { force: false }));
+    assert!(why.contains("cannot be made again: something that is not a socket is in its place"));
+    assert_eq!(std::fs::read_to_string(&path).expect("it is there"), "mine");
+}
+
+/// It is as gone as one whose file was removed.
+#[test]
+fn a_device_s_socket_that_nobody_listens_at_is_made_again() {
+    let mut trial = Trial::of(MEMORY);
+    std::fs::remove_file(trial.socket("m")).expect("it is removed");
+    drop(std::os::unix::net::UnixListener::bind(trial.socket("m")).expect("a socket"));
+    let done = trial.reload(MEMORY, false).expect("it is done");
+    assert_eq!(done.changes, ["made the socket of disk m again, which was removed"]);
+    Vmm::served(&mut trial, "m", 1);
 }
 
 #[test]
@@ -409,7 +451,9 @@ fn one_reload_at_a_time_and_none_while_another_process_takes_over() {
     assert_eq!(refused(trial.ask(Call::ShowReload)).0, ErrorKind::Busy);
     trial.answer(first).expect("it is done");
     for mode in [Mode::HeirExpected, Mode::HeirWaits, Mode::Frozen] {
-        let why = Reloading::default().dry(mode, trial.rooms()).expect_err("it reads it itself");
+        let Manager { listening, rooms, .. } = trial.manager();
+        let dry = Reloading::default().dry(mode, listening, rooms);
+        let why = dry.expect_err("it reads it itself");
         assert_eq!(why.kind, ErrorKind::Busy);
         assert_eq!(why.error, "another process is taking over, and reads the file itself");
     }

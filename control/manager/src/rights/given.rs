@@ -91,6 +91,8 @@ fn put_api(
 /// made again.
 pub(crate) fn keep_all(listening: &mut Listening, rooms: &mut Rooms) {
     let Rooms { devices, plan, poll, turn, .. } = rooms;
+    // What comes of it is in the log.
+    let _ = listening.make_again(&plan.daemon, &mut turn.accounts);
     // It is in the log, and shown.
     let _ = put_api(listening, plan, Rights::keep, &mut turn.accounts);
     for device in devices.values_mut() {
