@@ -5,7 +5,7 @@ use std::path::Path;
 use config::Target;
 use config::api::{NicList, NicView, RunStateView, VlanView};
 use config::routes::Method;
-use config::spec::{LinkChange, NicChange, Redirect, Spoof};
+use config::spec::{Carrier, LinkChange, NicChange, Redirect, Spoof};
 
 use crate::cli::{NicAddArgs, NicCommand, PrintArgs, force_query};
 use crate::client::{Client, path_of};
@@ -44,7 +44,7 @@ pub(crate) fn run(command: NicCommand, client: &Client, output: &Output) -> Resu
         NicCommand::Link { id, state } => {
             let (path, body) = (path_of("nics", &id, "/link"), LinkChange { link: state });
             let nic: NicView = client.send(Method::Post, &path, &body)?;
-            output.show(&nic, |nic| format!("the link of nic {} is {} now\n", nic.id, nic.link))
+            output.show(&nic, |nic| link_text(nic, state))
         }
         NicCommand::Move { id, wish } => {
             let path = path_of("nics", &id, "/move");
@@ -208,6 +208,15 @@ pub(crate) fn vlans_text(vlans: &VlanView, before: &str) -> String {
         (None, Some(trunk)) => format!("{before}trunk {}{native}", list(trunk)),
         (None, None) => String::new(),
     }
+}
+
+/// That its cable is in or out, and what is in the way of frames all the same.
+fn link_text(nic: &NicView, state: Carrier) -> String {
+    let mut text = format!("the link of nic {} is {state} now\n", nic.id);
+    if let Some(problem) = nic.problem.as_ref().filter(|_| nic.link != state) {
+        text += &format!("{problem}\n");
+    }
+    text
 }
 
 fn nic_text(nic: &NicView, room: Room) -> String {

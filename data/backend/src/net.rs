@@ -274,6 +274,27 @@ pub fn index_of(interface: &str) -> Result<Option<u32>, HostOpenError> {
     Interfaces::new().and_then(|interfaces| interfaces.index(interface)).map_err(failed)
 }
 
+/// Why no frame passes an interface that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// It was set down.
+    Down,
+    /// Its cable is out, or whoever is at its other end is not there.
+    NoCarrier,
+}
+
+/// Why no frame passes an interface of this process's network namespace now, if so. Of a tap, which has a carrier as
+/// long as it is open, whether it is up; the carrier of others is up to a second late. Nothing of one that is not there.
+pub fn silence_of(interface: &str, is_tap: bool) -> Option<Silence> {
+    let flags = Interfaces::new().and_then(|interfaces| interfaces.flags(interface)).ok()?;
+    let has = |flag: i32| flags & flag as i16 != 0;
+    match (has(libc::IFF_UP), is_tap || has(libc::IFF_RUNNING)) {
+        (false, _) => Some(Silence::Down),
+        (true, false) => Some(Silence::NoCarrier),
+        (true, true) => None,
+    }
+}
+
 impl HostPort {
     /// Opens it. May block, allocate, and make a tap.
     ///

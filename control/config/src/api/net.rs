@@ -29,7 +29,8 @@ pub struct NicView {
     /// Why it does not serve, if something is wrong: what happened and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// Whether its cable is in.
+    /// Whether frames pass: its cable is in, and the tap or interface that it is wired to is up. Its guest sees a
+    /// carrier as long as its cable is in.
     pub link: Carrier,
     /// Its Ethernet address.
     pub mac: Mac,
@@ -268,7 +269,7 @@ pub struct PortView {
     pub name: String,
     /// What it is.
     pub kind: PortKind,
-    /// Whether frames pass: a NIC's cable is in, an uplink's interface is open.
+    /// Whether frames pass: a NIC's cable is in, an uplink's interface is open, and up.
     pub link: Carrier,
     /// Why no frames pass, if something is wrong; or what a tap has lost that was removed and made again, until a reload.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -6,7 +6,7 @@
 use std::os::fd::OwnedFd;
 
 use backend::link::LinkNic;
-use backend::net::{HostOpenError, HostPort, HostSource, NullMode, TAP_MTU_RANGE, Why};
+use backend::net::{HostOpenError, HostPort, HostSource, NullMode, Silence, TAP_MTU_RANGE, Why};
 use config::plan::{HostPlan, NicPlan, NullPlan};
 use config::spec::Via;
 use tracing::{info, warn};
@@ -148,6 +148,33 @@ fn open_port(source: &HostSource) -> Result<HostPort, HostOpenError> {
         return machine.open_port(source);
     }
     HostPort::open(source)
+}
+
+/// Why no frame passes the interface of a port that is open, in words, if so. Asks the kernel.
+pub(super) fn silent_because(plan: &HostPlan) -> Option<String> {
+    let (name, kind) = match plan {
+        HostPlan::Tap { name } => (name, "tap"),
+        HostPlan::Interface { name, .. } => (name, "interface"),
+        HostPlan::Null(_) | HostPlan::Remote { .. } | HostPlan::Lent { .. } => return None,
+    };
+    Some(match silence_of(name, kind == "tap")? {
+        Silence::Down => {
+            format!("{kind} {name} is down, and no frame passes: `ip link set dev {name} up`")
+        }
+        Silence::NoCarrier => {
+            format!(
+                "{kind} {name} has no carrier, and no frame passes: see to its cable or its other end"
+            )
+        }
+    })
+}
+
+fn silence_of(name: &str, is_tap: bool) -> Option<Silence> {
+    #[cfg(any(test, feature = "simulated"))]
+    if let Some(machine) = crate::simulated::machine() {
+        return machine.silence_of(name);
+    }
+    backend::net::silence_of(name, is_tap)
 }
 
 fn inherit_tap(name: &str, fd: OwnedFd, made: bool) -> Result<HostPort, HostOpenError> {

@@ -8,7 +8,7 @@ use config::api::{
     VlanView,
 };
 use config::plan::{HostPlan, NicPlan};
-use config::spec::Via;
+use config::spec::{Carrier, Via};
 use sidecore::QueueSnapshot;
 
 use crate::calls::Answered;
@@ -22,6 +22,7 @@ use crate::views;
 
 use super::Network;
 use super::nic::NicParts;
+use super::uplink::Uplink;
 use super::views::counters;
 
 /// What is looked at to show a NIC.
@@ -66,8 +67,11 @@ impl NicViews<'_> {
         let uplink = port.and_then(|port| self.network.uplink(port));
         let hindered = port.and_then(|port| self.remote.nic_hindered(port, self.now));
         let is_lost = hindered.is_some() && !device.attached().is_empty();
+        let silent = uplink.and_then(Uplink::silent_because);
+        let carrier = if silent.is_some() { Carrier::Down } else { parts.carrier() };
         let problem = hindered
             .or_else(|| views::problem_of(device, self.now))
+            .or_else(|| silent.map(|why| format!("{why}; its guest sees a carrier all the same")))
             .or_else(|| uplink.and_then(|uplink| Some(uplink.problem()?.to_string())));
         let is_cut = uplink.is_some_and(|uplink| !uplink.is_attached());
         let runs = !device.attached().is_empty();
@@ -81,7 +85,7 @@ impl NicViews<'_> {
         NicView {
             state,
             problem: problem.filter(|text| !text.is_empty()),
-            link: parts.carrier(),
+            link: carrier,
             queues_attached: device.attached().len() as u16,
             sidecore: parts.home().map(|home| home as u16),
             by_hand: parts.at().is_some_and(|at| at.by_hand),

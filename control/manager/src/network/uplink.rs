@@ -28,7 +28,7 @@ use crate::devices::start::policy_of;
 use crate::sidecores::Cores;
 
 use super::another_tap::TapIs;
-use super::host_ports::{Guest, HostPorts, TapQueue};
+use super::host_ports::{self, Guest, HostPorts, TapQueue};
 use super::place::{Place, vlan_of};
 use super::taps::MadeTaps;
 
@@ -120,6 +120,11 @@ impl Uplink {
     /// Why no frames pass, if none do; or only some.
     pub(crate) fn problem(&self) -> Option<&str> {
         self.life.problem().filter(|text| !text.is_empty()).or(self.tap.problem())
+    }
+
+    /// Why no frames pass though it is open, as it is now. Asks the kernel.
+    pub(super) fn silent_because(&self) -> Option<String> {
+        self.is_attached().then(|| host_ports::silent_because(&self.plan.host)).flatten()
     }
 
     /// An operator has seen to what is shown of a new tap.

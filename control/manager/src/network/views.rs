@@ -99,7 +99,8 @@ fn mac(mac: [u8; 6], vlan: u16, port: String, age_ns: u64) -> MacView {
 }
 
 fn uplink_view(uplink: &Uplink) -> PortView {
-    let served_as = uplink.served_as();
+    let (served_as, silent) = (uplink.served_as(), uplink.silent_because());
+    let is_up = served_as.is_some() && silent.is_none();
     PortView {
         name: uplink.plan().name().to_string(),
         kind: match uplink.plan().host {
@@ -107,8 +108,8 @@ fn uplink_view(uplink: &Uplink) -> PortView {
             HostPlan::Interface { .. } | HostPlan::Null(_) => PortKind::Interface,
             HostPlan::Lent { .. } | HostPlan::Remote { .. } => PortKind::Remote,
         },
-        link: if served_as.is_some() { Carrier::Up } else { Carrier::Down },
-        problem: uplink.problem().map(str::to_string),
+        link: if is_up { Carrier::Up } else { Carrier::Down },
+        problem: silent.or_else(|| uplink.problem().map(str::to_string)),
         vlans: VlanView::from(&uplink.plan().vlan),
         sidecore: Some(uplink.home() as u16),
         served_as: served_as.map(str::to_string),

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use backend::link::{LinkOpenError, LinkShards, LinkSource};
-use backend::net::{HostOpenError, HostPort, HostSource};
+use backend::net::{HostOpenError, HostPort, HostSource, Silence};
 use rustix::io::Errno;
 
 /// One of them. With none, a daemon finds the machine that the simulation runs on.
@@ -41,6 +41,10 @@ pub trait Machine {
     /// As the kernel's.
     fn index_of(&self, interface: &str) -> Result<Option<u32>, HostOpenError> {
         backend::net::index_of(interface)
+    }
+    /// Why no frame passes one of its interfaces, if so.
+    fn silence_of(&self, _interface: &str) -> Option<Silence> {
+        None
     }
     /// Takes over a queue of a tap from another process.
     ///

@@ -62,12 +62,18 @@ impl Interfaces {
         self.ask(libc::SIOCSIFMTU, &mut request)
     }
 
-    /// Has the interface up.
-    pub(crate) fn set_up(&self, name: &str) -> Result<(), Errno> {
+    /// `IFF_UP` and the like, of which 16 bits are told. Waits for nobody.
+    pub(crate) fn flags(&self, name: &str) -> Result<i16, Errno> {
         let mut request = request(name);
         self.ask(libc::SIOCGIFFLAGS, &mut request)?;
         // SAFETY: the kernel has set this member.
-        let flags = unsafe { request.ifr_ifru.ifru_flags };
+        Ok(unsafe { request.ifr_ifru.ifru_flags })
+    }
+
+    /// Has the interface up.
+    pub(crate) fn set_up(&self, name: &str) -> Result<(), Errno> {
+        let mut request = request(name);
+        let flags = self.flags(name)?;
         request.ifr_ifru.ifru_flags = flags | libc::IFF_UP as i16;
         self.ask(libc::SIOCSIFFLAGS, &mut request)
     }

@@ -1,6 +1,10 @@
 //! Ports that lead to the host. What is opened here is `null`, or not there at all: both need no rights.
 
-use backend::net::{HostPort, HostSource, NullMode};
+use std::cell::Cell;
+use std::rc::Rc;
+
+use backend::link::{LinkOpenError, LinkShards, LinkSource};
+use backend::net::{HostOpenError, HostPort, HostSource, NullMode, Silence};
 use config::api::PortKind;
 use config::spec::{Carrier, NullKind, UplinkSpec};
 use control::mode::Mode;
@@ -12,6 +16,7 @@ use crate::network::host_ports::HostPorts;
 use crate::network::reload::NotDone;
 use crate::network::switches::Holder;
 use crate::network::uplink::Uplink;
+use crate::simulated::{Machine, be_on};
 
 /// An interface that no host has: a longer name than any can have is refused before.
 const MISSING: &str = "nosuchif0";
@@ -82,6 +87,67 @@ fn an_uplink_without_its_interface_is_tried_again_each_second_and_says_why() {
     assert_eq!(rooms.network.due(due).len(), 1);
     rooms.network.hasten(now);
     assert_eq!(rooms.network.due(now).len(), 1, "an operator who reloads does not wait");
+}
+
+/// A machine with every interface, all of which do the same with frames.
+#[derive(Default)]
+struct Everything {
+    silence: Cell<Option<Silence>>,
+}
+
+impl Machine for Everything {
+    fn open_link(&self, _: &LinkSource, _: usize) -> Result<LinkShards, LinkOpenError> {
+        unreachable!("there is no link")
+    }
+
+    fn open_port(&self, _: &HostSource) -> Result<HostPort, HostOpenError> {
+        HostPort::open(&HostSource::Null { mode: NullMode::Drop })
+    }
+
+    fn silence_of(&self, _: &str) -> Option<Silence> {
+        self.silence.get()
+    }
+
+    fn fill(&self, bytes: &mut [u8]) {
+        bytes.fill(7);
+    }
+
+    fn boot(&self) -> u64 {
+        1
+    }
+}
+
+/// An operator looks at LINK first, and an interface that was set down takes no frame.
+#[test]
+fn what_is_open_and_down_is_told_to_be_down() {
+    let machine = Rc::new(Everything::default());
+    be_on(Some(Rc::clone(&machine) as Rc<dyn Machine>));
+    let wired = "[[nic]]\nid = \"w\"\ntap = \"tap0\"\n";
+    let mut trial = Trial::of(&format!("{}{}{wired}", with_uplink("eth7"), nic("a")));
+    trial.rest();
+    let mut seen = || {
+        let uplink = show(&mut trial, "lan").ports.remove(0);
+        let [a, w] = ["a", "w"].map(|id| trial.nic(id));
+        assert_eq!((a.link, a.problem), (Carrier::Up, None), "it has the switch");
+        ([uplink.link, w.link], [uplink.problem, w.problem])
+    };
+    assert_eq!(seen(), ([Carrier::Up; 2], [None, None]));
+    machine.silence.set(Some(Silence::Down));
+    let (links, [of_uplink, of_nic]) = seen();
+    let up = |name: &str| format!("is down, and no frame passes: `ip link set dev {name} up`");
+    assert_eq!(links, [Carrier::Down; 2]);
+    assert_eq!(of_uplink, Some(format!("interface eth7 {}", up("eth7"))));
+    let expected = format!("tap tap0 {}; its guest sees a carrier all the same", up("tap0"));
+    assert_eq!(of_nic, Some(expected));
+    machine.silence.set(Some(Silence::NoCarrier));
+    let (links, [of_uplink, _]) = seen();
+    let expected =
+        "interface eth7 has no carrier, and no frame passes: see to its cable or its other end";
+    assert_eq!((links, of_uplink.as_deref()), ([Carrier::Down; 2], Some(expected)));
+    machine.silence.set(None);
+    assert_eq!(seen(), ([Carrier::Up; 2], [None, None]));
+    drop(trial);
+    be_on(None);
 }
 
 #[test]
