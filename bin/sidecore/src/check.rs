@@ -16,6 +16,7 @@ use crate::reload;
 use beside::Beside;
 
 mod beside;
+mod taken;
 
 /// Says what the file makes, or the first thing that a start would stumble over; and what a reload would do, if a daemon
 /// runs with that file.
@@ -33,6 +34,7 @@ pub(crate) fn check(file: &str, path: &Path, plan: &Plan, output: &Output) -> Re
         let hint = "name another `socket`, or see who has that one";
         manager::check::device_sockets(plan).map_err(|error| Failure::host(error, hint))?;
     }
+    taken::is_free(plan, beside.as_ref().map(|beside| beside.pid))?;
     let bounds = devices_fit(plan)?;
     notes.extend(beyond_the_host(&bounds));
     let mut report = report(file, plan, &bounds);
@@ -88,7 +90,7 @@ fn beyond_the_host(bounds: &BoundsView) -> Option<String> {
     })
 }
 
-/// That every image is there and opens, or can be made. Another process may hold it now. Gives what a start serves, and
+/// That every image is there and opens, or can be made. Another process may hold it now (`taken`). Gives what a start serves, and
 /// an operator may not have meant.
 fn images_are_there(plan: &Plan) -> Result<Vec<String>, Failure> {
     let images = Images::known_to(plan);

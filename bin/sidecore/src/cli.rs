@@ -345,6 +345,10 @@ Examples:
   sidecore serve --config sidecore.toml
   SIDECORE_LOG=debug sidecore serve
 
+--check changes nothing. It looks at what is there, and at what another process has: images
+that are locked, UDP ports of links, sockets, `state_dir`. What the daemon that runs with
+this file has is right, and it says so.
+
 It tells systemd when it is ready (Type=notify), reads its file again on SIGHUP or
 `sidecore reload`, and ends on SIGTERM or SIGINT when nothing is in flight any more,
 or when a disk has not answered for a moment: the next daemon does those requests again.")]

@@ -6,6 +6,7 @@ use std::error::Error;
 use std::path::Path;
 
 use backend::net::{HostOpenError, Why};
+use backend::{Disk, Holder, OpenError};
 use config::api::BoundsView;
 use config::plan::{DevicePlan, DiskPlan, LinkPlan};
 use config::{HostPlan, Origin, Plan, Source};
@@ -14,12 +15,12 @@ use names::Refused;
 use crate::api::listen;
 use crate::bounds::{Bounds, BoundsError};
 use crate::disk::bonds::{Bonds, Vetting};
-use crate::disk::images::{self, ImageError};
+use crate::disk::images::{self, ImageError, ImageNames};
 use crate::opening::apart::{self, SameSocket};
 use crate::opening::open::check_socket;
 use crate::opening::openers::check_image;
 use crate::remote::error::LinkKeyError;
-use crate::remote::party;
+use crate::remote::{self, party};
 use crate::rights::{Accounts, Rights, RightsError};
 use crate::state::{self, Keeper, SeenImages, StateError, StateFile};
 
@@ -29,6 +30,9 @@ pub enum CheckError {
     /// Interface that is missing, is no tap and is to be one, or cannot be looked for: in the words of who opens it.
     #[error("{0}")]
     Interface(#[from] HostOpenError),
+    /// Address of a link.
+    #[error("{0}")]
+    Address(#[source] Box<dyn Error + Send + Sync>),
     /// Key of a link.
     #[error("{0}")]
     Key(#[from] LinkKeyError),
@@ -266,6 +270,33 @@ impl Images {
 /// Which step of it does.
 pub fn image_name(disk: &DiskPlan) -> Result<(), CheckError> {
     Ok(images::check(disk)?)
+}
+
+/// That nobody has locked the image of a disk, but process `but`, which serves it. One that may move is served when the
+/// other host's daemon has let it go. Whose lock it is may not be seen; where a daemon runs beside, it is that one's.
+///
+/// # Errors
+/// What a start would say.
+pub fn image_is_free(disk: &DiskPlan, but: Option<u32>) -> Result<(), CheckError> {
+    if disk.migratable || !matches!(disk.source, Source::File { .. }) {
+        return Ok(());
+    }
+    match Disk::is_free(&images::source_of(disk), &ImageNames::of(disk)) {
+        Err(OpenError::Held { holder: Holder::Living(pid), .. }) if but == Some(pid) => Ok(()),
+        Err(OpenError::Held { holder: Holder::Ended(_), .. }) if but.is_some() => Ok(()),
+        free => free.map_err(|why| CheckError::NotOpen(why.into())),
+    }
+}
+
+/// That the address of a link of an IOhost is to be had. It is had for a moment, of UDP.
+///
+/// # Errors
+/// What a start would say.
+pub fn link_address(link: &LinkPlan) -> Result<(), CheckError> {
+    if link.udp().is_none() {
+        return Ok(());
+    }
+    remote::sockets::check(link).map_err(|why| CheckError::Address(why.into()))
 }
 
 /// That each device of the plan can be promised what it may take, one after the other as at a start.

@@ -47,7 +47,7 @@ pub(crate) mod parts;
 pub(crate) mod party;
 mod ports;
 mod serving;
-mod sockets;
+pub(crate) mod sockets;
 mod standings;
 mod status;
 mod using;

@@ -177,6 +177,18 @@ impl Disk {
         })
     }
 
+    /// Whether [`Self::open`] would have the locks of an image now, as far as that is known without asking for one.
+    /// Changes nothing, and keeps nothing open; may block. Of what cannot be opened nothing is said.
+    ///
+    /// # Errors
+    /// [`OpenError::Held`] and [`OpenError::UsedByHost`].
+    pub fn is_free(source: &Source, names: &dyn Names) -> Result<(), OpenError> {
+        match source {
+            Source::File { path, readonly, .. } => Opened::is_free(names, path, *readonly),
+            Source::Null { .. } | Source::Memory { .. } => Ok(()),
+        }
+    }
+
     fn made_of(
         source: &Source,
         file: impl FnOnce(&Path, Option<u64>, bool, Cache) -> Result<(Kind, u64), OpenError>,

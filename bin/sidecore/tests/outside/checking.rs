@@ -1,10 +1,13 @@
 //! `serve --check`: what a start would stumble over beside the file itself.
 
-use std::fs::{Permissions, create_dir, set_permissions, write};
+use std::fs::{File, Permissions, create_dir, set_permissions, write};
 use std::io::{Read, Write};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
+
+use rustix::fs::{FlockOperation, fcntl_lock, flock};
 
 use crate::harness::{Daemon, PROGRAM, json, run};
 
@@ -332,6 +335,63 @@ fn what_another_daemon_has_is_found_and_a_file_for_that_one_is_right() {
         assert_eq!(code, 1, "{error}");
         assert!(error.contains("a.sock: another process listens there"), "{error}");
     }
+}
+
+#[test]
+fn what_any_process_has_is_refused_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("a.img");
+    write(&image, [0; 1 << 20]).unwrap();
+    let disk = "[[disk]]\nid = \"a\"\npath = \"a.img\"\n";
+    assert_eq!(checked(&folder, disk).0, 0);
+    let file = File::options().read(true).write(true).open(&image).unwrap();
+    let own = std::process::id();
+    let refused = || {
+        let (code, out, error) = checked(&folder, disk);
+        assert_eq!((code, out.as_str()), (1, ""), "{error}");
+        let expected =
+            format!("f.toml:1: disk \"a\": {} is in use: process {own} (", image.display());
+        assert!(error.contains(&expected), "{error}");
+        assert!(error.contains("\n  stop that process or give another image"), "{error}");
+    };
+    flock(&file, FlockOperation::NonBlockingLockShared).unwrap();
+    refused();
+    let readonly = format!("{disk}readonly = true\n");
+    assert_eq!(checked(&folder, &readonly).0, 0, "many may read");
+    flock(&file, FlockOperation::Unlock).unwrap();
+    fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+    refused();
+    assert_eq!(checked(&folder, &format!("{disk}migratable = true\n")).0, 0, "it is waited for");
+    fcntl_lock(&file, FlockOperation::Unlock).unwrap();
+    assert_eq!(checked(&folder, disk).0, 0, "it asks for no lock");
+    // The port of a link.
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    let (code, out, error) = checked(&folder, &iohost(&address));
+    assert_eq!((code, out.as_str()), (1, ""), "{error}");
+    assert!(error.contains(&format!("link \"rack\": cannot open a link at udp {address}: ")));
+    assert!(error.contains(&format!("\n  it is held by process {own} (")), "{error}");
+}
+
+/// An IOhost that listens there.
+fn iohost(address: &SocketAddr) -> String {
+    format!(
+        "[[disk]]\nid = \"m\"\nbackend = \"null\"\nsize = \"1M\"\n[[link]]\nid = \"rack\"\nrole = \"iohost\"\n\
+         security = \"none\"\nudp = \"{address}\"\n[[link.client]]\nname = \"c\"\ndisks = [\"m\"]\n"
+    )
+}
+
+#[test]
+fn what_the_daemon_of_the_file_has_is_right_and_it_is_named() {
+    let free = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap();
+    drop(free);
+    let image = "[[disk]]\nid = \"a\"\npath = \"a.img\"\nsize = \"1M\"\n";
+    let daemon = Daemon::start(&format!("{image}{}", iohost(&address)));
+    let (code, out, error) = daemon.run("serve --check --config sidecore.toml");
+    assert_eq!((code, error.as_str()), (0, ""));
+    let runs = format!("process {} runs with it. ", daemon.child.id());
+    assert!(out.contains(&runs), "{out}");
 }
 
 /// An empty image that a start would make, in a folder where none can be.

@@ -151,6 +151,14 @@ impl LinkPlan {
         }
     }
 
+    /// The address and UDP port that it listens at, if it does.
+    pub fn udp(&self) -> Option<SocketAddr> {
+        match self.end {
+            LinkEnd::Iohost { listen: LinkAt::Udp(address), .. } => Some(address),
+            _ => None,
+        }
+    }
+
     fn named(&self) -> Named<'_> {
         Named { kind: "link", id: &self.id, origin: &self.origin, socket: None }
     }

@@ -53,7 +53,7 @@ pub enum LinkKeyError {
 
 /// Failure to open the sockets of a link.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum SocketError {
+pub(crate) enum SocketError {
     /// The system's.
     #[error("{0}")]
     Open(#[from] LinkOpenError),

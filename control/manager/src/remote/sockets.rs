@@ -34,6 +34,14 @@ pub(super) fn open(plan: &LinkPlan, shards: usize) -> Result<LinkShards, SocketE
     }
 }
 
+/// That one can be had, as the first of them is at a start. It is closed again.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn check(plan: &LinkPlan) -> Result<(), SocketError> {
+    open(plan, 1).map(drop)
+}
+
 /// What a link goes on with, of the sockets of a process before this one. `None`: an IOhost's, for which that one still
 /// has what it needs.
 ///

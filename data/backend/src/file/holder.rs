@@ -101,6 +101,18 @@ pub fn lock_holder(fd: BorrowedFd<'_>) -> Option<u32> {
     }
 }
 
+/// Whether the kernel's table has a `flock` of the file of `fd` that one of ours, shared or exclusive, would collide
+/// with.
+pub(super) fn has_flock_against(fd: BorrowedFd<'_>, exclusive: bool) -> bool {
+    let Some(file) = name_of(fd) else { return false };
+    let table = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let mut locks = table.lines().filter_map(parse);
+    locks.any(|lock| {
+        let collides = lock.kind == Kind::Flock && (lock.exclusive || exclusive);
+        collides && lock.file == file && !lock.pid.is_some_and(|pid| looks_only(pid, &lock))
+    })
+}
+
 /// Who keeps `fd` from a lock of `kind`.
 pub(super) fn holder_of(fd: BorrowedFd<'_>, kind: Kind) -> Holder {
     let nobody = Holder::Ended(None);

@@ -16,7 +16,7 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{FlockOperation, flock, fstatfs};
 use rustix::io::Errno;
 
-use super::holder::{Kind, holder_of};
+use super::holder::{Kind, has_flock_against, holder_of};
 use crate::Holder;
 use crate::sys;
 
@@ -64,6 +64,16 @@ pub(super) fn lock_bytes(fd: BorrowedFd<'_>, exclusive: bool) -> Result<(), Refu
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK | Errno::INVAL) => Ok(()),
         result => taken(result, fd, Kind::Bytes),
     }
+}
+
+/// Who would keep `fd` from its locks if they were asked for now, in the order in which that is done; none is. Of a file
+/// system that has one kind only, or does not tell, what it tells.
+pub(super) fn kept_by(fd: BorrowedFd<'_>, exclusive: bool) -> Option<Holder> {
+    if has_flock_against(fd, exclusive) {
+        return Some(holder_of(fd, Kind::Flock));
+    }
+    let is_held = sys::has_lock_against(fd, exclusive, LAST_BYTE + 1).unwrap_or(false);
+    is_held.then(|| holder_of(fd, Kind::Bytes))
 }
 
 fn taken(result: Result<(), Errno>, fd: BorrowedFd<'_>, kind: Kind) -> Result<(), Refused> {

@@ -169,6 +169,21 @@ impl Opened {
         Ok((opened.facts(), size_bytes))
     }
 
+    /// Whether [`Self::open`] would have its locks, as far as that is known without asking for one. Changes nothing; of
+    /// what cannot be opened nothing is said.
+    pub(crate) fn is_free(names: &dyn Names, path: &Path, readonly: bool) -> Result<(), OpenError> {
+        let how = How { fenced: false, ..How::of(names, path, false, readonly, Cache::Page) };
+        let Ok(file) = how.open(OFlags::empty()) else { return Ok(()) };
+        let stat = fstat(&file).map_err(how.os("look at"))?;
+        if is_block(&stat) && !readonly && device::is_used_by_host(&stat) {
+            return Err(OpenError::UsedByHost(path.into()));
+        }
+        match lock::kept_by(file.as_fd(), !readonly) {
+            Some(holder) => Err(OpenError::Held { path: path.into(), holder }),
+            None => Ok(()),
+        }
+    }
+
     /// What stays known of it when it is closed.
     pub(crate) fn facts(&self) -> Facts {
         Facts {

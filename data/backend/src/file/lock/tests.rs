@@ -232,6 +232,44 @@ fn many_may_read_or_one_may_write() {
     }
 }
 
+/// For who wants to know before, and is to be in nobody's way meanwhile.
+#[test]
+fn who_would_refuse_a_lock_is_known_without_asking_for_one() {
+    let is_free =
+        |path: &Path, readonly: bool| Opened::is_free(&crate::KernelNames, path, readonly);
+    for (folder, (how, for_reading)) in folders().iter().flat_map(|folder| {
+        let ways = [
+            ("auto", false),
+            ("page", false),
+            ("readonly", true),
+            ("all bytes", false),
+            ("some bytes", true),
+        ];
+        ways.map(|way| (folder, way))
+    }) {
+        let path = folder.path().join("disk");
+        let _ = fs::remove_file(&path);
+        is_free(&path, false).expect("what is not there has nobody");
+        fs::write(&path, [7; 4096]).expect("a file");
+        is_free(&path, false).expect("nobody has it");
+        let other = Other::new(how, &path);
+        for readonly in [false, true].into_iter().filter(|readonly| !(*readonly && for_reading)) {
+            let refused = is_free(&path, readonly);
+            let Err(OpenError::Held { holder, .. }) = refused else { panic!("{how}: {refused:?}") };
+            assert_eq!(holder, Holder::Living(other.pid()), "{how}");
+        }
+        if for_reading {
+            is_free(&path, true).expect("many may read");
+        }
+    }
+    // Nothing is taken by it.
+    let [folder, _] = folders();
+    let path = folder.path().join("disk");
+    fs::write(&path, [7; 4096]).expect("a file");
+    is_free(&path, false).expect("nobody has it");
+    open(&path, false, Cache::Auto).expect("nobody has it");
+}
+
 #[test]
 fn the_same_file_twice_in_one_daemon_is_refused() {
     for folder in folders() {
