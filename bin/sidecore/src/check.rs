@@ -162,15 +162,7 @@ fn image_opens(disk: &DiskPlan, images: &Images) -> Result<Option<String>, Failu
 /// That every interface is there that a port is to be connected to, and is a tap where it is to be one. A tap may still
 /// be made.
 fn interfaces_are_there(plan: &Plan) -> Result<(), Failure> {
-    let of_nics = plan
-        .nics
-        .iter()
-        .filter_map(|nic| Some((format!("{}: nic {:?}", nic.origin, nic.id), nic.host()?)));
-    let of_switches = plan.switches.iter().flat_map(|switch| {
-        let name = format!("{}: switch {:?}", switch.origin, switch.id);
-        switch.uplinks.iter().map(move |uplink| (name.clone(), &uplink.host))
-    });
-    for (who, host) in of_nics.chain(of_switches) {
+    for (who, host) in hosts(plan) {
         manager::check::interface(host).map_err(|why| {
             let hint = match host {
                 HostPlan::Tap { .. } => "correct `tap`",
@@ -180,6 +172,19 @@ fn interfaces_are_there(plan: &Plan) -> Result<(), Failure> {
         })?;
     }
     Ok(())
+}
+
+/// What ports of the file are to be on, each with its place and name.
+fn hosts(plan: &Plan) -> impl Iterator<Item = (String, &HostPlan)> {
+    let of_nics = plan
+        .nics
+        .iter()
+        .filter_map(|nic| Some((format!("{}: nic {:?}", nic.origin, nic.id), nic.host()?)));
+    let of_switches = plan.switches.iter().flat_map(|switch| {
+        let name = format!("{}: switch {:?}", switch.origin, switch.id);
+        switch.uplinks.iter().map(move |uplink| (name.clone(), &uplink.host))
+    });
+    of_nics.chain(of_switches)
 }
 
 /// Whether this process's network namespace has that interface.

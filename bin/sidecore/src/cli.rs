@@ -346,7 +346,7 @@ Examples:
   SIDECORE_LOG=debug sidecore serve
 
 --check changes nothing. It looks at what is there, and at what another process has: images
-that are locked, UDP ports of links, sockets, `state_dir`. What the daemon that runs with
+that are locked, taps, UDP ports of links, sockets, `state_dir`. What the daemon that runs with
 this file has is right, and it says so.
 
 It tells systemd when it is ready (Type=notify), reads its file again on SIGHUP or

@@ -288,6 +288,19 @@ pub fn image_is_free(disk: &DiskPlan, but: Option<u32>) -> Result<(), CheckError
     }
 }
 
+/// That nobody has the tap open that a port is to be on.
+///
+/// # Errors
+/// What a start would say.
+pub fn tap_is_free(host: &HostPlan) -> Result<(), CheckError> {
+    match host {
+        HostPlan::Tap { name } if backend::net::is_tap_taken(name) => {
+            Err(refused("tap", name, Why::TapInUse))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// That the address of a link of an IOhost is to be had. It is had for a moment, of UDP.
 ///
 /// # Errors

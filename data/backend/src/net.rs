@@ -295,6 +295,12 @@ pub fn silence_of(interface: &str, is_tap: bool) -> Option<Silence> {
     }
 }
 
+/// Whether a tap of this process's network namespace is there, is up, and somebody has it open, so that it can be had
+/// by nobody else: it has a carrier then.
+pub fn is_tap_taken(name: &str) -> bool {
+    Interfaces::new().and_then(|interfaces| interfaces.has_carrier(name)) == Ok(true)
+}
+
 impl HostPort {
     /// Opens it. May block, allocate, and make a tap.
     ///

@@ -1,4 +1,4 @@
-//! What the file names and somebody has: images by their locks, addresses of links.
+//! What the file names and somebody has: images by their locks, taps, addresses of links.
 //!
 //! Nothing stays taken here. Not here: what is missing or wrong (`check`), and sockets of a folder (`beside`).
 
@@ -20,20 +20,51 @@ pub(super) fn is_free(plan: &Plan, but: Option<u32>) -> Result<(), Failure> {
             Failure::host(format!("{}: disk {:?}: {error}", disk.origin, disk.id), hint)
         })?;
     }
+    for (who, host) in super::hosts(plan) {
+        let Err(why) = manager::check::tap_is_free(host) else { continue };
+        let tap = host.interface().unwrap_or_default();
+        if !but.is_some_and(|pid| has_tap(pid, tap)) {
+            let hint = held_by(pids().filter(|pid| has_tap(*pid, tap)).collect());
+            return Err(Failure::host(format!("{who}: {why}"), hint));
+        }
+    }
     for link in &plan.links {
         let Err(why) = manager::check::link_address(link) else { continue };
         let holders = link.udp().map(holders).unwrap_or_default();
         if but.is_some_and(|pid| holders.contains(&pid)) {
             continue;
         }
-        let who: Vec<String> = holders.into_iter().map(named).collect();
-        let hint = match who.is_empty() {
-            true => "who has it is seen by root (`ss -lunp`)".to_string(),
-            false => format!("it is held by {}", who.join(", ")),
-        };
-        return Err(Failure::host(format!("{}: link {:?}: {why}", link.origin, link.id), hint));
+        let error = format!("{}: link {:?}: {why}", link.origin, link.id);
+        return Err(Failure::host(error, held_by(holders)));
     }
     Ok(())
+}
+
+/// Who is to be asked to let go.
+fn held_by(holders: Vec<u32>) -> String {
+    let who: Vec<String> = holders.into_iter().map(named).collect();
+    match who.is_empty() {
+        true => "who has it is seen by root alone, and in its own container".to_string(),
+        false => format!("it is held by {}", who.join(", ")),
+    }
+}
+
+/// Every process that can be seen.
+fn pids() -> impl Iterator<Item = u32> {
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Whether a descriptor of that process is of a tap of that name.
+fn has_tap(pid: u32, tap: &str) -> bool {
+    let open = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
+    let mut told = open.filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
+    told.any(|text| is_of_tap(&text, tap))
+}
+
+/// Whether the kernel says that of a descriptor.
+fn is_of_tap(told: &str, tap: &str) -> bool {
+    told.lines().any(|line| line.strip_prefix("iff:").is_some_and(|name| name.trim() == tap))
 }
 
 /// The processes that can be seen and have a UDP socket of that port.
@@ -47,9 +78,7 @@ fn holders(address: SocketAddr) -> Vec<u32> {
         let mut links = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
         links.any(|link| sockets.iter().any(|socket| link.as_os_str() == socket.as_str()))
     };
-    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(has).collect()
+    pids().filter(has).collect()
 }
 
 /// The sockets of a table of the kernel's that have that port, as links of descriptors name them.
@@ -81,6 +110,13 @@ mod tests {
         assert_eq!(holders(address), [std::process::id()]);
         drop(socket);
         assert_eq!(holders(address), [0; 0]);
+    }
+
+    #[test]
+    fn a_descriptor_of_a_tap_is_known_by_its_name() {
+        let told = "pos:\t0\nflags:\t0104002\nmnt_id:\t24\nino:\t77\niff:\ttap1\n";
+        assert!(is_of_tap(told, "tap1"));
+        assert!(!is_of_tap(told, "tap11") && !is_of_tap(told, "tap") && !is_of_tap("", "tap1"));
     }
 
     #[test]

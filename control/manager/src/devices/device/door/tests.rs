@@ -53,7 +53,7 @@ fn a_cable_that_flaps_ends_as_it_was_put_last() {
     assert_eq!(trial.daemon.bounds(), before);
 }
 
-/// Who removes a socket by hand has taken it from VMMs: a reload does not see it, and a restart of the daemon makes it.
+/// Its name is anybody's who listens there; what nobody listens at was left.
 #[test]
 fn a_socket_of_a_dead_daemon_is_replaced_and_one_of_a_living_one_is_not() {
     const DISK: &str = "[[disk]]\nid = \"n\"\nbackend = \"memory\"\nsize = \"1M\"\n";
