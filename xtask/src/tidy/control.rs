@@ -25,7 +25,7 @@ const CIRCLE_MAX: usize = 3;
 const IMPL_FILES_MAX: usize = 4;
 /// What is counted, and how much there may be of it. Whoever gets it lower writes the new number here.
 const CEILINGS: [(&str, Count, usize); 2] = [
-    ("look-ups in control/manager that end in `else { return }`", silent_returns, 35),
+    ("look-ups in control/manager that end in `else { return }`", silent_returns, 34),
     ("`Result<_, String>` in control", texts_as_errors, 0),
 ];
 
