@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use config::api::{
-    BoundView, BoundsView, ConfinementView, DaemonView, DefectView, DiskList, LinkList, NicList,
-    PortKind, PortView, StateView, SwitchList, SwitchView, VersionView,
+    BoundView, BoundsView, ConfinementView, DaemonView, DefectView, DiskList, LinkList, LinkView,
+    NicList, PortKind, PortView, StateView, SwitchList, SwitchView, VersionView,
 };
 use config::routes::Method;
 use host::doctor::{Check, State, examine_this_host};
@@ -104,6 +104,8 @@ fn check(name: &'static str, state: State, found: String, means: &str, todo: &st
 struct Hindered {
     all: usize,
     some: Vec<String>,
+    /// What is worth knowing where none has a problem.
+    besides: Vec<String>,
 }
 
 fn devices(client: &Client) -> Result<Hindered, Failure> {
@@ -116,7 +118,7 @@ fn devices(client: &Client) -> Result<Hindered, Failure> {
         Some(format!("{id} is {state}: {}", problem?))
     };
     let some = disks.chain(nics).filter_map(one);
-    Ok(Hindered { all, some: some.collect() })
+    Ok(Hindered { all, some: some.collect(), besides: Vec::new() })
 }
 
 /// What switches have besides NICs, which are devices.
@@ -128,14 +130,19 @@ fn switches(client: &Client) -> Result<Hindered, Failure> {
         switch.problem.clone().or_else(|| uplinks.find_map(of_port))
     };
     let some = switches.iter().filter_map(|it| Some(format!("{}: {}", it.id, problem(it)?)));
-    Ok(Hindered { all: switches.len(), some: some.collect() })
+    Ok(Hindered { all: switches.len(), some: some.collect(), besides: Vec::new() })
 }
 
 fn links(client: &Client) -> Result<Hindered, Failure> {
     let LinkList { links } = client.ask(Method::Get, "/v1/links")?;
     let all = links.len();
+    let refused = |link: &LinkView| {
+        let told = |refusal| format!("{}: {}", link.id, crate::link::refusal_text(refusal));
+        link.refusals.iter().map(told).collect::<Vec<_>>()
+    };
+    let besides = links.iter().flat_map(refused).collect();
     let some = links.into_iter().filter_map(|it| Some(format!("{}: {}", it.id, it.problem?)));
-    Ok(Hindered { all, some: some.collect() })
+    Ok(Hindered { all, some: some.collect(), besides })
 }
 
 /// A kind of things that are looked at for problems.
@@ -168,7 +175,7 @@ const HINDERED_MAX: usize = 4;
 /// Which of a kind do not do what they are there for.
 fn told(kind: &Kind, hindered: &Result<Hindered, Failure>) -> Check {
     let Kind { name, fine, todo } = kind;
-    let Hindered { all, some } = match hindered {
+    let Hindered { all, some, besides } = match hindered {
         Ok(hindered) => hindered,
         Err(why) => {
             return check(
@@ -181,14 +188,20 @@ fn told(kind: &Kind, hindered: &Result<Hindered, Failure>) -> Check {
         }
     };
     if some.is_empty() {
-        return check(name, State::Ok, format!("{all} of {all} without a problem"), fine, "");
+        let means = std::iter::once((*fine).to_string()).chain(shorten(besides));
+        let means = means.collect::<Vec<_>>().join("\n");
+        return check(name, State::Ok, format!("{all} of {all} without a problem"), &means, "");
     }
-    let mut told: Vec<String> = some.iter().take(HINDERED_MAX).cloned().collect();
-    if some.len() > HINDERED_MAX {
-        told.push(format!("and {} more", some.len() - HINDERED_MAX));
-    }
+    let told: Vec<String> = shorten(some).collect();
     let found = format!("{} of {all} with a problem", some.len());
     check(name, State::Warn, found, &told.join("\n"), todo)
+}
+
+/// The first of them, and how many more there are.
+fn shorten(all: &[String]) -> impl Iterator<Item = String> {
+    let more = all.len().saturating_sub(HINDERED_MAX);
+    let more = (more > 0).then(|| format!("and {more} more"));
+    all.iter().take(HINDERED_MAX).cloned().chain(more)
 }
 
 /// What devices are promised of what the daemon may have.
@@ -391,18 +404,23 @@ mod tests {
     #[test]
     fn what_has_a_problem_is_told_of_as_it_is_listed() {
         let devices = |hindered: Hindered| told(&DEVICES, &Ok(hindered));
-        let none = devices(Hindered { all: 3, some: Vec::new() });
+        let none = devices(Hindered { all: 3, some: Vec::new(), besides: Vec::new() });
         assert_eq!((none.state, none.found.as_str()), (State::Ok, "3 of 3 without a problem"));
         let one = |id: usize| format!("d{id} is failed: its IOhost has given it up");
-        let some = devices(Hindered { all: 9, some: vec![one(1)] });
+        let some = devices(Hindered { all: 9, some: vec![one(1)], besides: Vec::new() });
         assert_eq!((some.state, some.found.as_str()), (State::Warn, "1 of 9 with a problem"));
         assert_eq!(some.means, "d1 is failed: its IOhost has given it up");
-        let many = devices(Hindered { all: 9, some: (0..6).map(one).collect() });
+        let many =
+            devices(Hindered { all: 9, some: (0..6).map(one).collect(), besides: Vec::new() });
         assert!(many.means.ends_with("up\nand 2 more"), "{}", many.means);
         let shut = "rack: cannot open a link".to_string();
-        let link = told(&LINKS, &Ok(Hindered { all: 1, some: vec![shut] }));
+        let link = told(&LINKS, &Ok(Hindered { all: 1, some: vec![shut], besides: Vec::new() }));
         assert_eq!(link.means, "rack: cannot open a link");
         assert_eq!((link.name, link.todo.as_str()), ("links", "`sidecore remote status`"));
+        let besides = vec!["rack: 9 hellos refused: a stranger".to_string()];
+        let link = told(&LINKS, &Ok(Hindered { all: 1, some: Vec::new(), besides }));
+        assert_eq!(link.state, State::Ok);
+        assert!(link.means.ends_with("has a problem\nrack: 9 hellos refused: a stranger"));
     }
 
     #[test]

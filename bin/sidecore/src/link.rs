@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use config::api::{LinkList, LinkView};
+use config::api::{LinkList, LinkRefusalView, LinkView};
 use config::key;
 use config::routes::Method;
 use config::spec::LinkRole;
@@ -85,7 +85,11 @@ fn text(list: &LinkList, room: Room) -> String {
             row.extend(counts.map(|count| count.to_string()));
             nics.row(row);
         }
-        if link.hellos_refused > 0 {
+        for refusal in &link.refusals {
+            problems += &format!("\nlink {}: {}\n", link.id, refusal_text(refusal));
+        }
+        // A daemon that does not say why.
+        if link.refusals.is_empty() && link.hellos_refused > 0 {
             let (count, id) = (link.hellos_refused, &link.id);
             let plural = if count == 1 { "" } else { "s" };
             problems += &format!(
@@ -107,6 +111,16 @@ fn text(list: &LinkList, room: Room) -> String {
     let has_nics = list.links.iter().any(|link| !link.nics.is_empty());
     let nics = if has_nics { format!("\n{}", nics.text(room)) } else { String::new() };
     format!("{}{}\n{}{nics}{problems}", links.text(room), ways_text(list, room), disks.text(room))
+}
+
+/// Hellos that were refused for one reason, and the last that is known of them.
+pub(crate) fn refusal_text(refusal: &LinkRefusalView) -> String {
+    let LinkRefusalView { reason, count, from, ago_s } = refusal;
+    let plural = if *count == 1 { "" } else { "s" };
+    let last = from.as_ref().zip(*ago_s);
+    let last =
+        last.map_or(String::new(), |(from, ago)| format!("; the last from {from}, {ago} s ago"));
+    format!("{count} hello{plural} refused: {reason}{last}")
 }
 
 /// How the ways to other machines are; nothing without a session.
@@ -281,7 +295,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told_and_hellos_that_were_refused() {
         let told = "its IOhost has been silent for 3 s: requests wait; `sidecore remote status` has the link";
-        let link: LinkView = serde_json::from_value(serde_json::json!({
+        let mut link: LinkView = serde_json::from_value(serde_json::json!({
             "id": "rack", "declared": "f:1", "role": "iohost", "security": "noise", "addresses": [],
             "sidecore": 0, "sessions": 1, "round_trip_ns": 0, "frames_in": 0, "frames_out": 0,
             "frames_dropped": 0, "handshakes": 1, "mismatches": 0, "violations": 0, "leases_over": 0,
@@ -291,10 +305,20 @@ mod tests {
             }],
         }))
         .unwrap();
-        let text = super::text(&LinkList { links: vec![link] }, Room::Whole);
+        let text = super::text(&LinkList { links: vec![link.clone()] }, Room::Whole);
         let expected = "\ndisk db: its IOhost has been silent for 3 s: requests wait\n\
              \nlink rack: 9 hellos refused: made with another `security` or `iohost_key`, of a client that the file \
              does not name, or too many at once\n\
+             \nlink rack: a hello was refused\n";
+        assert!(text.ends_with(expected), "{text}");
+        let refusals = serde_json::json!([
+            { "reason": "a stranger", "count": 8, "from": "10.0.0.7:555", "ago_s": 12 },
+            { "reason": "malformed", "count": 1 },
+        ]);
+        link.refusals = serde_json::from_value(refusals).unwrap();
+        let text = super::text(&LinkList { links: vec![link] }, Room::Whole);
+        let expected = "\nlink rack: 8 hellos refused: a stranger; the last from 10.0.0.7:555, 12 s ago\n\
+             \nlink rack: 1 hello refused: malformed\n\
              \nlink rack: a hello was refused\n";
         assert!(text.ends_with(expected), "{text}");
     }

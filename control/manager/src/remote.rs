@@ -50,6 +50,7 @@ mod serving;
 pub(crate) mod sockets;
 mod standings;
 mod status;
+mod strangers;
 mod using;
 mod waits;
 pub(crate) mod words;
@@ -353,7 +354,7 @@ impl Remote {
                 }
                 Word::Refused(key, from, why) => {
                     if let Some(mut host) = self.host(key, around) {
-                        host.hello_is_refused(from, &why);
+                        host.hello_is_refused(from, why);
                     }
                 }
                 Word::NoParty(expected) => around.turn.defects.note(expected),

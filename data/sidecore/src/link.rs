@@ -239,6 +239,8 @@ pub enum FromClient {
 pub enum FromHost {
     /// A client's hello, to be answered or not.
     Hello(Greeting),
+    /// A hello that cannot be read came from there: made for another IOhost's key, or of another security. Not said of each.
+    Unreadable(Address),
     /// A hello that another shard has heard, with a number of this one's.
     Reserved {
         /// The number that it had before.

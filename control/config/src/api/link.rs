@@ -64,6 +64,9 @@ pub struct LinkView {
     /// the file does not name, or too many at once. `problem` has the latest, for a minute, if it could be read.
     #[serde(default)]
     pub hellos_refused: u64,
+    /// `iohost`: the same by reason, with the last that is known of each.
+    #[serde(default)]
+    pub refusals: Vec<LinkRefusalView>,
     /// Frames and answers whose bytes were not what their checksum says.
     pub mismatches: u64,
     /// `iohost`: frames that came to another sidecore than that of their session, and were dropped.
@@ -84,6 +87,21 @@ pub struct LinkView {
     /// The NICs of guests here that come by it, or those of this machine's switches that clients may have.
     #[serde(default)]
     pub nics: Vec<LinkNicView>,
+}
+
+/// Hellos that an IOhost's link refused for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LinkRefusalView {
+    /// Why, in words.
+    pub reason: String,
+    /// How many since the daemon started.
+    pub count: u64,
+    /// Where the last of them came from; absent where none is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// How many seconds ago that was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ago_s: Option<u64>,
 }
 
 /// A NIC that goes by a link.

@@ -8,9 +8,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use backend::link::{Address, LinkKey};
 use confine::Kind;
@@ -23,11 +22,14 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::Greeting;
 use tracing::debug;
 
+use super::strangers::{Lately, News, Reason, Refusals};
 use crate::clock::now;
 use crate::threads::Worker;
 
-/// Between two words of hellos that a link refuses.
+/// Between two words of hellos of one sender that a link refuses.
 const REFUSED_INTERVAL: Duration = Duration::from_secs(1);
+/// Senders of which control is told in that time. Of one that is left out it is told another time: it comes again.
+const REFUSED_MAX: usize = 16;
 /// Tasks that wait; what is more is dropped, and said again by whoever wants a session.
 const TASKS_MAX: usize = 64;
 
@@ -49,7 +51,7 @@ pub(crate) enum Party {
         /// Who may come; nobody named: everybody, where security is `none`.
         clients: Vec<PublicKey>,
         /// Hellos that were read, and refused.
-        refused: Arc<AtomicU64>,
+        refused: Arc<Refusals>,
     },
 }
 
@@ -79,8 +81,8 @@ pub(crate) enum Word {
     Iohost(LinkKey, Greeting, Box<Established>, Vec<u8>),
     /// A link is not of the role that control takes it for: what there was to be.
     NoParty(&'static str),
-    /// A hello from there was refused, and why; said of one in a second.
-    Refused(LinkKey, Address, String),
+    /// A hello from there was refused, and why; said of each sender once in a second, and of few senders.
+    Refused(LinkKey, Address, Reason),
 }
 
 impl Word {
@@ -150,8 +152,8 @@ struct Desk {
     parties: BTreeMap<LinkKey, Party>,
     /// A client's handshake that is under way: one for each link.
     begun: BTreeMap<LinkKey, Initiator>,
-    /// When control was told last that a client was refused.
-    refused: BTreeMap<LinkKey, Instant>,
+    /// Of which senders control was told that they were refused.
+    refused: BTreeMap<LinkKey, Lately>,
     say: Sender<Word>,
     ring: OwnedFd,
 }
@@ -194,18 +196,17 @@ impl Desk {
     fn note_refused(&mut self, key: LinkKey, from: Option<Address>, why: &Refused) {
         // An IOhost's answer has nobody to be told of, and junk is nobody's mistake.
         let Some(from) = from else { return };
+        let reason = Reason::from(why);
         if let Some(Party::Iohost { refused, .. }) = self.parties.get(&key) {
-            refused.fetch_add(1, Ordering::Relaxed);
+            refused.add(reason);
         }
-        if matches!(why, Refused::Malformed(_)) {
+        if reason == Reason::Malformed {
             return;
         }
-        let (time, last) = (now(), self.refused.get(&key));
-        if last.is_some_and(|last| time < *last + REFUSED_INTERVAL) {
-            return;
+        let lately = || Lately::new(REFUSED_INTERVAL, REFUSED_MAX);
+        if self.refused.entry(key).or_insert_with(lately).note(from, reason, now()) == News::One {
+            self.tell(Word::Refused(key, from, reason));
         }
-        self.refused.insert(key, time);
-        self.tell(Word::Refused(key, from, why.to_string()));
     }
 
     fn begin(&mut self, key: LinkKey, number: u32) -> Result<Option<Word>, Refused> {

@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use backend::link::Address;
 use config::plan::{LinkClientPlan, LinkPlan};
 use remote::handshake::{Established, Greeted, PublicKey};
 use remote::iohost::{HostEvent, shard_of};
@@ -18,6 +19,7 @@ use super::greeter::{Greeter, Task};
 use super::ledger::Ledger;
 use super::link::Line;
 use super::serving::Serving;
+use super::strangers::Reason;
 use crate::defects::{found, late};
 
 /// An IOhost's link, with what it reaches.
@@ -51,6 +53,7 @@ impl Host<'_, '_> {
             FromHost::Hello(greeting) => {
                 self.greeter.ask(Task::Greet(self.line.key(), greeting));
             }
+            FromHost::Unreadable(from) => self.hello_is_refused(from, Reason::Unreadable),
             FromHost::Spent(memory) => drop(memory),
             FromHost::Reserved { before, greeting } => self.hello_is_assigned(before, greeting),
             FromHost::PulledOut { export, nic } => self.is_pulled_out(export, nic),
@@ -133,9 +136,8 @@ impl Host<'_, '_> {
         let shard = match self.serving.assign(who, &places, self.times()) {
             Ok(shard) => shard,
             Err(why) => {
-                self.serving.count_refused();
-                let told = format!("a hello from {} was not answered: {why}", greeting.from);
-                return self.note_refused(told);
+                self.serving.strangers.count(Reason::Crowded);
+                return self.note_refused(greeting.from, (Reason::Crowded, Some(why.to_string())));
             }
         };
         let core = self.line.core(shard);
@@ -169,15 +171,13 @@ impl Host<'_, '_> {
     }
 
     /// A hello was refused.
-    pub(super) fn hello_is_refused(&mut self, from: impl std::fmt::Display, why: &str) {
-        self.note_refused(format!(
-            "a hello from {from} was refused: {why}; the public key of a client is to be the `key` of a \
-             [[link.client]] here, and this IOhost's is to be its `iohost_key`"
-        ));
+    pub(super) fn hello_is_refused(&mut self, from: Address, reason: Reason) {
+        self.note_refused(from, (reason, None));
     }
 
-    fn note_refused(&mut self, told: String) {
-        if self.serving.note_refused(told.clone(), self.around.turn.now()) {
+    fn note_refused(&mut self, from: Address, why: (Reason, Option<String>)) {
+        let told = self.serving.strangers.note(from, why, self.around.turn.now());
+        if let Some(told) = told {
             warn!(link = self.line.id(), "{told}");
         }
     }
@@ -212,7 +212,7 @@ impl Host<'_, '_> {
     pub(super) fn set_clients(&mut self, plan: LinkPlan) {
         let keys: Vec<PublicKey> = plan.clients().iter().filter_map(|client| client.key).collect();
         self.greeter.tell(Task::Clients(self.line.key(), keys));
-        self.serving.forget_refused();
+        self.serving.strangers.forget();
         let exports = (0..).zip(self.serving.exports()).filter(|(_, one)| !one.is_removed());
         let its = |one: &Export| -> Vec<LinkClientPlan> {
             let may_have = |client: &&LinkClientPlan| match one.nic() {

@@ -85,7 +85,7 @@ impl OneLink {
         let (shards, plan) = (shards.collect(), plan.clone());
         let party = party_of(&plan, identity)?;
         if let (End::Iohost(serving), Party::Iohost { refused, .. }) = (&mut end, &party) {
-            serving.greets(Arc::clone(refused));
+            serving.strangers.counted_by(Arc::clone(refused));
         }
         let stage = Stage::Shut { problem: "is not open yet".to_string(), retry_at: now };
         let line = Line { key, plan, shards, stage, log: LogRate::default() };

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use backend::link::{Address, LinkSocket};
@@ -19,6 +18,7 @@ use super::export::{Export, Had};
 use super::greeter::{System, random};
 use super::ports::Counted;
 use super::sockets::RING_FRAMES;
+use super::strangers::{Strangers, Unread};
 use crate::clock::suspended_ns;
 
 /// It.
@@ -36,17 +36,11 @@ pub(super) struct Serving {
     ports: BTreeMap<u32, Counted>,
     /// For what clients have outstanding, at all shards.
     memory_bytes: usize,
-    /// Hellos that were read, and refused; of the latest when, and in words.
-    refused: Arc<AtomicU64>,
-    latest: Option<(Instant, String)>,
-    /// When the log said that last.
-    logged_at: Option<Instant>,
+    /// Whose hellos were refused.
+    pub(super) strangers: Box<Strangers>,
     /// When it is looked whether a client is two machines.
     look_at: Option<Instant>,
 }
-
-/// How long a refused hello is a problem that is shown: whoever sent it comes again sooner.
-const REFUSED_TIME: Duration = Duration::from_secs(60);
 
 /// What is shown of one shard.
 pub(super) struct ShardParts {
@@ -81,16 +75,9 @@ impl Serving {
             assigned: Clients::default(),
             ports: BTreeMap::new(),
             memory_bytes: 0,
-            refused: Arc::default(),
-            latest: None,
-            logged_at: None,
+            strangers: Box::default(),
             look_at: None,
         })
-    }
-
-    /// Hellos that are refused are counted there.
-    pub(super) fn greets(&mut self, refused: Arc<AtomicU64>) {
-        self.refused = refused;
     }
 
     /// A shard of the link, for its sidecore.
@@ -178,36 +165,13 @@ impl Serving {
         self.assigned.twins(now, patience).map(words).collect()
     }
 
-    /// A hello was refused. Whether the log is to say so.
-    pub(super) fn note_refused(&mut self, words: String, now: Instant) -> bool {
-        self.latest = Some((now, words));
-        let is_news = self.logged_at.is_none_or(|at| now >= at + REFUSED_TIME);
-        if is_news {
-            self.logged_at = Some(now);
-        }
-        is_news
-    }
-
-    /// Others may come than when the latest was refused.
-    pub(super) fn forget_refused(&mut self) {
-        (self.latest, self.logged_at) = (None, None);
-    }
-
-    /// One more that is not counted by who reads them.
-    pub(super) fn count_refused(&self) {
-        self.refused.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// How many were refused that were read.
-    pub(super) fn refused(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
-    }
-
-    /// The latest one that was refused, in words, while that is a problem.
-    pub(super) fn refused_lately(&self, now: Instant) -> Option<String> {
-        let (at, words) = self.latest.as_ref()?;
-        let time = now.saturating_duration_since(*at);
-        (time < REFUSED_TIME).then(|| format!("{words} ({} s ago)", time.as_secs()))
+    /// Hellos that its sidecores refused themselves.
+    pub(super) fn unread(&self) -> Unread {
+        let seen = self.parts.iter().map(|part| part.counters.snapshot());
+        seen.fold(Unread::default(), |unread, seen| Unread {
+            unreadable: unread.unreadable + seen.hellos_strange,
+            crowded: unread.crowded + seen.greets_dropped,
+        })
     }
 
     /// A port was opened for a NIC of its clients.
@@ -398,19 +362,6 @@ mod tests {
         let expected =
             "the key of client \"vmhost\" is used by two machines or daemons, at 10.0.0.1:7447 and";
         assert!(told.starts_with(expected), "{told}");
-    }
-
-    #[test]
-    fn a_refused_hello_is_shown_for_a_minute_and_logged_once_in_it() {
-        let (mut serving, start) = (serving(), now());
-        let at = |seconds| start + Duration::from_secs(seconds);
-        assert!(serving.note_refused("one".to_string(), at(0)));
-        assert!(!serving.note_refused("two".to_string(), at(59)));
-        assert_eq!(serving.refused_lately(at(61)).as_deref(), Some("two (2 s ago)"));
-        assert!(serving.note_refused("three".to_string(), at(60)));
-        assert_eq!(serving.refused_lately(at(120)), None);
-        serving.count_refused();
-        assert_eq!(serving.refused(), 1);
     }
 
     #[test]

@@ -58,6 +58,7 @@ impl OneLink {
             frames_unsent: 0,
             handshakes: 0,
             hellos_refused: 0,
+            refusals: Vec::new(),
             mismatches: 0,
             frames_misplaced: 0,
             violations: 0,
@@ -82,10 +83,11 @@ impl OneLink {
                     .take()
                     .into_iter()
                     .chain(twins)
-                    .chain(serving.refused_lately(now))
+                    .chain(serving.strangers.lately(serving.unread(), now))
                     .collect();
                 view.problem = (!problems.is_empty()).then(|| problems.join("; "));
                 view.ways = serving.ways(&view.sidecores);
+                view.refusals = serving.strangers.views(serving.unread(), now);
             }
             _ => {}
         }
@@ -221,8 +223,8 @@ impl Serving {
             view.violations += seen.violations;
             view.leases_over += seen.leases_over;
         }
-        view.hellos_refused += self.refused();
-        view.frames_dropped += self.refused();
+        view.hellos_refused += self.strangers.all();
+        view.frames_dropped += self.strangers.all();
     }
 
     /// How the ways to its clients are.

@@ -333,13 +333,19 @@ fn a_link_with_keys_is_between_those_who_have_them_and_nobody_else() {
             let iohost = link(&mut trial, "out");
             assert!(iohost.hellos_refused > 0, "{own}");
             assert!(iohost.frames_dropped >= iohost.hellos_refused, "{own}");
-            // What is for another IOhost's key cannot be read: it is counted, and no more is known of it.
+            // What is for another IOhost's key cannot be read; who it came from is told all the same.
+            let reason = match *of_host == host {
+                true => "a stranger",
+                false => "made with another `security`, or for another IOhost's key",
+            };
             let problem = iohost.problem.unwrap_or_default();
-            assert_eq!(
-                problem.contains("was refused: a stranger; "),
-                *of_host == host,
-                "{problem}"
-            );
+            assert!(problem.contains(&format!("was refused: {reason}; ")), "{problem}");
+            let told: Vec<_> = iohost.refusals.iter().map(|it| it.reason.as_str()).collect();
+            assert_eq!(told, [reason]);
+            let refusal = &iohost.refusals[0];
+            assert_eq!(refusal.count, iohost.hellos_refused);
+            assert!(refusal.from.as_ref().is_some_and(|from| from.starts_with("10.0.0.")));
+            assert!(refusal.ago_s.is_some_and(|ago| ago < 5), "{refusal:?}");
             // An operator who adds its key to the file has it come by itself.
             let right = sealed(own, &public_of(own, &folder), &host);
             if *of_host == host {

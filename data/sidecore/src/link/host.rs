@@ -26,6 +26,8 @@ use super::{FromHost, ToHost};
 use crate::counters::{AttachmentCounters, HostLinkCounters, SessionCounters};
 use crate::served::QueueKey;
 
+/// Between two words of hellos that cannot be read: anybody can send any number.
+const UNREADABLE_INTERVAL_NS: u64 = 100_000_000;
 /// Frames received in one pass, and sent in one.
 const FRAMES_PER_PASS: u32 = 64;
 /// How often a client is told that its session is over: one frame may be lost.
@@ -149,6 +151,8 @@ pub struct HostLink {
     sessions: Arc<[SessionCounters]>,
     /// When it was shown how the sessions' ways are.
     shown_at: u64,
+    /// From when on control is told of a hello that cannot be read.
+    unreadable_due: u64,
 }
 
 impl HostLink {
@@ -175,6 +179,7 @@ impl HostLink {
             counters,
             sessions,
             shown_at: 0,
+            unreadable_due: 0,
         }
     }
 
@@ -235,6 +240,7 @@ impl HostLink {
         tell: &mut dyn FnMut(FromHost),
     ) -> u32 {
         let HostLink { socket, host, gate, greets, nics, clock, counters, shard, .. } = self;
+        let unreadable_due = &mut self.unreadable_due;
         for came in 0..FRAMES_PER_PASS {
             let Some((from, frame)) = socket.receive() else { return came };
             let now = *time.get_or_insert_with(|| clock.read(now));
@@ -248,7 +254,13 @@ impl HostLink {
                 Ok((Kind::Hello, _)) => {
                     counters.hellos.add(1);
                     match gate.look(frame, from.as_bytes()) {
-                        Verdict::Drop => counters.hellos_strange.add(1),
+                        Verdict::Drop => {
+                            counters.hellos_strange.add(1);
+                            if now >= *unreadable_due {
+                                *unreadable_due = now + UNREADABLE_INTERVAL_NS;
+                                tell(FromHost::Unreadable(from));
+                            }
+                        }
                         // A stranger may be anywhere, also where nobody is: what waits for such neighbours takes the
                         // room of all.
                         Verdict::Cookie(cookie) => match socket.is_congested() {
