@@ -185,11 +185,13 @@ impl Tenant {
         self.ledger.give_up();
     }
 
-    /// Whoever kept copies of what no flush has covered is gone, after the power had failed where its disk is: also what it
-    /// was told of since may be lost, and no flush promises it.
-    pub fn lose_copies(&mut self) {
-        self.ledger.doubt();
-        self.ledger.give_up();
+    /// Whoever kept copies of what no flush has covered is gone: it is lost when the power fails where its disk is. After
+    /// that it may be lost at once (`is_doubted`), with what it was told of since.
+    pub fn lose_copies(&mut self, is_doubted: bool) {
+        self.ledger.lose_copies();
+        if is_doubted {
+            self.ledger.doubt();
+        }
     }
 
     /// The power has failed where its disk is: what no flush has covered is there or is not.

@@ -13,6 +13,8 @@ pub(super) struct Done {
     pub(super) sectors: u64,
     pub(super) submitted: u64,
     pub(super) ended: u64,
+    /// Only the disk has it: nobody would write it again.
+    pub(super) has_no_copy: bool,
 }
 
 impl Ledger {
@@ -42,9 +44,16 @@ impl Ledger {
         self.unpromised.iter_mut().for_each(Vec::clear);
     }
 
+    /// Whoever kept copies of what is not promised is gone: when the power fails where the disk is, no flush promises it
+    /// any more.
+    pub fn lose_copies(&mut self) {
+        self.unpromised.iter_mut().flatten().for_each(|done| done.has_no_copy = true);
+    }
+
     /// Somebody else's power has failed, who had the disk: what was done and is not promised is there or is not. A flush
-    /// that is done from now on says that it is.
+    /// that is done from now on says that it is, unless its [copies are lost](Ledger::lose_copies).
     pub fn doubt(&mut self) {
+        self.unpromised.iter_mut().for_each(|all| all.retain(|done| !done.has_no_copy));
         for sector in &mut self.sectors {
             sector.seen = [0; 2];
             for candidate in sector.candidates.iter_mut().filter(|candidate| !candidate.void) {

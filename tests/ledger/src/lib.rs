@@ -217,7 +217,9 @@ impl Ledger {
         }
         let through = self.through;
         if what != What::Discard {
-            self.done(Done { seq, first, sectors, submitted, ended: now }, through);
+            let has_no_copy = false;
+            let done = Done { seq, first, sectors, submitted, ended: now, has_no_copy };
+            self.done(done, through);
         }
         if let Some(history) = &mut self.history {
             history.wrote(seq, now, through);

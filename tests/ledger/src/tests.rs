@@ -293,3 +293,23 @@ fn what_is_doubted_may_be_gone_until_a_flush_says_that_it_is_not() {
     assert!(!finds(&mut ledger, &stable), "it was promised that the other one is there");
     assert!(finds(&mut ledger, &late));
 }
+
+#[test]
+fn no_flush_promises_what_has_no_copy_and_is_doubted() {
+    for is_copied in [true, false] {
+        let mut ledger = ledger().with_cuts();
+        let stable = write(&mut ledger, 0, 1);
+        let flushing = ledger.flush();
+        ledger.flushed(flushing);
+        let late = write(&mut ledger, 0, 1);
+        if !is_copied {
+            ledger.lose_copies();
+        }
+        assert!(read(&mut ledger, 0, &stable).is_err(), "where it was written it is");
+        ledger.doubt();
+        let flushing = ledger.flush();
+        ledger.flushed(flushing);
+        assert_eq!(read(&mut ledger, 0, &stable).is_ok(), !is_copied);
+        assert_eq!(read(&mut ledger, 0, &late).is_ok(), is_copied);
+    }
+}

@@ -167,9 +167,7 @@ impl Life {
         vmm.begin_anew(&mut random)?;
         vmm.is_excused = false;
         // What another client has not flushed is not kept by that one.
-        if links.is_doubted {
-            vmm.tenant.lose_copies();
-        }
+        vmm.tenant.lose_copies(links.is_doubted);
         vmm.go_to(self.hosts[to].socket_of(&id));
         self.course.note("moves", [vmm.number.into(), from as u64, to as u64]);
         self.hosts[from].away.insert(id.clone());
@@ -225,11 +223,9 @@ impl Life {
         self.course.machinery.cut_in(host.folder());
         host.lose_power(|vmm| !rack::is_borrowed(&vmm.id), &mut self.course)?;
         host.restart_ns = now + self.course.random.of(&[1, 100, 2500, 10_000]) * MS;
-        if is_doubted {
-            // What it had not flushed it kept for that.
-            let borrowers = host.vmms.values_mut().filter(|vmm| rack::is_borrowed(&vmm.id));
-            borrowers.for_each(|vmm| vmm.tenant.lose_copies());
-        }
+        // What it had not flushed it kept for that its IOhost lost its power.
+        let borrowers = host.vmms.values_mut().filter(|vmm| rack::is_borrowed(&vmm.id));
+        borrowers.for_each(|vmm| vmm.tenant.lose_copies(is_doubted));
         let to = self.course.random.below(clients) as usize;
         disks.into_iter().try_for_each(|it| self.move_guest_to(&rack::name_of(it), to, now))
     }
