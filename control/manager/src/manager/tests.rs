@@ -12,10 +12,12 @@ use vhost_user::{LogArea, Message, bits};
 
 use crate::calls::removal;
 use crate::rooms::Timer;
+use crate::simulated::Launchers;
 use crate::state::StateFile;
 use crate::trial::vmm::{self, FLUSH, Guest, READ, Vmm, WRITE, dial};
 use crate::trial::{Trial, refused};
 use crate::upgrade::guard::{Predecessor, Probation};
+use crate::upgrade::predecessor::Upgrade;
 use crate::upgrade::succession::Succession;
 
 const MEMORY: &str = "[[disk]]\nid = \"a\"\nbackend = \"memory\"\nsize = \"1M\"\nqueues = 2\n";
@@ -61,6 +63,22 @@ fn watched(trial: &mut Trial) -> Predecessor {
     let (probation, predecessor) = Probation::watched(&manager.rooms.poll, now);
     manager.succession = Succession::OnProbation(probation);
     predecessor
+}
+
+/// A guest that comes meanwhile waits for its image, which an heir is to find where it was told that it is.
+#[test]
+fn who_came_while_an_heir_was_expected_is_served_when_no_launcher_starts_one() {
+    let mut trial = Trial::of(MIGRATABLE);
+    let (_silent, launcher) = Launchers::begin().expect("launchers");
+    let manager = trial.manager();
+    let asked = Upgrade::ask(Some(&launcher), manager.rooms.turn.tick()).expect("it is asked");
+    manager.succession = Succession::Upgrading(asked);
+    let mut vmm = Vmm::served(&mut trial, "a", 1);
+    vmm.guest.request(0, READ, 0, 0);
+    trial.pass(ms(1_000));
+    assert_eq!((trial.manager().mode(), vmm.guest.status(0)), (Mode::HeirExpected, None));
+    trial.pass(ms(10_000));
+    assert_eq!((trial.manager().mode(), vmm.guest.status(0)), (Mode::Serving, Some(0)));
 }
 
 /// The predecessor could take all back as long as nobody has said anything that it does not know.

@@ -97,8 +97,20 @@ impl Manager {
         let launcher = self.rooms.options.launcher.as_ref();
         match upgrade.ask_another(launcher, self.rooms.turn.now()) {
             Ok(upgrade) => self.succession = Succession::Upgrading(upgrade),
-            Err(why) => warn!("no upgrade: {why}"),
+            Err(why) => {
+                warn!("no upgrade: {why}");
+                self.go_on_alone();
+            }
         }
+    }
+
+    /// What waited for an heir goes on here: disks whose locks were not asked for meanwhile, front-ends, links.
+    fn go_on_alone(&mut self) {
+        let mode = self.mode();
+        self.rooms.hear_links_later(mode);
+        // What was held for queues that are home now would wait for ever.
+        self.front_ends().release_all();
+        self.rooms.turn.touch_all(self.rooms.devices.keys().copied());
     }
 
     /// A launcher said something, or has ended.
@@ -246,10 +258,7 @@ impl Manager {
         if self.drain.is_frozen() {
             self.send_all_out();
         }
-        let mode = self.mode();
-        self.rooms.hear_links_later(mode);
-        self.front_ends().release_all();
-        self.rooms.turn.touch_all(self.rooms.devices.keys().copied());
+        self.go_on_alone();
         if matches!(why, UpgradeError::Ended) {
             let now = self.rooms.turn.tick();
             self.succession = Succession::GivenUp(GivenUp::of(reply, now));
@@ -292,11 +301,7 @@ impl Manager {
             self.rooms.devices.get_mut(*number).into_iter().for_each(guard::find_rings);
         }
         self.send_all_out();
-        let mode = self.mode();
-        self.rooms.hear_links_later(mode);
-        // What was held for queues that are home now would wait for ever.
-        self.front_ends().release_all();
-        self.rooms.turn.touch_all(numbers);
+        self.go_on_alone();
         info!("serving again");
     }
 
