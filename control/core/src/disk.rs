@@ -54,7 +54,13 @@ impl<P, W> DiskLocks<P, W> {
     /// Of a disk that was opened, here or (`is_away`) elsewhere.
     pub fn new(follows: bool, is_away: bool) -> DiskLocks<P, W> {
         let state = if is_away { State::Away } else { State::Here };
-        DiskLocks { follows, is_fenced: false, state }
+        // Those that do not follow are elsewhere only since they were given up, by the process before this one.
+        DiskLocks { follows, is_fenced: is_away && !follows, state }
+    }
+
+    /// The process before this one says whether it had [given them up](Self::fence); those that are here it had not.
+    pub fn were_fenced(&mut self, is_fenced: bool) {
+        self.is_fenced |= is_fenced && self.is_away();
     }
 
     /// Whether they go with whoever has the disk.

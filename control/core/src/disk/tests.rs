@@ -142,6 +142,15 @@ fn locks_that_were_given_up_are_missed_until_they_have_come() {
     }
     let mut let_go = locks(true, Is::Parting).expect("it is a state of theirs");
     assert!(let_go.parted(false) && !let_go.is_fenced());
+    let_go.were_fenced(true);
+    assert!(let_go.is_fenced() && !let_go.are_missed());
+    // Another process has them so, whose locks follow nobody, whether or not it is told.
+    for mut inherited in [Locks::new(false, true), Locks::new(true, false)] {
+        let is_away = inherited.is_away();
+        assert_eq!((inherited.is_fenced(), inherited.are_missed()), (is_away, is_away));
+        inherited.were_fenced(true);
+        assert_eq!(inherited.is_fenced(), is_away);
+    }
 }
 
 #[test]

@@ -81,8 +81,9 @@ pub(crate) fn open(
     let disk = disk.filter(|_| !plan.disk().is_some_and(is_remote));
     let mut begun = None;
     let mut device = match (plan, disk) {
-        (DevicePlan::Disk(plan), Some((handles, facts))) => {
+        (DevicePlan::Disk(plan), Some((handles, facts, is_fenced))) => {
             let mut parts = DiskParts::inherit(plan, &facts, handles, &rooms.bonds)?;
+            parts.locks.were_fenced(is_fenced);
             rooms.unsynced.recall(&parts);
             // Now, and not when its rings stand still.
             begun = has_guest.then(|| parts.bond.inherit()).flatten();

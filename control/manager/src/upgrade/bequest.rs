@@ -151,6 +151,7 @@ fn disk_words(parts: &DiskParts) -> DiskWords {
         was_empty: parts.was_empty,
         at_once: disk.answers_at_once(),
         is_away: disk.is_away(),
+        is_fenced: parts.locks.is_fenced(),
         writeback: parts.live.writeback(),
     }
 }

@@ -216,8 +216,8 @@ impl Estate {
 }
 
 impl DeviceEstate {
-    /// What a disk is made of, once.
-    pub(crate) fn take_disk(&mut self) -> Option<(Handles<OwnedFd>, Inherited)> {
+    /// What a disk is made of, once, and whether its image was given up.
+    pub(crate) fn take_disk(&mut self) -> Option<(Handles<OwnedFd>, Inherited, bool)> {
         let disk = self.words.disk.as_ref()?;
         let facts = Inherited {
             size_bytes: disk.size_bytes,
@@ -233,7 +233,7 @@ impl DeviceEstate {
             was_empty: disk.was_empty,
             at_once: disk.at_once,
         };
-        Some((self.handles.take()?, facts))
+        Some((self.handles.take()?, facts, disk.is_fenced))
     }
 
     /// Nobody took it.

@@ -147,6 +147,9 @@ pub(crate) struct DiskWords {
     pub(crate) at_once: bool,
     /// Its image is not open: its guest, if it has one, is elsewhere.
     pub(crate) is_away: bool,
+    /// It was given up when a process that had it died, and what that has written may not be stable.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_fenced: bool,
     /// Its cache, as its driver chose.
     pub(crate) writeback: bool,
 }
