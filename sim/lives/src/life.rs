@@ -29,6 +29,7 @@ use schedule::Nanos;
 use host::Host;
 use links::Links;
 
+use crate::file;
 use crate::kernel::Machinery;
 use crate::wire::{Ground, Wire};
 
@@ -176,6 +177,16 @@ impl Course {
 
     fn note(&self, what: &'static str, numbers: [u64; 3]) {
         self.trace.note(self.now().0, what, numbers);
+    }
+
+    /// Whether nobody sends frames any more.
+    fn is_silent(&self) -> bool {
+        self.is_calm.get() && !self.is_proving.get()
+    }
+
+    /// Whether the guest of that device asks for nothing by itself: one that comes amid a proof takes part in it.
+    fn is_quiet(&self, id: &str) -> bool {
+        if file::is_nic(id) { self.is_silent() } else { self.is_calm.get() }
     }
 
     fn now(&self) -> Nanos {

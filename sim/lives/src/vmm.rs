@@ -156,6 +156,11 @@ impl Vmm {
         }
     }
 
+    /// Whether it was answered since it connected.
+    pub(crate) fn is_answered(&self) -> bool {
+        ![0, u64::MAX].contains(&self.known_ns)
+    }
+
     /// Whether it is connected, and has said all.
     pub(crate) fn has_said_all(&self) -> bool {
         self.tenant.is_hostile() || self.stage == Stage::There && self.tenant.has_said_all()

@@ -63,6 +63,8 @@ impl Door {
 pub enum Turned {
     /// It goes on.
     On,
+    /// It goes on with what another process had for a moment, which has ended.
+    Back,
     /// It has stopped.
     Stopped,
     /// Its process has ended: another one serves, or nobody.
@@ -153,7 +155,7 @@ impl Simulated {
     pub fn turn(&mut self, choose: &mut dyn FnMut(usize) -> Vec<usize>) -> bool {
         let chosen = choose(self.hear());
         match self.turn_amid(&chosen, Alone).0 {
-            Turned::On => false,
+            Turned::On | Turned::Back => false,
             Turned::Stopped | Turned::Ended | Turned::Lost => true,
             Turned::Broken(said) => std::panic::panic_any(said),
         }
@@ -190,7 +192,7 @@ impl Simulated {
                     Gone::Lost => Turned::Lost,
                     Gone::Back(entrance) => {
                         self.entrance = entrance;
-                        Turned::On
+                        Turned::Back
                     }
                 }
             }

@@ -153,6 +153,26 @@ impl Life {
         Err(format!("it is not replaced: {:?}", self.hosts[host].upgraded))
     }
 
+    /// Has operators shown what there is, for whoever reads the log of a life in which something never came.
+    fn tell_views(&mut self) {
+        if !tracing::enabled!(tracing::Level::TRACE) {
+            return;
+        }
+        let calls = [Call::ListDisks, Call::ListNics, Call::ListLinks, Call::ListSidecores];
+        for host in &mut self.hosts {
+            host.tells_views = true;
+            for call in calls.clone() {
+                host.ask(call, self.course.now().0);
+            }
+        }
+        for _ in 0..STEPS_OF_WAITING {
+            if let Err(why) = self.step() {
+                tracing::trace!("views: {why}");
+                return;
+            }
+        }
+    }
+
     /// Lives on until it is so of all hosts.
     pub(super) fn until(
         &mut self,
@@ -172,6 +192,7 @@ impl Life {
             }
         }
         let lacks: Vec<String> = self.hosts.iter().map(Host::lacks).collect();
+        self.tell_views();
         Err(format!("it never comes that {what}: {lacks:?}"))
     }
 }

@@ -61,6 +61,14 @@ impl Host {
         vmms.for_each(|vmm| vmm.hang_up(course.now().0));
     }
 
+    /// The same when all is taken back: who does that cannot know that the dead one had not served any ring yet.
+    pub(super) fn has_taken_back(&mut self, course: &Course) {
+        // Whoever has hung up when that one died was not answered since.
+        let vmms = self.vmms.values_mut().filter(|vmm| vmm.is_answered());
+        let vmms = vmms.filter(|vmm| vmm.tenant.loses_its_place());
+        vmms.for_each(|vmm| vmm.hang_up(course.now().0));
+    }
+
     /// Who serves is stopped as a service is, and started again.
     pub(super) fn stop_for_a_while(&mut self, course: &mut Course) {
         let [daemon] = &mut self.daemons[..] else { return };

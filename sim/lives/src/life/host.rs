@@ -77,6 +77,8 @@ pub(super) struct Host {
     pub(super) is_broken: bool,
     /// What became of the last reload.
     pub(super) reloaded: Option<Result<ReloadView, ApiError>>,
+    /// What operators are shown is told in the log.
+    pub(super) tells_views: bool,
     /// Disks as operators were last shown them.
     pub(super) shown: Vec<DiskView>,
     /// And links.
@@ -174,6 +176,7 @@ impl Host {
             upgraded: None,
             is_broken: false,
             reloaded: None,
+            tells_views: false,
             shown: Vec::new(),
             links: Vec::new(),
             ports: Ports::new(),
@@ -300,7 +303,7 @@ impl Host {
             let (random, trace) = (&mut course.random, &course.trace);
             let mut vmm = Vmm::new(number, &id, (path, image), shape, random, trace)?;
             course.note("guest", [number.into(), vmm.tenant.queues().into(), 0]);
-            vmm.tenant.set_quiet(course.is_calm.get());
+            vmm.tenant.set_quiet(course.is_quiet(&id));
             // Whom nobody keeps from taking others' names is believed.
             let may_be_hostile = !self.is_linked() && !file::is_wired(&id) && !course.is_calm.get();
             if may_be_hostile && !self.vmms.is_empty() && course.random.one_in(8) {

@@ -215,8 +215,8 @@ impl Host {
         if !lan.has(station) {
             return Ok(did);
         }
-        let is_quiet = course.is_calm.get() && !course.is_proving.get();
-        if is_quiet || !course.random.one_in(2) || !interfaces.has_room(self.number, name) {
+        if course.is_silent() || !course.random.one_in(2) || !interfaces.has_room(self.number, name)
+        {
             return Ok(did);
         }
         let (number, frame) = lan.compose(station, now_ns, &mut course.random);

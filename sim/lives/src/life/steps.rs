@@ -203,6 +203,9 @@ impl Host {
         let what = if answer.is_ok() { "answered" } else { "refused" };
         course.note(what, [kind_of(call), hasher.finish(), 0]);
         tracing::trace!("{what}: {call:?}: {:?}", answer.as_ref().err());
+        if let (true, Ok(view)) = (self.tells_views, answer) {
+            tracing::trace!("host {}: {view:?}", self.number);
+        }
     }
 
     /// A pass of a sidecore, of the first that does something, from any on.

@@ -184,7 +184,10 @@ impl Host {
                 self.daemons[at].control = Some(control);
                 self.has_ended(at, turned, course)?;
             }
-            Turned::On => {
+            Turned::On | Turned::Back => {
+                if matches!(turned, Turned::Back) {
+                    self.has_taken_back(course);
+                }
                 self.daemons[at].door = control.door();
                 self.daemons[at].is_succeeded = false;
                 self.daemons[at].control = Some(control);
