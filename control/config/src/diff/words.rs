@@ -10,8 +10,40 @@ use crate::plan::{
 };
 use crate::spec::{SocketRights, Spoof};
 
-/// Fields by their names in the file, and what each is, in a word; always the same fields of one kind of thing.
-type Words = Vec<(&'static str, String)>;
+/// The value of a field, in a word; or that it has none. Two are alike only if their values are: a group may have the
+/// name `none`.
+#[derive(PartialEq, Eq)]
+pub(crate) struct Word {
+    value: Option<String>,
+    /// How it is said that there is no value.
+    absent: &'static str,
+}
+
+impl Word {
+    /// Of a field that always has a value.
+    pub(crate) fn of(value: impl fmt::Display) -> Word {
+        Word::or(Some(value), "")
+    }
+
+    /// Of a field that may have none.
+    pub(crate) fn or(value: Option<impl fmt::Display>, absent: &'static str) -> Word {
+        Word { value: value.map(|value| value.to_string()), absent }
+    }
+}
+
+/// A value that reads as if there were none is in quotes.
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.value.as_deref() {
+            None => f.write_str(self.absent),
+            Some(value) if value == self.absent => write!(f, "{value:?}"),
+            Some(value) => f.write_str(value),
+        }
+    }
+}
+
+/// Fields by their names in the file, and what each is; always the same fields of one kind of thing.
+type Words = Vec<(&'static str, Word)>;
 
 /// What is different about a thing that stays: each field with its value before and from now on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,7 +86,7 @@ impl Differing {
     pub(super) fn of_switches(before: &SwitchPlan, after: &SwitchPlan) -> Differing {
         let words = |switch: &SwitchPlan| {
             let SwitchPlan { ageing_s, macs_max, .. } = switch;
-            vec![("ageing_s", ageing_s.to_string()), ("macs_max", macs_max.to_string())]
+            vec![("ageing_s", Word::of(ageing_s)), ("macs_max", Word::of(macs_max))]
         };
         Differing::of(words(before), words(after))
     }
@@ -108,7 +140,7 @@ impl Differing {
     }
 }
 
-fn becomes(name: &str, old: &str, new: &str) -> String {
+fn becomes(name: &str, old: &Word, new: &Word) -> String {
     let sep = if name.is_empty() { "" } else { " " };
     format!("{name}{sep}{old} becomes {new}")
 }
@@ -118,19 +150,19 @@ fn nic(nic: &NicPlan) -> Words {
     let mut words = nic.service.in_words();
     words.extend(rules(vlan, *macs_max, *spoof));
     words.extend([
-        ("link", carrier.to_string()),
-        ("redirect", redirect.to_string()),
+        ("link", Word::of(carrier)),
+        ("redirect", Word::of(redirect)),
         ("vcpus", list(vcpus)),
-        ("qmp", or_none(qmp.as_ref())),
+        ("qmp", Word::or(qmp.as_ref(), "none")),
     ]);
     words
 }
 
 fn uplink(uplink: &UplinkPlan) -> Words {
     let UplinkPlan { vlan, macs_max, mac, spoof, share, policy, .. } = uplink;
-    let mut words = vec![("share", share.to_string()), ("policy", policy.to_string())];
+    let mut words = vec![("share", Word::of(share)), ("policy", Word::of(policy))];
     words.extend(rules(vlan, *macs_max, *spoof));
-    words.push(("mac", or_none(mac.as_ref())));
+    words.push(("mac", Word::or(mac.as_ref(), "none")));
     words
 }
 
@@ -142,25 +174,21 @@ fn rules(vlan: &VlanPlan, macs_max: u16, spoof: Spoof) -> Words {
         VlanPlan::Trunk { native, allowed } => (None, &allowed[..], native.as_ref()),
     };
     vec![
-        ("vlan", or_none(access)),
+        ("vlan", Word::or(access, "none")),
         ("trunk", list(trunk)),
-        ("native", or_none(native)),
-        ("macs_max", macs_max.to_string()),
-        ("spoof", spoof.to_string()),
+        ("native", Word::or(native, "none")),
+        ("macs_max", Word::of(macs_max)),
+        ("spoof", Word::of(spoof)),
     ]
 }
 
-fn of_whom(rights: &SocketRights) -> String {
-    rights.in_words().unwrap_or_else(|| "the daemon's own user, mode 0600".to_string())
+fn of_whom(rights: &SocketRights) -> Word {
+    Word::or(rights.in_words(), "the daemon's own user, mode 0600")
 }
 
-fn or_none(value: Option<impl fmt::Display>) -> String {
-    value.map_or_else(|| "none".to_string(), |value| value.to_string())
-}
-
-fn list(all: &[impl fmt::Display]) -> String {
+fn list(all: &[impl fmt::Display]) -> Word {
     let words: Vec<String> = all.iter().map(ToString::to_string).collect();
-    if words.is_empty() { "none".to_string() } else { words.join(",") }
+    Word::or((!words.is_empty()).then(|| words.join(",")), "none")
 }
 
 #[cfg(test)]
@@ -230,6 +258,28 @@ mod tests {
                  becomes error, drain_timeout 5 becomes 60, format raw becomes not said",
             ]
         );
+    }
+
+    #[test]
+    fn a_name_that_reads_as_none_is_a_value_of_disks_of_nics_and_of_clients() {
+        let of = |disk: &str, nic: &str| {
+            plan(&format!(
+                "[[group]]\nid = \"none\"\nlimit_iops = 9\n[[group]]\nid = \"g\"\n\
+                 [[disk]]\nid = \"a\"\npath = \"/a\"\n{disk}\n[[nic]]\nid = \"n\"\nnull = \"drop\"\n{nic}\n"
+            ))
+        };
+        let none = "group = \"none\"";
+        let (out, into, other) = (of("", ""), of(none, none), of("group = \"g\"", "group = \"g\""));
+        for (before, after, becomes) in [
+            (&out, &into, "group none becomes \"none\""),
+            (&into, &out, "group \"none\" becomes none"),
+            (&other, &into, "group g becomes \"none\""),
+            (&other, &out, "group g becomes none"),
+        ] {
+            let set = ["nic n", "disk a"].map(|what| format!("set {what}: {becomes}"));
+            assert_eq!(said(before, after), set);
+        }
+        assert_eq!(said(&into, &into), Vec::<String>::new());
     }
 
     #[test]

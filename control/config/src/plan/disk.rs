@@ -7,6 +7,7 @@ use super::{
     BackendKind, Cache, Defaults, DiskSpec, Format, Mistake, Mode, OnFailure, Path, ServicePlan,
     Size,
 };
+use crate::diff::Word;
 use crate::spec::SocketRights;
 
 /// Longest path that Linux takes, without the final NUL, in bytes.
@@ -149,15 +150,14 @@ impl DiskPlan {
     }
 
     /// By each field's name what it is that a running disk follows, as a list of changes says it.
-    pub(crate) fn in_words(&self) -> Vec<(&'static str, String)> {
+    pub(crate) fn in_words(&self) -> Vec<(&'static str, Word)> {
         let DiskPlan { on_full, on_error, drain_timeout_s, format, .. } = self;
-        let format = format.map_or("not said", |Format::Raw| "raw");
         let mut words = self.service.in_words();
         words.extend([
-            ("on_full", on_full.to_string()),
-            ("on_error", on_error.to_string()),
-            ("drain_timeout", drain_timeout_s.to_string()),
-            ("format", format.to_string()),
+            ("on_full", Word::of(on_full)),
+            ("on_error", Word::of(on_error)),
+            ("drain_timeout", Word::of(drain_timeout_s)),
+            ("format", Word::or(format.map(|Format::Raw| "raw"), "not said")),
         ]);
         words
     }

@@ -1,6 +1,7 @@
 //! Limits: resolved from what was written of them. The groups that have one together: `group`.
 
 use super::{DiskSpec, Mistake, Origin, Path, Size};
+use crate::diff::Word;
 use crate::number::none_of;
 use crate::spec::{BURST_MS_DEFAULT, GroupSpec, LIMIT_BYTES_MIN, NicSpec};
 
@@ -24,14 +25,13 @@ impl LimitPlan {
     }
 
     /// By each field's name what it is, as a list of changes says it.
-    pub(crate) fn in_words(&self) -> Vec<(&'static str, String)> {
+    pub(crate) fn in_words(&self) -> Vec<(&'static str, Word)> {
         let LimitPlan { iops, packets, bytes, burst_ms } = self;
-        let or_none = |word: Option<String>| word.unwrap_or_else(|| "no limit".to_string());
         vec![
-            ("limit_iops", or_none(iops.map(|iops| iops.to_string()))),
-            ("limit_packets", or_none(packets.map(|packets| packets.to_string()))),
-            ("limit_bytes", or_none(bytes.map(|bytes| Size(bytes).to_string()))),
-            ("limit_burst_ms", burst_ms.to_string()),
+            ("limit_iops", Word::or(*iops, "no limit")),
+            ("limit_packets", Word::or(*packets, "no limit")),
+            ("limit_bytes", Word::or(bytes.map(Size), "no limit")),
+            ("limit_burst_ms", Word::of(burst_ms)),
         ]
     }
 }

@@ -3,6 +3,7 @@
 use super::group::check_group;
 use super::limit::{LimitPlan, LimitSpec};
 use super::{Defaults, DiskSpec, Mistake, Origin, Path, PolicyPlan};
+use crate::diff::Word;
 use crate::spec::{NIC_MODERATE_DEFAULT_US, NicSpec};
 
 /// How the queues of a device are served, against those of others.
@@ -34,17 +35,16 @@ impl ServicePlan {
     }
 
     /// By each field's name what it is, as a list of changes says it.
-    pub(crate) fn in_words(&self) -> Vec<(&'static str, String)> {
+    pub(crate) fn in_words(&self) -> Vec<(&'static str, Word)> {
         let ServicePlan { share, policy, latency_target_us, moderate_us, limit, group } = self;
-        let us = |us: &Option<u32>, none: &str| us.map_or(none.to_string(), |us| us.to_string());
         let mut words = vec![
-            ("share", share.to_string()),
-            ("policy", policy.to_string()),
-            ("latency_target_us", us(latency_target_us, "no target")),
-            ("moderate_us", us(moderate_us, "no waiting")),
+            ("share", Word::of(share)),
+            ("policy", Word::of(policy)),
+            ("latency_target_us", Word::or(*latency_target_us, "no target")),
+            ("moderate_us", Word::or(*moderate_us, "no waiting")),
         ];
         words.extend(limit.in_words());
-        words.push(("group", group.clone().unwrap_or_else(|| "none".to_string())));
+        words.push(("group", Word::or(group.as_ref(), "none")));
         words
     }
 }
