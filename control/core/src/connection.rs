@@ -30,6 +30,8 @@ pub enum Cause {
     Start,
     /// The disk is let go before its last ring is said to have stopped.
     Parting,
+    /// The image that a process served which died: what that had in flight may still land.
+    Image,
 }
 
 /// Why a front-end is ended.

@@ -78,15 +78,10 @@ impl<P, W> DiskLocks<P, W> {
         matches!(self.state, State::Away | State::Waits(..))
     }
 
-    /// Whether they were [given up](Self::fence) and have not come back: nobody says of what was written that it is
-    /// stable.
+    /// Whether they were [given up](Self::fence) and have not come back. Nobody says of what was written that it is
+    /// stable, so they are asked for though nobody waits for the disk: they belong here, or are let go in order.
     pub fn is_fenced(&self) -> bool {
         self.is_fenced
-    }
-
-    /// Whether they are asked for though nobody waits for the disk: they were given up, and belong here.
-    pub fn are_missed(&self) -> bool {
-        self.is_fenced && !self.follows
     }
 
     /// Whether they may be let go: they are here, and follow.

@@ -295,6 +295,9 @@ impl FrontEnds<'_> {
         let connection = device.connection(id);
         let what = match connection.and_then(|it| it.waits()).map(|(_, cause)| cause) {
             Some(Cause::Start) => "a ring to start that is to stop".to_string(),
+            Some(Cause::Image) => {
+                "the image, of which a process that died had requests under way".to_string()
+            }
             Some(Cause::Parting) => "the disk to make stable what was written".to_string(),
             Some(Cause::Queues) | None => views::unanswered(requests),
         };

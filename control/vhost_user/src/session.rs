@@ -301,6 +301,13 @@ impl<F> Session<F> {
         }
     }
 
+    /// Another back-end has served a queue, and died: where it stands is hearsay again.
+    pub fn served_elsewhere(&mut self, index: u16) {
+        if let Some(queue) = self.queues.get_mut(usize::from(index)) {
+            queue.was_served = false;
+        }
+    }
+
     /// Whether queue `index` was served since its front-end said where it stands. Until then that is
     /// hearsay: what an earlier back-end had in flight is in the in-flight record alone, and a base that
     /// is to be told to another back-end has none of it.

@@ -451,10 +451,10 @@ fn a_nic_of_several_pairs_has_as_many_queues_of_its_tap() -> Result<()> {
         ensure!(!has_interface("sc-many")?, "the tap stays");
         // A tap that was made for one descriptor serves all pairs with that.
         ip("tuntap add sc-one mode tap vnet_hdr")?;
+        ip("link set sc-one up")?;
         daemon.ask("nic add o --tap sc-one --queues 4")?;
         let view = daemon.nic_view("o")?;
         ensure!(view["problem"].is_null(), "{view}");
-        ip("link set sc-one up")?;
         let shown = ip_says("link show sc-one")?;
         ensure!(shown.contains("LOWER_UP"), "nobody holds it: {shown}");
         Ok(())

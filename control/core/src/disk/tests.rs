@@ -129,25 +129,25 @@ fn they_are_asked_for_when_that_may_help() {
 
 /// Of what was written before them nobody says that it is stable, until they are back.
 #[test]
-fn locks_that_were_given_up_are_missed_until_they_have_come() {
+fn locks_that_were_given_up_are_fenced_until_they_have_come() {
     for follows in [false, true] {
         let mut given_up = locks(follows, Is::Here).expect("it is a state of theirs");
         assert!(!given_up.is_fenced() && given_up.fence());
-        assert_eq!((given_up.is_fenced(), given_up.are_missed()), (true, !follows));
+        assert!(given_up.is_fenced());
         assert!(given_up.refused("its file system is slow", NOW));
         given_up.forget();
-        assert_eq!((given_up.is_fenced(), given_up.are_missed()), (true, !follows));
+        assert!(given_up.is_fenced());
         assert!(given_up.come());
-        assert!(!given_up.is_fenced() && !given_up.are_missed());
+        assert!(!given_up.is_fenced());
     }
     let mut let_go = locks(true, Is::Parting).expect("it is a state of theirs");
     assert!(let_go.parted(false) && !let_go.is_fenced());
     let_go.were_fenced(true);
-    assert!(let_go.is_fenced() && !let_go.are_missed());
+    assert!(let_go.is_fenced());
     // Another process has them so, whose locks follow nobody, whether or not it is told.
     for mut inherited in [Locks::new(false, true), Locks::new(true, false)] {
         let is_away = inherited.is_away();
-        assert_eq!((inherited.is_fenced(), inherited.are_missed()), (is_away, is_away));
+        assert_eq!(inherited.is_fenced(), is_away);
         inherited.were_fenced(true);
         assert_eq!(inherited.is_fenced(), is_away);
     }

@@ -77,7 +77,7 @@ impl Locks<'_> {
         let now = self.turn.now();
         let may_start = if disk.locks.is_here() {
             !is_idle || !disk.let_go(number, now, self.poll)
-        } else if wants || is_clients || disk.locks.are_missed() {
+        } else if wants || is_clients || disk.locks.is_fenced() {
             self.take(number) != Taken::Not
         } else {
             // With the wish goes what was being opened (`drop_unwanted`).

@@ -12,6 +12,7 @@ use tracing::warn;
 use crate::disk::DiskParts;
 use crate::disk::bonds::Bonds;
 use crate::disk::sync::DiskSync;
+use crate::opening::not_open::NotOpen;
 use crate::poll::{Poll, Token};
 use crate::remote::availability::Requests;
 
@@ -19,6 +20,18 @@ impl DiskParts {
     /// When its locks are asked for again, if a ring waits for them.
     pub(crate) fn asks_at(&self) -> Option<Instant> {
         self.locks.due_at().map(instant_of)
+    }
+
+    /// Whether it was given up for a process that died, of whose requests nobody knows yet that they are over. Of one
+    /// that somebody else could lock, or that is not there, that is known, or will never be.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        let may_land = match self.locks.why() {
+            None | Some(NotOpen::Ended(_) | NotOpen::Late(_)) => true,
+            Some(NotOpen::Ours(_) | NotOpen::Living(_) | NotOpen::Unfit(_) | NotOpen::Wrong(_)) => {
+                false
+            }
+        };
+        self.locks.is_fenced() && may_land
     }
 
     /// Since when it is being let go.

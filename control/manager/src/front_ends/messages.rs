@@ -110,6 +110,7 @@ impl FrontEnds<'_> {
         let left = device.left_to(id, scope);
         let starts = device.starts_first(id).is_some();
         let unserved = device.stops_unserved(id);
+        let is_unsettled = device.is_unsettled(id, scope);
         let connection = device.connection_mut(id);
         let connection = found!(self.turn.defects, connection, "front-end that waits");
         if !attached.is_empty() || !left.is_empty() {
@@ -122,6 +123,9 @@ impl FrontEnds<'_> {
                     false => device.detach(queue, self.turn, self.cores),
                 }
             }
+        } else if is_unsettled {
+            connection.wait(Cause::Image);
+            self.turn.touch(number);
         } else if starts {
             connection.wait(Cause::Start);
             // `settle` starts it, and asks for it then.

@@ -14,7 +14,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg,
     sendmsg, socket_with,
 };
-use vhost_user::message::{RingFd, RingState};
+use vhost_user::message::{InflightArea, RingFd, RingState};
 use vhost_user::{MemoryRegion, Message, RingAddresses, bits};
 use virtqueue::driver::{Arena, Buffer, Driver, Places, RingSpec};
 use virtqueue::layout::Format;
@@ -223,6 +223,20 @@ impl Vmm {
         let file = self.guest.file.try_clone().expect("a descriptor");
         self.send(&Message::SetMemTable(vec![region()]), &[&file]);
         assert_eq!(self.hear(trial), Some(Ok(0)), "its memory is taken");
+    }
+
+    /// Has the daemon make an in-flight record, and gives it that. Of a disk.
+    pub(crate) fn bring_record(&mut self, trial: &mut Trial) {
+        self.told(trial, Message::SetProtocolFeatures(bits::OFFERED_BY_DISK & !bits::BACKEND_REQ));
+        let queues = self.guest.rings.len() as u16;
+        let wanted = InflightArea { size: 0, offset: 0, queues, queue_size: RING, padded: false };
+        self.send(&Message::GetInflightFd(wanted), &[]);
+        let Some(Err(Message::GetInflightFd(area))) = self.hear(trial) else {
+            panic!("no record is made");
+        };
+        let file = self.got_fd.take().expect("a descriptor");
+        self.send(&Message::SetInflightFd(area), &[&file]);
+        assert_eq!(self.hear(trial), Some(Ok(0)), "its record is taken");
     }
 
     pub(crate) fn start(&mut self, trial: &mut Trial, queue: u32) {

@@ -153,6 +153,8 @@ pub(crate) fn find_rings(device: &mut Device) {
         };
         queue.forget_left();
         if connection.front_end.inflight.is_some() {
+            // Where it stood before the dead process is no answer to a front-end that stops it now: its record is.
+            connection.session.served_elsewhere(index);
             continue;
         }
         match (format, start::used_index(&facts, &connection.front_end)) {

@@ -56,6 +56,7 @@ impl Device {
             }
             Cause::Parting => self.kind.disk().and_then(DiskParts::parting_since)?,
             Cause::Start => self.starts_first(id).map(|_| came)?,
+            Cause::Image => self.is_unsettled(id, scope).then_some(came)?,
         };
         // One wait may follow upon another.
         let since = since.min(came);
@@ -73,6 +74,7 @@ impl Device {
                 }
                 Cause::Start => self.starts_first(*id).is_some(),
                 Cause::Parting => self.kind.disk().and_then(DiskParts::parting_since).is_some(),
+                Cause::Image => self.is_unsettled(*id, scope),
             };
             (!waits).then_some(*id)
         };
@@ -139,6 +141,13 @@ impl Device {
             Owner::Link => false,
         });
         gone.into_iter().filter(|index| scope.has(*index)).collect()
+    }
+
+    /// Whether the held message of connection `id` waits for what a process that died had in flight: it may still land in
+    /// the guest's memory and in the image, until the image that was given up is open again (0005, "The fence").
+    pub(crate) fn is_unsettled(&self, id: u32, scope: Scope) -> bool {
+        let is_runners = self.runner == Some(id) && scope != Scope::None;
+        is_runners && self.kind.disk().is_some_and(DiskParts::is_unsettled)
     }
 
     /// Queues that some sidecore has.

@@ -11,12 +11,14 @@ use vhost_user::Message;
 use vhost_user::message::ConfigSpan;
 
 use super::*;
-use crate::trial::vmm::{FLUSH, READ, Vmm, WRITE};
+use crate::manager::Manager;
+use crate::trial::vmm::{FLUSH, Guest, READ, Vmm, WRITE};
 use crate::trial::{Trial, refused};
 
 const MIB: u64 = 1 << 20;
 const FILE: &str = "[[disk]]\nid = \"a\"\npath = \"{}/a.img\"\nsize = \"1M\"\nqueues = 2\nmigratable = true\n\
                     drain_timeout = 3\n";
+const PLAIN: &str = "[[disk]]\nid = \"a\"\npath = \"{}/a.img\"\nsize = \"1M\"\n";
 const SIZELESS: &str = "[[disk]]\nid = \"a\"\npath = \"{}/a.img\"\nmigratable = true\n";
 
 /// Whether somebody has the image.
@@ -261,4 +263,42 @@ fn locks_that_are_being_let_go_are_not_asked_for() {
     assert!(disk.locks.is_away() && disk.disk.is_away());
     trial.slow(Duration::ZERO);
     assert_eq!(trial.rooms().locks().take(number), Taken::Here);
+}
+
+/// What a process that died had in flight may still land in the guest's memory, which its VMM is about to move.
+#[test]
+fn a_ring_has_stopped_when_what_a_dead_process_had_in_flight_is_over() {
+    for migratable in ["", "migratable = true\n"] {
+        let mut trial = Trial::of(&format!("{PLAIN}{migratable}"));
+        let mut vmm = Vmm::served(&mut trial, "a", 1);
+        assert_eq!(vmm.does(&mut trial, WRITE, 0, 1), Some(0));
+        trial.slow(Duration::from_secs(13));
+        trial.amid(Manager::hand_over_in_vain);
+        trial.slow(Duration::ZERO);
+        assert_eq!(vmm.stop(&mut trial, 0), None, "it may still write");
+        trial.pass(Duration::from_secs(14));
+        assert_eq!(vmm.base_of(&mut trial, 0), Some(1));
+    }
+}
+
+/// Where it stood before that process, another back-end would have its requests done once more.
+#[test]
+fn a_ring_that_a_dead_process_served_is_found_by_its_record() {
+    let mut trial = Trial::of(PLAIN);
+    let mut vmm = Vmm::connect(&trial, "a", Guest::new(1)).expect("somebody listens");
+    vmm.introduce(&mut trial);
+    vmm.bring_memory(&mut trial);
+    vmm.bring_record(&mut trial);
+    vmm.start(&mut trial, 0);
+    assert_eq!(vmm.does(&mut trial, WRITE, 0, 1), Some(0));
+    trial.slow(Duration::from_secs(13));
+    trial.amid(Manager::hand_over_in_vain);
+    trial.slow(Duration::ZERO);
+    let number = trial.rooms().devices.number_of("a").expect("a device");
+    let device = trial.rooms().devices.get(number).expect("a device");
+    let connection = device.connections().values().next().expect("its front-end");
+    assert!(!connection.session.was_served(0), "where it stood before is believed");
+    assert_eq!(vmm.stop(&mut trial, 0), None, "it is not known yet");
+    trial.pass(Duration::from_secs(14));
+    assert_eq!(vmm.base_of(&mut trial, 0), Some(1));
 }

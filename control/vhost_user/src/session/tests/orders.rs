@@ -19,6 +19,8 @@ enum Event {
     Failed,
     /// Its sidecore gave it back there.
     StoppedAt(u32),
+    /// Another back-end had it, and died.
+    ServedElsewhere,
 }
 
 /// A ring as the protocol has it.
@@ -66,6 +68,7 @@ impl Model {
         match event {
             Event::Failed => self.failed = true,
             Event::StoppedAt(base) => (self.base, self.was_served) = (*base, true),
+            Event::ServedElsewhere => self.was_served = false,
             Event::Said(message) => match message {
                 Message::SetFeatures(features) => self.features = Some(*features),
                 Message::SetMemTable(_) => self.has_memory = true,
@@ -143,6 +146,10 @@ impl Pair {
                 self.session.stopped_at(0, *base);
                 Some(Vec::new())
             }
+            Event::ServedElsewhere => {
+                self.session.served_elsewhere(0);
+                Some(Vec::new())
+            }
         }
     }
 
@@ -184,7 +191,7 @@ fn explore(events: &[Event]) -> usize {
             }
             let scope = match event {
                 Event::Said(message) => pair.session.scope(message),
-                Event::Failed | Event::StoppedAt(_) => Scope::All,
+                Event::Failed | Event::StoppedAt(_) | Event::ServedElsewhere => Scope::All,
             };
             let ran_as = pair.runs_as();
             let mut whole = way.clone();
@@ -274,6 +281,7 @@ fn where_a_ring_stands_is_what_its_front_end_said_until_it_was_served() {
         kick(true),
         said(Message::SetVringBase(state(0, 7))),
         Event::StoppedAt(9),
+        Event::ServedElsewhere,
         Event::Failed,
         said(Message::SetVringCall(ring(0))),
         said(Message::SetVringCall(RingFd { queue: 0, has_fd: false })),
@@ -282,6 +290,7 @@ fn where_a_ring_stands_is_what_its_front_end_said_until_it_was_served() {
         said(Message::ResetDevice),
         said(Message::ResetOwner),
     ]);
-    // At 0 or 7 as was said, or at 9 and known to be; of that its front-end knows 0, 7, or what it was told.
-    assert_eq!(states, 5 * (2 * 2 * 2) * (2 * 2 * 2));
+    // At 0 or 7 as was said, or at 9, which is known or is hearsay again; of that its front-end knows 0, 7, or what it
+    // was told.
+    assert_eq!(states, (2 + 2 * 3) * (2 * 2 * 2) * (2 * 2 * 2));
 }
