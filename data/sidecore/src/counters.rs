@@ -240,7 +240,7 @@ counters! {
         hellos,
         /// Hellos that were answered with a cookie.
         cookies,
-        /// Hellos that had one, and found too many others waiting.
+        /// Hellos that had one, and found too many others waiting; or for whose cookie the socket had no room.
         greets_dropped,
         /// Requests that were put into rings.
         requests,

@@ -61,7 +61,8 @@ pub struct LinkView {
     /// Handshakes that this end began, or hellos that came.
     pub handshakes: u64,
     /// `iohost`: hellos that were refused: made with another `security` or for another IOhost's key, of a client that
-    /// the file does not name, or too many at once. `problem` has the latest, for a minute, if it could be read.
+    /// the file does not name, or too many at once. `problem` has the latest, for a minute, if it could be read: the
+    /// address of another is not proven.
     #[serde(default)]
     pub hellos_refused: u64,
     /// `iohost`: the same by reason, with the last that is known of each.

@@ -170,7 +170,7 @@ impl Serving {
         let seen = self.parts.iter().map(|part| part.counters.snapshot());
         seen.fold(Unread::default(), |unread, seen| Unread {
             unreadable: unread.unreadable + seen.hellos_strange,
-            crowded: unread.crowded + seen.greets_dropped,
+            no_room: unread.no_room + seen.greets_dropped,
         })
     }
 

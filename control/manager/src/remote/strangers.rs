@@ -1,7 +1,8 @@
 //! Who says hello to an IOhost's link and is refused: how many for each reason, the last of each, and who the log tells
 //! of.
 //!
-//! Anybody can send anything, from any address, so all of it is bounded. Not here: who is refused (the sidecore's gate,
+//! Anybody can send anything, from any address, so all of it is bounded, for each reason by itself: what anybody can
+//! cause keeps nothing else out of the log, and is no problem of this host. Not here: who is refused (the sidecore's gate,
 //! `greeter`, `clients`).
 
 use std::sync::Arc;
@@ -15,8 +16,12 @@ use remote::handshake::Refused;
 /// How long a refused hello is a problem that is shown: whoever sent it comes again sooner. The log tells of one sender
 /// once in that time.
 const SHOWN_TIME: Duration = Duration::from_secs(60);
-/// Senders that the log tells of in that time: a line each.
+/// Senders that the log tells of in that time, for a reason: a line each. They have shown that they get what is sent to
+/// their addresses.
 const TOLD_MAX: usize = 64;
+/// The same of hellos that cannot be read: they are looked at before that is shown, so that their addresses are whatever
+/// their sender likes.
+const UNPROVEN_TOLD_MAX: usize = 2;
 
 /// Reasons to refuse a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,16 +38,19 @@ pub(crate) enum Reason {
     Unreadable,
     /// There are too many clients.
     Crowded,
+    /// So many others waited, or so much, that it was not looked at. Who sent it is not known.
+    NoRoom,
 }
 
 /// All of them, in the order in which they are shown.
-const REASONS: [Reason; 6] = [
+const REASONS: [Reason; 7] = [
     Reason::Stranger,
     Reason::Forged,
     Reason::NothingInCommon,
     Reason::Malformed,
     Reason::Unreadable,
     Reason::Crowded,
+    Reason::NoRoom,
 ];
 
 impl From<&Refused> for Reason {
@@ -63,8 +71,11 @@ impl Reason {
             Reason::Forged => "not authentic",
             Reason::NothingInCommon => "nothing in common",
             Reason::Malformed => "malformed",
-            Reason::Unreadable => "made with another `security`, or for another IOhost's key",
+            Reason::Unreadable => {
+                "made with another `security`, or for another IOhost's key, from an address that is not proven"
+            }
             Reason::Crowded => "too many clients at once",
+            Reason::NoRoom => "no room for it just then",
         }
     }
 
@@ -84,7 +95,13 @@ impl Reason {
                  (`sidecore link key FILE` prints it)"
             }
             Reason::Crowded => "its client asks again and again",
+            Reason::NoRoom => "a client asks again and again",
         }
+    }
+
+    /// Whether its sender gets what is sent to the address that it comes from.
+    fn is_proven(self) -> bool {
+        !matches!(self, Reason::Unreadable | Reason::NoRoom)
     }
 }
 
@@ -155,7 +172,39 @@ struct Last {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Unread {
     pub(super) unreadable: u64,
-    pub(super) crowded: u64,
+    pub(super) no_room: u64,
+}
+
+/// Whom the log told of for one reason.
+struct Logged {
+    lately: Lately,
+    most: usize,
+    /// When the log said that there are more than it tells of.
+    full_at: Option<Instant>,
+}
+
+impl Logged {
+    fn of(reason: Reason) -> Logged {
+        let most = if reason.is_proven() { TOLD_MAX } else { UNPROVEN_TOLD_MAX };
+        Logged { lately: Lately::new(SHOWN_TIME, most), most, full_at: None }
+    }
+
+    /// What the log is to say of one that was refused, if anything.
+    fn note(&mut self, reason: Reason, last: &Last) -> Option<String> {
+        match self.lately.note(last.from, reason, last.at) {
+            News::One => Some(told(reason, last)),
+            News::Old => None,
+            News::Full if self.full_at.is_some_and(|at| last.at < at + SHOWN_TIME) => None,
+            News::Full => {
+                self.full_at = Some(last.at);
+                let (most, word, seconds) = (self.most, reason.word(), SHOWN_TIME.as_secs());
+                Some(format!(
+                    "hellos of more than {most} senders were refused within {seconds} s: {word}; those of others are \
+                     counted, and `sidecore remote status` has the last"
+                ))
+            }
+        }
+    }
 }
 
 /// Who was refused at one link.
@@ -163,15 +212,14 @@ pub(super) struct Strangers {
     counted: Arc<Refusals>,
     /// By reason.
     last: [Option<Last>; REASONS.len()],
-    logged: Lately,
-    /// When the log said that there are more than it tells of.
-    full_at: Option<Instant>,
+    /// By reason.
+    logged: [Logged; REASONS.len()],
 }
 
 impl Default for Strangers {
     fn default() -> Strangers {
-        let logged = Lately::new(SHOWN_TIME, TOLD_MAX);
-        Strangers { counted: Arc::default(), last: Default::default(), logged, full_at: None }
+        let logged = REASONS.map(Logged::of);
+        Strangers { counted: Arc::default(), last: Default::default(), logged }
     }
 }
 
@@ -194,19 +242,7 @@ impl Strangers {
         now: Instant,
     ) -> Option<String> {
         let last = Last { from, at: now, words };
-        let told = match self.logged.note(from, reason, now) {
-            News::One => Some(told(reason, &last)),
-            News::Old => None,
-            News::Full if self.full_at.is_some_and(|at| now < at + SHOWN_TIME) => None,
-            News::Full => {
-                self.full_at = Some(now);
-                let seconds = SHOWN_TIME.as_secs();
-                Some(format!(
-                    "hellos of more than {TOLD_MAX} senders were refused within {seconds} s: those of others are counted, \
-                     and `sidecore remote status` has the last for each reason"
-                ))
-            }
-        };
+        let told = self.logged[reason as usize].note(reason, &last);
         self.last[reason as usize] = Some(last);
         told
     }
@@ -222,7 +258,7 @@ impl Strangers {
         REASONS.iter().map(|reason| self.counted.of(*reason)).sum()
     }
 
-    /// The last of each reason, in words, while that is a problem.
+    /// The last of each reason, in words, while that is a problem. What anybody can send in the name of others is none.
     pub(super) fn lately(&self, unread: Unread, now: Instant) -> Vec<String> {
         let problem = |reason: &Reason| {
             let last = self.last[*reason as usize].as_ref()?;
@@ -232,7 +268,7 @@ impl Strangers {
             (time < SHOWN_TIME)
                 .then(|| format!("{} ({seconds} s ago, {count} in all)", told(*reason, last)))
         };
-        REASONS.iter().filter_map(problem).collect()
+        REASONS.iter().filter(|reason| reason.is_proven()).filter_map(problem).collect()
     }
 
     /// For operators.
@@ -253,8 +289,12 @@ impl Strangers {
     fn count_of(&self, reason: Reason, unread: Unread) -> u64 {
         let more = match reason {
             Reason::Unreadable => unread.unreadable,
-            Reason::Crowded => unread.crowded,
-            Reason::Stranger | Reason::Forged | Reason::NothingInCommon | Reason::Malformed => 0,
+            Reason::NoRoom => unread.no_room,
+            Reason::Stranger
+            | Reason::Forged
+            | Reason::NothingInCommon
+            | Reason::Malformed
+            | Reason::Crowded => 0,
         };
         self.counted.of(reason) + more
     }
@@ -300,7 +340,7 @@ mod tests {
         );
         assert_eq!(strangers.lately(Unread::default(), at(120)), Vec::<String>::new());
         // Counts and the last of each stay.
-        let views = strangers.views(Unread { unreadable: 7, crowded: 0 }, at(120));
+        let views = strangers.views(Unread { unreadable: 7, no_room: 0 }, at(120));
         let seen = views.iter().map(|it| (it.reason.as_str(), it.count, it.ago_s));
         let unreadable = Reason::Unreadable.word();
         assert_eq!(
@@ -324,8 +364,37 @@ mod tests {
         let told: Vec<String> = (0..1000).filter_map(said).collect();
         assert_eq!(told.len(), TOLD_MAX + 1);
         assert!(told[TOLD_MAX].starts_with("hellos of more than 64 senders"), "{}", told[TOLD_MAX]);
-        assert_eq!(strangers.logged.told.len(), TOLD_MAX);
+        let lately = &strangers.logged[Reason::Stranger as usize].lately;
+        assert_eq!(lately.told.len(), TOLD_MAX);
         let later = now + SHOWN_TIME;
         assert!(strangers.note(sender(1), (Reason::Stranger, None), later).is_some());
+    }
+
+    #[test]
+    fn what_anybody_can_send_hides_nothing_and_is_no_problem() {
+        let (mut strangers, now) = (Strangers::default(), now());
+        let forged = |from| strangers.note(sender(from), (Reason::Unreadable, None), now);
+        let told: Vec<String> = (0..1000).filter_map(forged).collect();
+        assert_eq!(told.len(), UNPROVEN_TOLD_MAX + 1);
+        assert!(told[0].contains("from an address that is not proven; "), "{}", told[0]);
+        assert!(told[UNPROVEN_TOLD_MAX].starts_with("hellos of more than 2 senders"));
+        let unread = Unread { unreadable: 1000, no_room: 3 };
+        assert_eq!(strangers.lately(unread, now), Vec::<String>::new());
+        // It is counted, and so is what was not looked at, which is not laid to clients.
+        let views = strangers.views(unread, now);
+        let seen = views.iter().map(|it| (it.reason.as_str(), it.count, it.from.is_some()));
+        assert_eq!(
+            seen.collect::<Vec<_>>(),
+            [(Reason::Unreadable.word(), 1000, true), ("no room for it just then", 3, false)]
+        );
+        // Whoever is at its address is told of all the same, for each reason.
+        for reason in [Reason::Stranger, Reason::NothingInCommon, Reason::Crowded] {
+            assert!(strangers.note(sender(1), (reason, None), now).is_some(), "{reason:?}");
+        }
+        let said = |from| strangers.note(sender(from), (Reason::Stranger, None), now);
+        // One was told before; the last line is of all others.
+        assert_eq!((0..1000).filter_map(said).count(), TOLD_MAX);
+        assert!(strangers.note(sender(2), (Reason::Crowded, None), now).is_some());
+        assert_eq!(strangers.lately(unread, now).len(), 3);
     }
 }

@@ -333,15 +333,17 @@ fn a_link_with_keys_is_between_those_who_have_them_and_nobody_else() {
             let iohost = link(&mut trial, "out");
             assert!(iohost.hellos_refused > 0, "{own}");
             assert!(iohost.frames_dropped >= iohost.hellos_refused, "{own}");
-            // What is for another IOhost's key cannot be read; who it came from is told all the same.
-            let reason = match *of_host == host {
-                true => "a stranger",
-                false => "made with another `security`, or for another IOhost's key",
+            // What is for another IOhost's key cannot be read: where it came from is told, and not proven, so that it is
+            // no problem.
+            let (reason, is_problem) = match *of_host == host {
+                true => ("a stranger", true),
+                false => ("made with another `security`, or for another IOhost's key", false),
             };
             let problem = iohost.problem.unwrap_or_default();
-            assert!(problem.contains(&format!("was refused: {reason}; ")), "{problem}");
+            let is_told = problem.contains(&format!("was refused: {reason}; "));
+            assert_eq!((is_told, problem.is_empty()), (is_problem, !is_problem), "{problem}");
             let told: Vec<_> = iohost.refusals.iter().map(|it| it.reason.as_str()).collect();
-            assert_eq!(told, [reason]);
+            assert!(matches!(told[..], [told] if told.starts_with(reason)), "{told:?}");
             let refusal = &iohost.refusals[0];
             assert_eq!(refusal.count, iohost.hellos_refused);
             assert!(refusal.from.as_ref().is_some_and(|from| from.starts_with("10.0.0.")));
