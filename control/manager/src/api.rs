@@ -288,7 +288,7 @@ impl Socket {
     /// Takes its name away, if it still has that.
     fn remove(self) {
         let listener = OwnedFd::from(self.listener);
-        if listen::is_at(&self.path, &listener) {
+        if matches!(listen::is_at(&self.path, &listener), Ok(true)) {
             listen::remove(&self.path);
         }
     }

@@ -1,7 +1,7 @@
 //! The API's sockets made again, whose files were removed or are another's: nobody could come to the daemon any more.
 //!
-//! Control makes them, and the API's thread answers at the new ones. Not here: who asks for that (`reload`, and
-//! whoever takes over).
+//! Control makes them, and the API's thread answers at the new ones. One of which it is not known whether its name leads
+//! to it is left as it is, and told of. Not here: who asks for that (`reload`, and whoever takes over).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,18 +13,28 @@ use tracing::{error, info, warn};
 use super::{Listening, NewSocket, Role, listen};
 use crate::rights::{Accounts, Rights};
 
-/// A socket of the API whose name does not lead to it.
+/// A socket of the API whose name does not lead to it, or may not.
 #[derive(Debug)]
 pub(crate) struct Lost {
     role: Role,
     path: PathBuf,
     rights: SocketRights,
+    /// Why it is not known whether its name leads to it.
+    unknown: Option<io::Error>,
 }
 
 impl Lost {
     /// What is to be done about it.
     pub(crate) fn to_do(&self) -> String {
-        self.told("make")
+        match &self.unknown {
+            None => self.told("make"),
+            Some(why) => {
+                let path = self.path.display();
+                format!(
+                    "leave the API's socket {path} as it is, since it is not known whether it was removed: {why}"
+                )
+            }
+        }
     }
 
     fn told(&self, verb: &str) -> String {
@@ -41,18 +51,25 @@ impl Lost {
 }
 
 impl Listening {
-    /// Those that nobody can come to by their names. Looks at the file system.
+    /// Those that nobody can come to by their names, and those of which that is not known. Looks at the file system.
     pub(crate) fn lost(&self, daemon: &DaemonSpec) -> Vec<Lost> {
         let api = (Role::Operates, &daemon.api, daemon.api_rights(), &self.api);
         let read = daemon.api_read.as_ref().zip(self.read.as_ref());
         let read = read.map(|(path, socket)| (Role::Shows, path, daemon.api_read_rights(), socket));
         let all = [Some(api), read].into_iter().flatten();
-        let lost = all.filter(|(_, path, _, socket)| !listen::is_at(Path::new(path), socket));
-        lost.map(|(role, path, rights, _)| Lost { role, path: path.into(), rights }).collect()
+        let lost = |(role, path, rights, socket): (Role, &String, SocketRights, &OwnedFd)| {
+            let unknown = match listen::is_at(Path::new(path), socket) {
+                Ok(true) => return None,
+                Ok(false) => None,
+                Err(why) => Some(why),
+            };
+            Some(Lost { role, path: path.into(), rights, unknown })
+        };
+        all.filter_map(lost).collect()
     }
 
-    /// Makes those again. Whoever is connected stays. What was made, and what could not be, in words; both are in the
-    /// log.
+    /// Makes those again that were removed. Whoever is connected stays. What was made, and what could not be or may have
+    /// to be, in words; both are in the log.
     pub(crate) fn make_again(
         &mut self,
         daemon: &DaemonSpec,
@@ -61,6 +78,14 @@ impl Listening {
         let (mut made, mut undone) = (Vec::new(), Vec::new());
         for lost in self.lost(daemon) {
             let path = lost.path.display();
+            if let Some(why) = &lost.unknown {
+                let why = format!(
+                    "it is not known whether the API's socket {path} was removed, and it is left as it is: {why}"
+                );
+                warn!("{why}");
+                undone.push(why);
+                continue;
+            }
             let rights = Rights::of(&lost.rights, accounts).unwrap_or_else(|why| {
                 error!("{path}: {why}; until then root and the daemon's user alone may ask");
                 self.is_ungiven = true;

@@ -43,19 +43,26 @@ pub(crate) fn check(path: &Path) -> io::Result<()> {
 
 /// Whether that path leads to this listening socket, whose name it was. Whoever listens there is connected to: at the
 /// API's sockets nobody minds.
-pub(super) fn is_at(path: &Path, listener: &OwnedFd) -> bool {
-    let Ok(place) = SocketPlace::find(path, Purpose::Own) else { return false };
-    if !matches!(stands(&place), Ok(Standing::Taken)) {
-        return false;
+///
+/// # Errors
+/// That is not known: its folder is refused, or cannot be looked at.
+pub(super) fn is_at(path: &Path, listener: &OwnedFd) -> io::Result<bool> {
+    let place = match SocketPlace::find(path, Purpose::Own) {
+        Ok(place) => place,
+        Err(refused) if refused.is_missing() => return Ok(false),
+        Err(refused) => return Err(refused.into()),
+    };
+    if !matches!(stands(&place)?, Standing::Taken) {
+        return Ok(false);
     }
     let maker = |socket: &OwnedFd| socket_peercred(socket).ok().map(|it| it.pid.as_raw_nonzero());
     let own = Some(getpid().as_raw_nonzero());
-    match open_connection(path) {
+    Ok(match open_connection(path) {
         // The one that made this one, or this process itself.
         Ok(there) => maker(&there) == maker(listener) || maker(&there) == own,
         // So many wait that no more may: who they wait for is not known.
         Err(_) => true,
-    }
+    })
 }
 
 /// Removes the socket at that path, if it is one.

@@ -1,7 +1,7 @@
 //! The server over a real socket, with a control loop that answers by rote.
 
 use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 
@@ -10,6 +10,7 @@ use config::spec::DaemonSpec;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
+use super::again::Lost;
 use super::*;
 use crate::rights::Accounts;
 
@@ -304,10 +305,9 @@ fn a_dead_daemon_s_socket_is_replaced_and_other_files_are_not() {
     assert_eq!(std::fs::read_to_string(&socket).unwrap(), "precious");
 }
 
-#[test]
-fn whoever_comes_to_a_socket_that_was_made_again_is_answered() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name).display().to_string();
+/// A daemon's two sockets in that folder, not answered yet.
+fn entrance_in(folder: &Path) -> (DaemonSpec, Entrance, Calls) {
+    let path = |name: &str| folder.join(name).display().to_string();
     let daemon = DaemonSpec {
         api: path("api.sock"),
         api_read: Some(path("read.sock")),
@@ -316,8 +316,45 @@ fn whoever_comes_to_a_socket_that_was_made_again_is_answered() {
     let rights = Rights::own();
     let place = |path| Place { path, rights: &rights, inherited: None };
     let read = daemon.api_read.as_deref().map(Path::new);
-    let opened = open(place(Path::new(&daemon.api)), read.map(place));
-    let (entrance, _calls) = opened.unwrap();
+    let (entrance, calls) = open(place(Path::new(&daemon.api)), read.map(place)).unwrap();
+    (daemon, entrance, calls)
+}
+
+#[test]
+fn a_socket_of_which_it_is_not_known_whether_it_was_removed_is_left_and_told_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let (daemon, entrance, _calls) = entrance_in(folder.path());
+    let mut listening = entrance.listening().unwrap();
+    let node = || std::fs::metadata(&daemon.api).unwrap().ino();
+    let (before, put) = (node(), |mode| {
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+    });
+    put(0o777);
+    let to_do: Vec<String> = listening.lost(&daemon).iter().map(Lost::to_do).collect();
+    let (made, undone) = listening.make_again(&daemon, &mut Accounts::default());
+    put(0o700);
+    assert_eq!(
+        (to_do.len(), made.len(), undone.len()),
+        (2, 0, 2),
+        "{to_do:?}, {made:?}, {undone:?}"
+    );
+    let api = &daemon.api;
+    let left = format!(
+        "leave the API's socket {api} as it is, since it is not known whether it was removed: "
+    );
+    let (why, at) = (to_do[0].strip_prefix(&left), folder.path().display().to_string());
+    assert!(why.is_some_and(|why| why.contains(&at)), "{to_do:?}");
+    assert!(undone[0].starts_with("it is not known whether the API's socket "), "{undone:?}");
+    assert_eq!(node(), before);
+    assert!(listening.lost(&daemon).is_empty());
+    entrance.remove();
+}
+
+#[test]
+fn whoever_comes_to_a_socket_that_was_made_again_is_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (daemon, entrance, _calls) = entrance_in(folder.path());
     let mut listening = entrance.listening().unwrap();
     let mut server = entrance.prepare("1.2.3").unwrap();
     server.begin();

@@ -302,7 +302,7 @@ pub(crate) fn refuse_losses(effects: &[EffectView]) -> Result<(), ApiError> {
     Err(ApiError::new(ErrorKind::Conflict, error, hint))
 }
 
-/// What becomes of a socket of the API whose file was removed.
+/// What becomes of a socket of the API whose file was removed, or may have been.
 pub(super) fn of_api(lost: &Lost) -> EffectView {
     EffectView {
         kind: ThingView::Daemon,
