@@ -5,20 +5,33 @@
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use testing::daemon::sidecore_binary;
 use testing::scratch::Scratch;
 
 /// Bytes of the image.
 pub const IMAGE_BYTES: u64 = 16 << 20;
 
-/// A port that nobody has.
+/// A port that nobody has, and that the kernel gives nobody who asks for any. Processes begin their search apart.
 ///
 /// # Errors
-/// The system's.
+/// None is left.
 pub fn free_port() -> Result<u16> {
-    Ok(UdpSocket::bind("127.0.0.1:0")?.local_addr()?.port())
+    // Below what `ip_local_port_range` begins with.
+    const PORTS: std::ops::Range<u16> = 8000..32_000;
+    static ASKED: AtomicU32 = AtomicU32::new(0);
+    let count = u32::from(PORTS.end - PORTS.start);
+    for _ in 0..count {
+        let next = ASKED.fetch_add(1, Ordering::Relaxed);
+        let place = std::process::id().wrapping_mul(16).wrapping_add(next) % count;
+        let port = PORTS.start + u16::try_from(place)?;
+        if UdpSocket::bind(("0.0.0.0", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("no UDP port is free from {} to {}", PORTS.start, PORTS.end)
 }
 
 /// A key of its own in `folder`: the file, and the public half.

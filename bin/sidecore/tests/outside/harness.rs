@@ -1,6 +1,7 @@
 //! A daemon of a test's own and the commands that ask it. Used by the tests beside it.
 
 use std::fs::File;
+use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Output};
@@ -90,6 +91,21 @@ impl Drop for Daemon {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Two addresses of this process alone, with a port that is none of those that the kernel gives out: one test has it.
+pub(crate) fn addresses_of_its_own(port: u16) -> [SocketAddr; 2] {
+    // A number of a process has 22 bits.
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    [64, 128].map(|which| SocketAddr::from(([127, which | high, middle, low], port)))
+}
+
+/// An IOhost that listens there.
+pub(crate) fn iohost(address: &SocketAddr) -> String {
+    format!(
+        "[[disk]]\nid = \"m\"\nbackend = \"null\"\nsize = \"1M\"\n[[link]]\nid = \"rack\"\nrole = \"iohost\"\n\
+         security = \"none\"\nudp = \"{address}\"\n[[link.client]]\nname = \"c\"\ndisks = [\"m\"]\n"
+    )
 }
 
 pub(crate) fn run(command: &mut Command) -> (i32, String, String) {
