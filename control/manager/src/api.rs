@@ -209,14 +209,16 @@ impl Door {
 /// The running server. Dropped, it stops, and if it has begun it takes its sockets away.
 #[derive(Debug)]
 pub struct Server {
-    /// Empty: they are another process's.
-    sockets: Vec<Socket>,
-    /// `None`: it has begun, and the sockets are its own.
+    /// The sockets are another process's.
+    is_given_away: bool,
+    /// `None`: it has begun.
     begin: Option<oneshot::Sender<()>>,
     stop: Option<oneshot::Sender<()>>,
     /// `None`: it takes nobody in any more.
     leave: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    /// Gives those at which it answered last. No other descriptor of them is here: one that is made again is to be
+    /// closed, and a file may have more names.
+    thread: Option<JoinHandle<Vec<Socket>>>,
 }
 
 impl Server {
@@ -229,28 +231,25 @@ impl Server {
 
     /// From now on the sockets are another process's; those who are connected still have their answers.
     pub fn take_nobody_in(&mut self) {
-        self.sockets.clear();
+        self.is_given_away = true;
         drop(self.leave.take());
     }
 
     /// Stops, when those who are connected have their answers, and leaves the sockets to another
     /// process.
     pub fn give_sockets_away(mut self) {
-        self.sockets.clear();
+        self.is_given_away = true;
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // One that never began may share the sockets with a process that serves.
-        let has_begun = self.begin.is_none();
-        let sockets = std::mem::take(&mut self.sockets).into_iter().filter(|_| has_begun);
         drop(self.begin.take());
         drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-        sockets.for_each(|socket| socket.remove());
+        // One that panicked has closed its sockets, and the next daemon replaces them.
+        let sockets = self.thread.take().and_then(|thread| thread.join().ok());
+        let own = sockets.into_iter().flatten().filter(|_| !self.is_given_away);
+        own.for_each(Socket::remove);
     }
 }
 
@@ -280,11 +279,6 @@ struct Socket {
 }
 
 impl Socket {
-    /// Another descriptor of it.
-    fn duplicate(&self) -> io::Result<Socket> {
-        Ok(Socket { path: self.path.clone(), listener: self.listener.try_clone()? })
-    }
-
     /// Takes its name away, if it still has that.
     fn remove(self) {
         let listener = OwnedFd::from(self.listener);
@@ -294,11 +288,31 @@ impl Socket {
     }
 }
 
+/// A socket at which the thread answers.
+#[derive(Debug)]
+struct Watched {
+    path: PathBuf,
+    listener: tokio::net::UnixListener,
+}
+
+impl Watched {
+    /// Within a runtime.
+    fn of(socket: Socket) -> io::Result<Watched> {
+        let listener = tokio::net::UnixListener::from_std(socket.listener)?;
+        Ok(Watched { path: socket.path, listener })
+    }
+
+    /// Within the same.
+    fn end(self) -> io::Result<Socket> {
+        Ok(Socket { path: self.path, listener: self.listener.into_std()? })
+    }
+}
+
 /// A socket in the place of one whose name does not lead to it any more.
 #[derive(Debug)]
 struct NewSocket {
     role: Role,
-    listener: UnixListener,
+    socket: Socket,
 }
 
 /// The sockets, open and not answered yet.
@@ -356,8 +370,6 @@ impl Entrance {
     /// What the kernel said.
     pub fn prepare(self, version: &'static str) -> io::Result<Server> {
         let Entrance { api, read, handles, others, .. } = self;
-        let sockets = [Some(&api), read.as_ref()].into_iter().flatten();
-        let sockets = sockets.map(Socket::duplicate).collect::<io::Result<_>>()?;
         let (begin, begun) = oneshot::channel();
         let (stop, stopped) = oneshot::channel();
         let (leave, left) = oneshot::channel();
@@ -365,27 +377,32 @@ impl Entrance {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = std::thread::Builder::new().name("api".to_string()).spawn(move || {
             let confined = confine::thread(Kind::Api).map_err(io::Error::other);
-            let watch = |socket: Socket| tokio::net::UnixListener::from_std(socket.listener);
             let within = runtime.enter();
-            let watched = confined.and_then(|()| Ok((watch(api)?, read.map(watch).transpose()?)));
+            let watched =
+                confined.and_then(|()| Ok((Watched::of(api)?, read.map(Watched::of).transpose()?)));
             drop(within);
             match watched {
                 Ok(listeners) => {
                     let _ = made.send(Ok(()));
                     runtime.block_on(async {
-                        if begun.await.is_ok() {
-                            let told = (others, [left, stopped]);
-                            http::run(listeners, handles, version, told).await;
+                        // One that never began may share the sockets with a process that serves.
+                        if begun.await.is_err() {
+                            return Vec::new();
                         }
-                    });
+                        let told = (others, [left, stopped]);
+                        http::run(listeners, handles, version, told).await
+                    })
                 }
-                Err(error) => drop(made.send(Err(error))),
+                Err(error) => {
+                    drop(made.send(Err(error)));
+                    Vec::new()
+                }
             }
         })?;
         let (begin, stop, thread) = (Some(begin), Some(stop), Some(thread));
         let leave = Some(leave);
         is_made.recv().map_err(|_| io::Error::other("it ended at its start"))??;
-        Ok(Server { sockets, begin, stop, leave, thread })
+        Ok(Server { is_given_away: false, begin, stop, leave, thread })
     }
 }
 

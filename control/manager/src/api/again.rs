@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use config::spec::{DaemonSpec, SocketRights};
 use tracing::{error, info, warn};
 
-use super::{Listening, NewSocket, Role, listen};
+use super::{Listening, NewSocket, Role, Socket, listen};
 use crate::rights::{Accounts, Rights};
 
 /// A socket of the API whose name does not lead to it, or may not.
@@ -116,7 +116,8 @@ impl Listening {
             Role::Shows => self.read = Some(own),
         }
         // A thread that has ended answers nobody, whatever the socket.
-        let _ = self.again.send(NewSocket { role: lost.role, listener });
+        let socket = Socket { path: lost.path.clone(), listener };
+        let _ = self.again.send(NewSocket { role: lost.role, socket });
         Ok(())
     }
 }

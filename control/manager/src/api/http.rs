@@ -17,15 +17,15 @@ use config::routes::{Method, ROUTES, Route};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
 use tokio::net::unix::SocketAddr;
-use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::places::{Entry, PER_USER_MAX, Places};
 use super::{
     ANSWER_S_MAX, BODY_BYTES_MAX, CALLERS_KEPT, CALLERS_MAX, CONNECTION_S_MAX, Door, NewSocket,
-    Peer, REQUEST_S_MAX, Request, Role, UPGRADE_S_MAX,
+    Peer, REQUEST_S_MAX, Request, Role, Socket, UPGRADE_S_MAX, Watched,
 };
 
 /// The user of a caller of whom nothing is known: nobody's.
@@ -79,42 +79,44 @@ fn lock(crowd: &Mutex<Crowd>) -> std::sync::MutexGuard<'_, Crowd> {
     crowd.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Accepts until told to stop. Bounded by [`CALLERS_MAX`] connections at a time to each socket.
+/// Accepts until told to stop. Bounded by [`CALLERS_MAX`] connections at a time to each socket. Gives the sockets that it
+/// has in the end.
 pub(super) async fn run(
-    (mut api, mut read): (UnixListener, Option<UnixListener>),
+    (mut api, mut read): (Watched, Option<Watched>),
     door: Door,
     version: &'static str,
     (mut others, [mut left, mut stopped]): (
         mpsc::UnboundedReceiver<NewSocket>,
         [oneshot::Receiver<()>; 2],
     ),
-) {
+) -> Vec<Socket> {
     let gate = |role| {
         let places = Places::new(CALLERS_MAX, CALLERS_KEPT, door.own);
         let places = Arc::new(Mutex::new(Crowd { places, leave: BTreeMap::new() }));
         Gate { router: router(door.clone(), version, role), places }
     };
     let (operates, shows) = (gate(Role::Operates), gate(Role::Shows));
-    loop {
+    let sockets = loop {
         let (gate, accepted) = tokio::select! {
-            _ = &mut stopped => break,
+            _ = &mut stopped => break [Some(api), read],
             // Those who are here are answered, and nobody else comes.
             _ = &mut left => {
                 drop((api, read));
                 let _ = stopped.await;
-                break;
+                break [None, None];
             }
-            Some(NewSocket { role, listener }) = others.recv() => {
-                match (UnixListener::from_std(listener), role) {
-                    (Ok(listener), Role::Operates) => api = listener,
-                    (Ok(listener), Role::Shows) => read = Some(listener),
+            Some(NewSocket { role, socket }) = others.recv() => {
+                // The one before is closed: whoever waits there, or finds it by another name, is not to wait for ever.
+                match (Watched::of(socket), role) {
+                    (Ok(socket), Role::Operates) => api = socket,
+                    (Ok(socket), Role::Shows) => read = Some(socket),
                     (Err(error), _) => {
                         tracing::error!(%error, "a socket of the API that was made again cannot be watched");
                     }
                 }
                 continue;
             }
-            accepted = api.accept() => (&operates, accepted),
+            accepted = api.listener.accept() => (&operates, accepted),
             accepted = accept(read.as_ref()) => (&shows, accepted),
         };
         match accepted {
@@ -125,7 +127,7 @@ pub(super) async fn run(
                 sleep(Duration::from_millis(100)).await;
             }
         }
-    }
+    };
     // Those who have been answered are to get it.
     let is_somebody_here =
         || [&operates, &shows].iter().any(|gate| !lock(&gate.places).places.is_empty());
@@ -140,12 +142,13 @@ pub(super) async fn run(
         }
         sleep(LAST_LOOK).await;
     }
+    sockets.into_iter().flatten().filter_map(|socket| socket.end().ok()).collect()
 }
 
 /// The next connection at that socket; never where there is none.
-async fn accept(at: Option<&UnixListener>) -> std::io::Result<(UnixStream, SocketAddr)> {
+async fn accept(at: Option<&Watched>) -> std::io::Result<(UnixStream, SocketAddr)> {
     match at {
-        Some(listener) => listener.accept().await,
+        Some(socket) => socket.listener.accept().await,
         None => std::future::pending().await,
     }
 }

@@ -365,7 +365,7 @@ fn whoever_comes_to_a_socket_that_was_made_again_is_answered() {
     };
     for name in ["api.sock", "read.sock"] {
         assert_eq!(asks(name), 200, "{name}");
-        std::fs::remove_file(path(name)).unwrap();
+        std::fs::rename(path(name), path(&format!("old-{name}"))).unwrap();
     }
     let (made, undone) = listening.make_again(&daemon, &mut Accounts::default());
     assert_eq!((made.len(), undone.len()), (2, 0), "{made:?}, {undone:?}");
@@ -373,6 +373,11 @@ fn whoever_comes_to_a_socket_that_was_made_again_is_answered() {
         assert_eq!(asks(name), 200, "{name}");
     }
     assert!(listening.lost(&daemon).is_empty());
+    // By another name of the old ones nobody is answered, and nobody waits: they are closed.
+    for name in ["old-api.sock", "old-read.sock"] {
+        let refused = UnixStream::connect(path(name)).map(drop).map_err(|error| error.kind());
+        assert_eq!(refused, Err(io::ErrorKind::ConnectionRefused), "{name}");
+    }
     drop(server);
     assert!(!Path::new(&daemon.api).exists(), "what was made is taken away");
 }
