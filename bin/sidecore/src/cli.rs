@@ -346,8 +346,9 @@ Examples:
   SIDECORE_LOG=debug sidecore serve
 
 --check changes nothing. It looks at what is there, and at what another process has: images
-that are locked, taps, UDP ports of links, sockets, `state_dir`. What the daemon that runs with
-this file has is right, and it says so.
+that are locked, taps that are up, UDP ports of links, sockets, `state_dir`. A tap that is down
+looks free to it, whoever has it open. What the daemon that runs with this file has is right, and
+it says so.
 
 It tells systemd when it is ready (Type=notify), reads its file again on SIGHUP or
 `sidecore reload`, and ends on SIGTERM or SIGINT when nothing is in flight any more,

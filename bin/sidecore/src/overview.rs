@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use config::api::{
-    ApiError, DiskList, DiskView, ErrorKind, NicList, NicView, SidecoreList, SidecoreView,
-    UpgradeView,
+    ApiError, DiskList, DiskView, ErrorKind, LinkList, LinkView, NicList, NicView, SidecoreList,
+    SidecoreView, UpgradeView,
 };
 use config::routes::Method;
 use serde::Serialize;
@@ -195,7 +195,28 @@ fn part(
 /// `upgrade`
 pub(crate) fn upgrade(client: &Client, output: &Output) -> Result<(), Failure> {
     let done: UpgradeView = client.ask(Method::Post, "/v1/upgrade")?;
-    output.show(&done, upgrade_text)
+    output.show(&done, upgrade_text)?;
+    // What is in force may still be tried again and again.
+    match client.ask::<LinkList>(Method::Get, "/v1/links") {
+        Ok(list) => not_open(&list).iter().for_each(|line| output.note(line)),
+        Err(_) => {
+            output.note("whether links are open could not be asked: `sidecore remote status`")
+        }
+    }
+    Ok(())
+}
+
+/// The links without a socket, in words.
+fn not_open(list: &LinkList) -> Vec<String> {
+    let shut = list.links.iter().filter(|link| link.sockets.is_empty());
+    let told = |link: &LinkView| {
+        let problem = link.problem.as_ref()?;
+        let id = &link.id;
+        Some(format!(
+            "link {id}: {problem}; `sidecore remote status` says whether it is open since"
+        ))
+    };
+    shut.filter_map(told).collect()
 }
 
 fn upgrade_text(done: &UpgradeView) -> String {
@@ -235,6 +256,26 @@ mod tests {
     use config::api::{PauseView, SidecoreState, TakenFileView};
 
     use super::*;
+
+    #[test]
+    fn links_without_a_socket_are_told_with_what_is_wrong() {
+        let link = |id: &str, sockets: &[&str], problem: Option<&str>| -> LinkView {
+            serde_json::from_value(serde_json::json!({
+                "id": id, "declared": "f:1", "role": "iohost", "security": "none", "addresses": [],
+                "sockets": sockets, "problem": problem, "sessions": 0, "frames_in": 0, "frames_out": 0,
+                "frames_dropped": 0, "handshakes": 0, "mismatches": 0, "violations": 0, "leases_over": 0,
+                "disks": [],
+            }))
+            .expect("a view")
+        };
+        let links = vec![
+            link("open", &["udp"], Some("a stranger")),
+            link("fresh", &[], None),
+            link("shut", &[], Some("cannot open")),
+        ];
+        let told = "link shut: cannot open; `sidecore remote status` says whether it is open since";
+        assert_eq!(not_open(&LinkList { links }), [told]);
+    }
 
     #[test]
     fn an_upgrade_tells_how_long_queues_stood_still() {

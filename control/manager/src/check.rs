@@ -33,6 +33,9 @@ pub enum CheckError {
     /// Address of a link.
     #[error("{0}")]
     Address(#[source] Box<dyn Error + Send + Sync>),
+    /// The same, which somebody has.
+    #[error("{0}")]
+    AddressTaken(#[source] Box<dyn Error + Send + Sync>),
     /// Key of a link.
     #[error("{0}")]
     Key(#[from] LinkKeyError),
@@ -309,7 +312,10 @@ pub fn link_address(link: &LinkPlan) -> Result<(), CheckError> {
     if link.udp().is_none() {
         return Ok(());
     }
-    remote::sockets::check(link).map_err(|why| CheckError::Address(why.into()))
+    remote::sockets::check(link).map_err(|why| match why.is_of_others() {
+        true => CheckError::AddressTaken(why.into()),
+        false => CheckError::Address(why.into()),
+    })
 }
 
 /// That each device of the plan can be promised what it may take, one after the other as at a start.

@@ -2,9 +2,10 @@
 //!
 //! Nothing stays taken here. Not here: what is missing or wrong (`check`), and sockets of a folder (`beside`).
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use config::Plan;
+use manager::check::CheckError;
 
 use crate::failure::Failure;
 
@@ -30,12 +31,19 @@ pub(super) fn is_free(plan: &Plan, but: Option<u32>) -> Result<(), Failure> {
     }
     for link in &plan.links {
         let Err(why) = manager::check::link_address(link) else { continue };
-        let holders = link.udp().map(holders).unwrap_or_default();
-        if but.is_some_and(|pid| holders.contains(&pid)) {
-            continue;
-        }
         let error = format!("{}: link {:?}: {why}", link.origin, link.id);
-        return Err(Failure::host(error, held_by(holders)));
+        let (CheckError::AddressTaken(_), Some(address)) = (&why, link.udp()) else {
+            // Nobody's fault: the words have the remedy.
+            return Err(Failure::host(error, "correct this link"));
+        };
+        let holders: Vec<Vec<u32>> = sockets_at(address).iter().map(|it| having(it)).collect();
+        let is_of = |pid| !holders.is_empty() && holders.iter().all(|of| of.contains(&pid));
+        if !but.is_some_and(is_of) {
+            let mut all = holders.concat();
+            all.sort_unstable();
+            all.dedup();
+            return Err(Failure::host(error, held_by(all)));
+        }
     }
     Ok(())
 }
@@ -55,11 +63,17 @@ fn pids() -> impl Iterator<Item = u32> {
     all.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Whether a descriptor of that process is of a tap of that name.
+/// Whether a descriptor of that process is of this network namespace's tap of that name.
 fn has_tap(pid: u32, tap: &str) -> bool {
     let open = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
     let mut told = open.filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
-    told.any(|text| is_of_tap(&text, tap))
+    is_here(pid) && told.any(|text| is_of_tap(&text, tap))
+}
+
+/// Whether that process can be seen to be in this network namespace: another one may have a tap of the same name.
+fn is_here(pid: u32) -> bool {
+    let namespace = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/net")).ok();
+    namespace("self").is_some_and(|own| namespace(&pid.to_string()) == Some(own))
 }
 
 /// Whether the kernel says that of a descriptor.
@@ -67,28 +81,57 @@ fn is_of_tap(told: &str, tap: &str) -> bool {
     told.lines().any(|line| line.strip_prefix("iff:").is_some_and(|name| name.trim() == tap))
 }
 
-/// The processes that can be seen and have a UDP socket of that port.
-fn holders(address: SocketAddr) -> Vec<u32> {
+/// The UDP sockets of this network namespace which have an address that nobody can have beside that one, as links of
+/// descriptors name them.
+fn sockets_at(address: SocketAddr) -> Vec<String> {
     let tables = ["/proc/net/udp", "/proc/net/udp6"];
     let tables = tables.map(|table| std::fs::read_to_string(table).unwrap_or_default());
-    let sockets: Vec<String> =
-        tables.iter().flat_map(|table| sockets_of(table, address.port())).collect();
+    colliding(&tables.concat(), address)
+}
+
+/// The processes that can be seen and have that socket.
+fn having(socket: &str) -> Vec<u32> {
     let has = |pid: &u32| {
         let open = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
         let mut links = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
-        links.any(|link| sockets.iter().any(|socket| link.as_os_str() == socket.as_str()))
+        links.any(|link| link.as_os_str() == socket)
     };
     pids().filter(has).collect()
 }
 
-/// The sockets of a table of the kernel's that have that port, as links of descriptors name them.
-fn sockets_of(table: &str, port: u16) -> impl Iterator<Item = String> {
-    table.lines().skip(1).filter_map(move |line| {
+/// The sockets of tables of the kernel's whose address goes with no other socket at that one.
+fn colliding(tables: &str, address: SocketAddr) -> Vec<String> {
+    let at_port = tables.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let (_, own) = fields.get(1)?.rsplit_once(':')?;
-        let is_it = u16::from_str_radix(own, 16) == Ok(port);
-        is_it.then(|| fields.get(9).map(|number| format!("socket:[{number}]"))).flatten()
-    })
+        let (ip, port) = fields.get(1)?.rsplit_once(':')?;
+        let is_it = u16::from_str_radix(port, 16) == Ok(address.port());
+        is_it.then_some((ip_of(ip)?, format!("socket:[{}]", fields.get(9)?)))
+    });
+    let wanted = address.ip().to_canonical();
+    let meets = |(ip, _): &(IpAddr, String)| {
+        *ip == wanted || ip.is_unspecified() || wanted.is_unspecified()
+    };
+    let (alike, others): (Vec<_>, Vec<_>) =
+        at_port.filter(meets).partition(|(ip, _)| ip.is_ipv4() == wanted.is_ipv4());
+    // One of version 6 may have those of version 4, too; the table does not say it. It has none where somebody else has
+    // one.
+    let found = if alike.is_empty() { others } else { alike };
+    found.into_iter().map(|(_, socket)| socket).collect()
+}
+
+/// An address as the kernel's tables have it: words of this machine's order, whose bytes are the network's.
+fn ip_of(text: &str) -> Option<IpAddr> {
+    let word =
+        |at: usize| u32::from_str_radix(text.get(at..at + 8)?, 16).ok().map(u32::to_ne_bytes);
+    match text.len() {
+        8 => Some(Ipv4Addr::from(word(0)?).into()),
+        32 => {
+            let words = [word(0)?, word(8)?, word(16)?, word(24)?];
+            let bytes: [u8; 16] = words.concat().try_into().ok()?;
+            Some(IpAddr::from(Ipv6Addr::from(bytes)).to_canonical())
+        }
+        _ => None,
+    }
 }
 
 /// A process for people. Its name is its own choice.
@@ -99,7 +142,9 @@ fn named(pid: u32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::net::UdpSocket;
+    use std::process::{Command, Stdio};
 
     use super::*;
 
@@ -108,7 +153,27 @@ mod tests {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
         let address = socket.local_addr().expect("its address");
         // Not alone: who was forked beside has it until its exec.
-        assert!(holders(address).contains(&std::process::id()));
+        let sockets = sockets_at(address);
+        assert!(sockets.iter().any(|it| having(it).contains(&std::process::id())), "{sockets:?}");
+    }
+
+    #[test]
+    fn a_process_of_another_network_namespace_is_elsewhere() {
+        assert!(is_here(std::process::id()));
+        let mut command = Command::new("unshare");
+        command.args(["--net", "sh", "-c", "echo there; read end"]);
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = spawned.expect("unshare is there");
+        let mut said = [0; 6];
+        let is_there = child.stdout.take().expect("a pipe").read_exact(&mut said).is_ok();
+        let was_here = is_here(child.id());
+        drop(child.stdin.take());
+        let _ = child.wait();
+        if !is_there {
+            let why = b"skipped: a network namespace takes root\n";
+            return std::io::stderr().write_all(why).expect("written");
+        }
+        assert!(!was_here);
     }
 
     #[test]
@@ -119,10 +184,33 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_the_table_is_read_as_the_kernel_writes_it() {
-        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
-                       43: 0100007F:1F3F 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 25291 2\n";
-        assert_eq!(sockets_of(table, 7999).collect::<Vec<_>>(), ["socket:[25291]"]);
-        assert_eq!(sockets_of(table, 7998).count(), 0);
+    #[cfg(target_endian = "little")]
+    fn a_port_of_another_address_is_in_nobodys_way() {
+        let head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n";
+        let line = |ip: &str, number: u32| {
+            format!(
+                "43: {ip}:1F3F 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 {number} 2\n"
+            )
+        };
+        let found = |lines: &[(&str, u32)], wanted: &str| {
+            let lines: String = lines.iter().map(|(ip, number)| line(ip, *number)).collect();
+            let found = colliding(&[head, &lines].concat(), wanted.parse().expect("an address"));
+            let number = |it: &String| it["socket:[".len()..it.len() - 1].parse().ok();
+            found.iter().filter_map(number).collect::<Vec<u32>>()
+        };
+        let (one, two, any) = ("0100007F", "0200007F", "00000000");
+        let (mapped, any_6) =
+            ("0000000000000000FFFF00000200007F", "00000000000000000000000000000000");
+        let both = [(one, 1), (two, 2)];
+        assert_eq!(found(&both, "127.0.0.2:7999"), [2]);
+        assert_eq!(found(&both, "0.0.0.0:7999"), [1, 2]);
+        assert_eq!(found(&both, "127.0.0.2:7998"), [0; 0]);
+        assert_eq!(found(&both, "[::1]:7999"), [0; 0]);
+        assert_eq!(found(&[(any, 3)], "127.0.0.2:7999"), [3]);
+        assert_eq!(found(&[(one, 1), (mapped, 4)], "127.0.0.2:7999"), [4]);
+        // Of version 6 alone, since another process has one of version 4.
+        assert_eq!(found(&[(one, 1), (any_6, 5)], "127.0.0.1:7999"), [1]);
+        assert_eq!(found(&[(any_6, 5)], "127.0.0.1:7999"), [5]);
+        assert_eq!(found(&[("01", 6)], "127.0.0.1:7999"), [0; 0]);
     }
 }

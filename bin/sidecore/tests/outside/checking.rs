@@ -375,6 +375,18 @@ fn what_any_process_has_is_refused_and_named() {
     assert!(format!("process {hint}").contains(&format!("process {own} (")), "{error}");
 }
 
+/// This process has the port, at an address that is in nobody's way.
+#[test]
+fn an_address_that_no_interface_has_is_held_by_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let [own, _] = addresses_of_its_own(7450);
+    let _socket = UdpSocket::bind(own).unwrap();
+    let (code, _, error) = checked(&folder, &iohost(&"192.0.2.1:7450".parse().unwrap()));
+    assert_eq!(code, 1);
+    assert!(error.contains("no interface has this address"), "{error}");
+    assert!(error.ends_with("\n  correct this link\n") && !error.contains("process "), "{error}");
+}
+
 #[test]
 fn what_the_daemon_of_the_file_has_is_right_and_it_is_named() {
     let [address, _] = addresses_of_its_own(7447);

@@ -1,12 +1,13 @@
 //! Upgrades to programs that are none: what operators are told, and what is left.
 
 use std::fs::{Permissions, rename, set_permissions, write};
+use std::net::UdpSocket;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{Daemon, PROGRAM, json};
+use crate::harness::{Daemon, PROGRAM, addresses_of_its_own, iohost, json};
 
 /// Puts a script in the place of the program that a daemon was started as.
 fn install(program: &Path, script: &str) {
@@ -64,6 +65,12 @@ fn how_an_heir_has_ended_is_told_and_nothing_is_left_of_it() {
 /// A process that took over, and is ended with its test.
 struct Heir(Pid);
 
+impl Heir {
+    fn of(pid: &str) -> Heir {
+        Heir(pid.parse().ok().and_then(Pid::from_raw).expect("a process"))
+    }
+}
+
 impl Drop for Heir {
     fn drop(&mut self) {
         let _ = kill_process(self.0, Signal::KILL);
@@ -82,15 +89,38 @@ fn an_upgrade_says_what_was_different_in_the_file() {
     let (code, told, error) = daemon.run("upgrade --json");
     assert_eq!((code, error.as_str()), (0, ""));
     let done = json(&told);
-    let heir = |pid: &str| Heir(pid.parse().ok().and_then(Pid::from_raw).expect("a process"));
-    let _first = heir(&done["pid"].to_string());
+    let _first = Heir::of(&done["pid"].to_string());
     let taken = &done["configuration"];
     let changes = ["set disk a: share 100 becomes 7, limit_iops 5000 becomes no limit"];
     assert_eq!(taken["changes"], serde_json::json!(changes), "{told}");
     assert_eq!(taken["put_into_force"], serde_json::json!(["sidecores.urgency"]), "{told}");
     // Nothing is different any more.
     let (code, told, _) = daemon.run("upgrade");
-    let _second = heir(told.split(' ').nth(1).unwrap());
+    let _second = Heir::of(told.split(' ').nth(1).unwrap());
     assert_eq!(code, 0);
     assert!(told.ends_with("sidecore.toml: nothing changed\n"), "{told}");
+}
+
+/// The daemon has that port, at another address.
+#[test]
+fn a_link_whose_address_another_process_has_is_not_right_and_an_upgrade_says_so() {
+    let [own, of_another] = addresses_of_its_own(7448);
+    let _socket = UdpSocket::bind(of_another).unwrap();
+    let daemon = Daemon::start(&iohost(&own));
+    let file = daemon.folder.path().join("sidecore.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    write(&file, text.replace(&own.to_string(), &of_another.to_string())).unwrap();
+    let (code, _, error) = daemon.run("serve --check --config sidecore.toml");
+    assert_eq!(code, 1, "{error}");
+    let taken = format!("link \"rack\": cannot open a link at udp {of_another}: another process");
+    assert!(error.contains(&taken), "{error}");
+    assert!(error.contains(&format!("process {} (", std::process::id())), "{error}");
+    assert!(!error.contains(&format!("process {} (", daemon.child.id())), "{error}");
+    let (code, told, error) = daemon.run("upgrade");
+    assert_eq!(code, 0, "{error}");
+    let _heir = Heir::of(told.split(' ').nth(1).unwrap());
+    assert!(told.contains("link rack is different, and in force now\n"), "{told}");
+    assert!(error.starts_with("link rack: "), "{error}");
+    let hint = "; `sidecore remote status` says whether it is open since\n";
+    assert!(error.ends_with(hint), "{error}");
 }

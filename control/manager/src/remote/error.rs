@@ -5,7 +5,7 @@
 
 use std::io;
 
-use backend::link::LinkOpenError;
+use backend::link::{LinkOpenError, LinkWhy};
 use guest_memory::MapError;
 use remote::handshake::Refused;
 use remote::saved::BadSaved;
@@ -67,6 +67,13 @@ pub(crate) enum SocketError {
         /// What the plan says.
         mtu: u16,
     },
+}
+
+impl SocketError {
+    /// Whether somebody else has the address.
+    pub(crate) fn is_of_others(&self) -> bool {
+        matches!(self, SocketError::Open(LinkOpenError { why: LinkWhy::InUse, .. }))
+    }
 }
 
 /// Absence of the link that a port goes by.
