@@ -34,8 +34,8 @@ pub(crate) struct Client {
     socket: String,
     /// As the operator says; without, as long as each call may take.
     limit: Option<Duration>,
-    /// Who made the socket that was connected to last, as far as that is known.
-    maker: Cell<Option<u32>>,
+    /// Who listens at the socket that was connected to last, as far as that is known.
+    listener: Cell<Option<u32>>,
 }
 
 impl Client {
@@ -45,7 +45,7 @@ impl Client {
     }
 
     pub(crate) fn new(socket: String) -> Client {
-        Client { socket, limit: None, maker: Cell::new(None) }
+        Client { socket, limit: None, listener: Cell::new(None) }
     }
 
     /// One that waits no longer than that for an answer, whatever is asked.
@@ -150,7 +150,7 @@ impl Client {
                 }
                 connected => connected.map_err(|error| self.unreachable(&error))?,
             };
-            self.maker
+            self.listener
                 .set(stream.peer_cred().ok().and_then(|peer| u32::try_from(peer.pid()?).ok()));
             left -= 1;
             match self.http(stream, method, path, body.clone()).await {
@@ -234,7 +234,7 @@ impl Client {
             "the daemon at {:?} gave no answer to {method} {path} within {limit:?}",
             self.socket
         );
-        let mut hint = match self.maker.get().filter(|pid| is_stopped(*pid)) {
+        let mut hint = match self.listener.get().filter(|pid| is_stopped(*pid)) {
             Some(pid) => format!("process {pid} is stopped: `kill -CONT {pid}` lets it go on"),
             None => "it is busy, stopped or stuck: see its log (`journalctl -u sidecore`) and `systemctl status \
                      sidecore`; `--timeout` waits longer"
@@ -256,12 +256,13 @@ impl Client {
     }
 }
 
-/// Whether that process is stopped, by a signal or by who traces it. One that has gone, or is not seen, is not.
+/// Whether that process is stopped by a signal, so that another one lets it go on. One that has gone, is traced or is not
+/// seen is not.
 pub(crate) fn is_stopped(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // Behind the name, which may have anything in it.
     let state = stat.rsplit_once(')').and_then(|(_, behind)| behind.trim_start().chars().next());
-    state.is_some_and(|state| "Tt".contains(state))
+    state == Some('T')
 }
 
 /// What became of a request, for who knows no client's insides.

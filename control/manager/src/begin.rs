@@ -243,6 +243,7 @@ const LAST_LOOKS: u32 = 10_000;
 /// Serves what is open until it is told to stop, or another process has taken over.
 fn serve(mut manager: Manager, mut server: Server) -> Result<(), StartError> {
     manager.rooms.bonds.begin();
+    manager.listening.claim();
     server.begin();
     if !backend::rings_are_restricted() {
         info!("this kernel lets no io_uring be restricted: what one does is not filtered");

@@ -1,8 +1,10 @@
 //! Upgrades to programs that are none: what operators are told, and what is left.
 
 use std::fs::{Permissions, rename, set_permissions, write};
+use std::io::ErrorKind;
 use std::net::UdpSocket;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -123,4 +125,58 @@ fn a_link_whose_address_another_process_has_is_not_right_and_an_upgrade_says_so(
     assert!(error.starts_with("link rack: "), "{error}");
     let hint = "; `sidecore remote status` says whether it is open since\n";
     assert!(error.ends_with(hint), "{error}");
+}
+
+/// Who inherits the API's socket is named as who listens there, and not who made it.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "nobody is told when a process has stopped")]
+fn who_serves_and_is_stopped_is_named_before_an_upgrade_and_after_it() {
+    let daemon = Daemon::start("");
+    let stopped = |pid: Pid| {
+        kill_process(pid, Signal::STOP).unwrap();
+        let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());
+        let is_stopped = || {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            std::fs::read_to_string(&stat).unwrap().contains(") T ")
+        };
+        assert!((0..6000).any(|_| is_stopped()));
+        let (code, _, error) = daemon.run("--timeout 1s ls");
+        kill_process(pid, Signal::CONT).unwrap();
+        let pid = pid.as_raw_nonzero();
+        assert_eq!(code, 3, "{error}");
+        let hint = format!("process {pid} is stopped: `kill -CONT {pid}` lets it go on");
+        assert!(error.contains(&hint), "{error}");
+    };
+    stopped(Pid::from_child(&daemon.child));
+    let (code, told, error) = daemon.run("upgrade");
+    assert_eq!(code, 0, "{error}");
+    let heir = Heir::of(told.split(' ').nth(1).unwrap());
+    stopped(heir.0);
+}
+
+/// Of a socket that was inherited it is known whether its name leads to it, and it is made again like another one.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "nobody is told when a socket is made again")]
+fn an_inherited_socket_of_the_api_that_was_removed_is_made_again_and_the_old_one_is_closed() {
+    let daemon = Daemon::start("");
+    let (code, told, error) = daemon.run("upgrade");
+    assert_eq!(code, 0, "{error}");
+    let heir = Heir::of(told.split(' ').nth(1).unwrap());
+    let (code, told, _) = daemon.run("reload");
+    assert_eq!(code, 0);
+    assert!(told.ends_with("sidecore.toml: nothing changed\n"), "{told}");
+    let run_dir = daemon.folder.path().join("run");
+    rename(run_dir.join("api.sock"), run_dir.join("old.sock")).unwrap();
+    kill_process(heir.0, Signal::HUP).unwrap();
+    let comes = |is_so: &dyn Fn() -> bool| {
+        let looks = || {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            is_so()
+        };
+        (0..6000).any(|_| looks())
+    };
+    assert!(comes(&|| daemon.run("ls").0 == 0));
+    // The process before has it until it has ended.
+    let old = || UnixStream::connect(run_dir.join("old.sock")).map_err(|error| error.kind());
+    assert!(comes(&|| matches!(old(), Err(ErrorKind::ConnectionRefused))));
 }

@@ -51,6 +51,16 @@ impl Lost {
 }
 
 impl Listening {
+    /// Has callers see this process as the one that listens, which is looked at when nobody answers. Those it inherited
+    /// are its predecessor's until then, whose number may be another process's later.
+    pub(crate) fn claim(&self) {
+        for socket in [Some(&self.api), self.read.as_ref()].into_iter().flatten() {
+            if let Err(error) = listen::begin(socket) {
+                warn!(%error, "callers of the API still see the process before as the one that listens");
+            }
+        }
+    }
+
     /// Those that nobody can come to by their names, and those of which that is not known. Looks at the file system.
     pub(crate) fn lost(&self, daemon: &DaemonSpec) -> Vec<Lost> {
         let api = (Role::Operates, &daemon.api, daemon.api_rights(), &self.api);

@@ -24,8 +24,13 @@ pub(super) fn listen(path: &Path, rights: &Rights) -> io::Result<UnixListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     rights.bind(&socket, &place)?;
-    start(&socket, BACKLOG)?;
+    begin(&socket)?;
     Ok(UnixListener::from(socket))
+}
+
+/// Listens from now on, or goes on with that as this process: the kernel tells callers who said it last.
+pub(super) fn begin(socket: &OwnedFd) -> io::Result<()> {
+    Ok(start(socket, BACKLOG)?)
 }
 
 /// That [`listen`] could make one there. Nothing is changed.

@@ -324,6 +324,7 @@ impl Manager {
         let is_ungiven = self.listening.is_ungiven;
         self.listening = entrance.listening().map_err(TakeBackError::Api)?;
         self.listening.is_ungiven = is_ungiven;
+        self.listening.claim();
         Ok(entrance)
     }
 }
