@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use crate::file;
 use crate::kernel::{Look, Machinery};
 use crate::life::Course;
+use crate::rack;
 use guests::{Sent, Tenant, Trace};
 use random::Random;
 use rustix::io::Errno;
@@ -22,6 +23,8 @@ const HEADER: usize = 12;
 
 /// How long a front-end may be silent that has not said that it is one.
 const SILENCE_NS_MAX: u64 = 10_000_000_000;
+/// How long an answer may wait for a disk that does not answer: `drain_timeout`, as it is by itself.
+const DRAIN_NS_MAX: u64 = 60_000_000_000;
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
@@ -295,6 +298,9 @@ impl Vmm {
         if !self.hear()? {
             // It was answered, and did not go on for long.
             self.is_excused |= self.got.len() >= HEADER && now_ns >= self.spoke_ns + SILENCE_NS_MAX;
+            // Only an IOhost is silent for so long.
+            let is_unanswered = rack::is_borrowed(&self.id) && !self.tenant.has_said_all();
+            self.is_excused |= is_unanswered && now_ns >= self.spoke_ns + DRAIN_NS_MAX;
             return Ok(Step::CutOff);
         }
         let said = self.whole()?;
