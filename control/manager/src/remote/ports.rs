@@ -122,7 +122,13 @@ impl Ports {
     /// Nothing is left of what a NIC was asked for by. False: the number is no port's any more.
     pub(super) fn is_given_back(&mut self, port: u32, number: u16) -> bool {
         let its = self.0.get_mut(&port).filter(|port| port.number == number);
-        its.map(|port| port.hold = Hold::Free).is_some()
+        its.map(|port| {
+            // A link that is taken back from a process that died may say so again of one that was asked for since.
+            if port.hold == Hold::Leaving {
+                port.hold = Hold::Free;
+            }
+        })
+        .is_some()
     }
 
     /// Whether a port wants what its number is for: it is not given back, nor was another's.
@@ -196,6 +202,10 @@ mod tests {
         assert!(!ports.is_given_back(PORT, 6) && !ports.is_given_back(PORT + 1, 7));
         assert!(ports.is_given_back(PORT, 7));
         assert_eq!(ports.follow(PORT, false, at), Some(Wish::Attach(7, 9)));
+        // It is told of twice.
+        assert!(ports.is_given_back(PORT, 7));
+        assert_eq!(ports.follow(PORT, false, at), None);
+        assert!(ports.is_wanted(PORT, 7));
     }
 
     /// Whatever its guest's front-end does: what its IOhost said stays until it says something else, or nobody wants it.
