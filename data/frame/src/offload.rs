@@ -9,7 +9,7 @@ use crate::HEAD_MAX;
 use crate::bytes::{u8_at, u16_at};
 use crate::finish::Unfinished;
 use crate::header::Header;
-use crate::headers::{self, IPV4, IPV6, Seen};
+use crate::headers::{self, IPV4, IPV4_SIZE, IPV6, IPV6_SIZE, Seen};
 use crate::offloads::Offloads;
 use crate::tag;
 
@@ -93,8 +93,8 @@ pub enum BadOffload {
     /// fragment's, or has another length than the frame.
     #[error("a frame to be cut is no packet of the GSO type")]
     Headers,
-    /// `csum_start` below 14.
-    #[error("the checksum starts in the Ethernet header")]
+    /// `csum_start` before the end of the Ethernet header, of up to two tags, or of the IP header behind them.
+    #[error("the checksum starts in the Ethernet header, a tag, or the IP header")]
     Start,
     /// `csum_start` and what follows it need more bytes than there are.
     #[error("the checksum, or the transport header, lies beyond the frame's end")]
@@ -256,8 +256,10 @@ impl Offload {
         if is_dhcp(head, self.csum_start(), self.csum_offset()) {
             needs = needs.union(Offloads::FINISHED);
         }
+        let is_behind = usize::from(self.csum_start()) >= headers_end(head);
         if kind.is_empty() {
-            return Ok(Parts { needs, ..self.parts() }.pack());
+            let parts = Parts { needs, ..self.parts() };
+            return if is_behind { Ok(parts.pack()) } else { Err(BadOffload::Start) };
         }
         let other = of_version(kind, head).ok_or(BadOffload::Version)?;
         let offload = Parts { needs: needs.without(other), ..self.parts() }.pack();
@@ -266,7 +268,7 @@ impl Offload {
         match headers::parse(seen, &offload) {
             Ok(_) => Ok(offload),
             // Headers that go on behind the head, as IPv6's may.
-            Err(Unfinished::Headers) if bytes.len() < seen.frame_len => Ok(offload),
+            Err(Unfinished::Headers) if is_behind && bytes.len() < seen.frame_len => Ok(offload),
             Err(_) => Err(BadOffload::Headers),
         }
     }
@@ -434,6 +436,20 @@ fn of_version(kind: Offloads, head: &[u8]) -> Option<Offloads> {
         _ => return None,
     };
     kind.intersects(of).then_some(other)
+}
+
+/// Where the headers end into which no checksum may be stored: whoever fills one in does that after the switch has read
+/// the tags. Of an IP header what the head shows.
+fn headers_end(head: &[u8]) -> usize {
+    let l3 = tag::ethernet_len(head);
+    match u16_at(head, l3 - 2) {
+        Some(IPV4) => {
+            let words = u8_at(head, l3).map_or(0, |first| usize::from(first & 15));
+            l3 + (words * 4).max(IPV4_SIZE)
+        }
+        Some(IPV6) => l3 + IPV6_SIZE,
+        _ => l3,
+    }
 }
 
 /// Bytes of the TCP header at `start`, when that part of it is there and possible.

@@ -142,6 +142,47 @@ fn a_frame_that_is_not_what_is_said_is_nobody_s_as_it_is() {
     }
 }
 
+/// A checksum is filled in after the switch has read the frame's VLAN, and rules its addresses.
+#[test]
+fn no_checksum_is_stored_into_tags_or_an_ip_header() {
+    let plain = Header { gso_type: 0, gso_size: 0, csum_offset: 0, ..GOOD };
+    for (tags, ether_type, first, least) in [
+        (&[][..], 0x88b5, 0, 14),
+        (&[0x8100], 0x88b5, 0, 18),
+        (&[0x88a8, 0x8100], 0x88b5, 0, 22),
+        (&[0x9100], 0x0806, 0, 18),
+        (&[], IPV4, 0x45, 34),
+        (&[], IPV4, 0x4f, 74),
+        (&[], IPV4, 0x40, 34),
+        (&[0x8100], IPV4, 0x45, 38),
+        (&[0x8100, 0x8100], IPV6, 0x60, 62),
+        (&[], IPV6, 0x60, 54),
+    ] {
+        let mut head = vec![0; 12];
+        for kind in tags {
+            head.extend(u16::to_be_bytes(*kind));
+            head.extend([0, 10]);
+        }
+        head.extend(u16::to_be_bytes(ether_type));
+        head.push(first);
+        head.resize(128, 0);
+        let checks: [fn(&Header, &[u8], u32, Offloads) -> Result<Offload, BadOffload>; 2] =
+            [Offload::check, Offload::check_host];
+        for check in checks {
+            let at =
+                |csum_start| check(&Header { csum_start, ..plain }, &head, 1000, Offloads::ALL);
+            for start in 0..least {
+                assert_eq!(at(start), Err(BadOffload::Start), "{tags:x?} {ether_type:x} {start}");
+            }
+            assert!(at(least).is_ok(), "{tags:x?} {ether_type:x} {least}");
+        }
+    }
+    // Of a chain of headers that goes on behind the head, too.
+    let long = Header { gso_type: 4, csum_start: 15, ..GOOD };
+    let found = Offload::check(&long, &head(IPV6), 1000, Offloads::ALL);
+    assert_eq!(found, Err(BadOffload::Headers));
+}
+
 #[test]
 fn a_datagram_of_dhcp_is_nobody_s_without_its_checksum() {
     let header = Header { gso_type: 0, gso_size: 0, csum_offset: 6, ..GOOD };
@@ -289,7 +330,7 @@ fn tags_shift_where_the_sum_begins() {
     assert_eq!(pushed.shifted(-4), Some(offload));
     assert_eq!(Offload::NONE.shifted(-4), Some(Offload::NONE));
     let first = Header { gso_type: 0, gso_size: 0, csum_start: 17, csum_offset: 0, ..GOOD };
-    let first = Offload::check(&first, &head(IPV4), 1000, Offloads::ALL).expect("a good header");
+    let first = Offload::check(&first, &head(0x88b5), 1000, Offloads::ALL).expect("a good header");
     assert_eq!(first.shifted(-4), None, "no sum begins in the addresses");
     let last = Header { gso_type: 4, csum_start: 65_500, ..GOOD };
     let last = Offload::check(&last, &head(IPV6), FRAME_MAX, Offloads::ALL).expect("a good header");
