@@ -128,8 +128,23 @@ impl Host {
         ports.for_each(|(_, it)| course.lan.borrow_mut().join(it.station, it.domain, false));
     }
 
+    /// Whoever hears of a change of a NIC has its port so from then on, also while it waits within that turn.
+    pub(super) fn expect_changes(&self, course: &Course) {
+        let Some(plan) = self.plan() else { return };
+        self.operator.is_asked(|call| {
+            if let Call::ChangeNic { id, change } = call
+                && let Ok(nic) = plan.nic_changed(id, change)
+            {
+                let domain = self.domain_of(&nic.id, &nic.peer, &nic.vlan);
+                course.lan.borrow_mut().join(file::station(id).into(), domain, false);
+            }
+            false
+        });
+    }
+
     /// Ports are as they were, or have been touched since.
     pub(super) fn follow_ports(&mut self, course: &Course) {
+        self.expect_changes(course);
         // Frames pass whatever else is under way.
         for control in self.daemons.iter().filter_map(|daemon| daemon.control.as_ref()) {
             for seen in self.planned(control.plan(), Some(control), course).into_values() {

@@ -167,6 +167,7 @@ impl Host {
         course.note("asks", [kind_of(&call), 0, 0]);
         tracing::trace!("asks: {call:?}");
         self.ask(call, course.now().0);
+        self.expect_changes(course);
     }
 
     /// What the daemon keeps can be written no more, or again.
