@@ -3,6 +3,7 @@
 //! Nothing stays taken here. Not here: what is missing or wrong (`check`), and sockets of a folder (`beside`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 
 use config::Plan;
 use manager::check::CheckError;
@@ -24,9 +25,9 @@ pub(super) fn is_free(plan: &Plan, but: Option<u32>) -> Result<(), Failure> {
     for (who, host) in super::hosts(plan) {
         let Err(why) = manager::check::tap_is_free(host) else { continue };
         let tap = host.interface().unwrap_or_default();
-        if !but.is_some_and(|pid| has_tap(pid, tap)) {
-            let hint = held_by(pids().filter(|pid| has_tap(*pid, tap)).collect());
-            return Err(Failure::host(format!("{who}: {why}"), hint));
+        let holders: Vec<u32> = pids().filter(|pid| has_tap(*pid, tap)).collect();
+        if !but.is_some_and(|pid| is_of(pid, &holders, shows(pid))) {
+            return Err(Failure::host(format!("{who}: {why}"), held_by(holders)));
         }
     }
     for link in &plan.links {
@@ -37,8 +38,8 @@ pub(super) fn is_free(plan: &Plan, but: Option<u32>) -> Result<(), Failure> {
             return Err(Failure::host(error, "correct this link"));
         };
         let holders: Vec<Vec<u32>> = sockets_at(address).iter().map(|it| having(it)).collect();
-        let is_of = |pid| !holders.is_empty() && holders.iter().all(|of| of.contains(&pid));
-        if !but.is_some_and(is_of) {
+        let is_of = |pid| holders.iter().all(|of| is_of(pid, of, shows(pid)));
+        if holders.is_empty() || !but.is_some_and(is_of) {
             let mut all = holders.concat();
             all.sort_unstable();
             all.dedup();
@@ -46,6 +47,18 @@ pub(super) fn is_free(plan: &Plan, but: Option<u32>) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Whether the daemon has what those processes are seen to have. A daemon with rights that this process lacks does not
+/// show (`shows`) what it has: there, what nobody is seen to have is its own.
+fn is_of(daemon: u32, holders: &[u32], shows: bool) -> bool {
+    holders.contains(&daemon) || (holders.is_empty() && !shows)
+}
+
+/// Whether this process may see what that one has open.
+fn shows(pid: u32) -> bool {
+    // The same right: `proc_ns_readlink` and `proc_fd_access_allowed` of the kernel.
+    network_of(&pid.to_string()).is_some()
 }
 
 /// Who is to be asked to let go.
@@ -72,8 +85,12 @@ fn has_tap(pid: u32, tap: &str) -> bool {
 
 /// Whether that process can be seen to be in this network namespace: another one may have a tap of the same name.
 fn is_here(pid: u32) -> bool {
-    let namespace = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/net")).ok();
-    namespace("self").is_some_and(|own| namespace(&pid.to_string()) == Some(own))
+    network_of("self").is_some_and(|own| network_of(&pid.to_string()) == Some(own))
+}
+
+/// The network namespace of a process that may be looked into.
+fn network_of(pid: &str) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/ns/net")).ok()
 }
 
 /// Whether the kernel says that of a descriptor.
@@ -174,6 +191,16 @@ mod tests {
             return std::io::stderr().write_all(why).expect("written");
         }
         assert!(!was_here);
+    }
+
+    #[test]
+    fn what_nobody_is_seen_to_have_is_a_daemons_that_cannot_be_seen() {
+        let (daemon, other) = (7, 8);
+        assert!(is_of(daemon, &[other, daemon], true));
+        assert!(is_of(daemon, &[], false));
+        assert!(!is_of(daemon, &[], true), "it would be seen");
+        assert!(!is_of(daemon, &[other], false), "somebody else has it");
+        assert!(shows(std::process::id()) && !shows(u32::MAX));
     }
 
     #[test]

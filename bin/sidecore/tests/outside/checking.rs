@@ -396,6 +396,17 @@ fn what_the_daemon_of_the_file_has_is_right_and_it_is_named() {
     assert_eq!((code, error.as_str()), (0, ""));
     let runs = format!("process {} runs with it. ", daemon.child.id());
     assert!(out.contains(&runs), "{out}");
+    // One that may not look into a daemon which has kept rights, as where `User=` has ambient capabilities.
+    let mut command = Command::new("setpriv");
+    command.args(["--inh-caps=-all", "--bounding-set=-all", PROGRAM]);
+    command.args(["serve", "--check", "--config", "sidecore.toml"]);
+    let (code, out, error) = run(command.current_dir(daemon.folder.path()));
+    if error.starts_with("setpriv: ") {
+        let why = b"skipped: to give up rights for a program takes root\n";
+        return std::io::stderr().write_all(why).unwrap();
+    }
+    assert_eq!((code, error.as_str()), (0, ""));
+    assert!(out.contains(&runs), "{out}");
 }
 
 /// An empty image that a start would make, in a folder where none can be.
