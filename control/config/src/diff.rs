@@ -241,12 +241,13 @@ fn restart_needed(running: &Plan, wanted: &Plan) -> Vec<String> {
     let min = old.min != new.min;
     // What is left is the host's: `auto` finds other cpus than at the start.
     let cpus = is_named(old.candidates != new.candidates || !(max || min));
+    let folders = [running, wanted].map(|plan| &plan.daemon.image_folders);
     let fields = [
         ("daemon.api", running.daemon.api != wanted.daemon.api),
         ("daemon.api_read", running.daemon.api_read != wanted.daemon.api_read),
         ("daemon.run_dir", running.daemon.run_dir != wanted.daemon.run_dir),
         ("daemon.state_dir", running.daemon.state_dir != wanted.daemon.state_dir),
-        ("daemon.image_folders", running.daemon.image_folders != wanted.daemon.image_folders),
+        ("daemon.image_folders", !words::are_the_same(folders[0], folders[1])),
         ("sidecores.cpus", cpus),
         ("sidecores.min", min),
         ("sidecores.max", max),

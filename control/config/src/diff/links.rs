@@ -31,10 +31,8 @@ pub(super) fn others(running: &Plan, wanted: &Plan) -> impl Iterator<Item = Chan
     let before = running.links.iter();
     let after = after(running, wanted);
     let differs = move |(old, new): (&LinkPlan, LinkPlan)| {
-        (old.clients() != new.clients()).then(|| Change::SetClients {
-            differs: Differing::of_clients(old, Some(&new)),
-            link: new.id,
-        })
+        let differs = Differing::of_clients(old, Some(&new));
+        (!differs.is_empty()).then(|| Change::SetClients { differs, link: new.id })
     };
     before.zip(after).filter_map(differs)
 }

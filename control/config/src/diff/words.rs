@@ -3,6 +3,7 @@
 //! A device has a [`Differing`] of what is changed in place alone. What it is made of is `made`'s, and is said by who
 //! judges a reload.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::plan::{
@@ -111,7 +112,7 @@ impl Differing {
         Differing::of(words(before), words(after))
     }
 
-    /// Of who may come to an IOhost's link, and what each may have; a link that is gone has nobody.
+    /// Of who may come to an IOhost's link, and what each may have, in whatever order; a link that is gone has nobody.
     pub fn of_clients(before: &LinkPlan, after: Option<&LinkPlan>) -> Differing {
         let (old, new) = (before.clients(), after.map(LinkPlan::clients).unwrap_or_default());
         let named = |all: &[LinkClientPlan], name: &str| {
@@ -132,12 +133,18 @@ impl Differing {
                 words.push(format!("{} becomes another", its("key")));
             }
             let lists = [("disks", &was.disks, disks), ("nics", &was.nics, nics)];
-            let differ = lists.into_iter().filter(|(_, old, new)| old != new);
+            let differ = lists.into_iter().filter(|(_, old, new)| !are_the_same(old, new));
             words
                 .extend(differ.map(|(what, old, new)| becomes(&its(what), &list(old), &list(new))));
         }
         Differing(words)
     }
+}
+
+/// Whether two lists say the same, where their order says nothing.
+pub(super) fn are_the_same(old: &[String], new: &[String]) -> bool {
+    let set = |list: &[String]| list.iter().cloned().collect::<BTreeSet<String>>();
+    old == new || set(old) == set(new)
 }
 
 fn becomes(name: &str, old: &Word, new: &Word) -> String {
@@ -280,6 +287,29 @@ mod tests {
             assert_eq!(said(before, after), set);
         }
         assert_eq!(said(&into, &into), Vec::<String>::new());
+    }
+
+    #[test]
+    fn lists_whose_order_says_nothing_are_the_same_in_another_one() {
+        let disk = |id: &str| format!("[[disk]]\nid = \"{id}\"\npath = \"/i/{id}\"\n");
+        let of = |folders: &str, clients: [(&str, &str); 2]| {
+            let daemon = format!("[daemon]\nimage_folders = [{folders}]\n");
+            let link = "[[link]]\nid = \"out\"\nrole = \"iohost\"\nudp = \"1.2.3.4:1\"\nkey_file = \"/k\"\n";
+            let client = |(name, disks): (&str, &str)| {
+                let key = name.repeat(32);
+                format!("[[link.client]]\nname = \"{name}\"\nkey = \"{key}\"\ndisks = [{disks}]\n")
+            };
+            let clients = clients.map(client).concat();
+            plan(&[daemon, disk("a"), disk("b"), disk("c"), link.into(), clients].concat())
+        };
+        let before = of("\"/i\", \"/j\"", [("c1", "\"a\", \"b\""), ("c2", "\"c\"")]);
+        let after = of("\"/j\", \"/i\"", [("c2", "\"c\""), ("c1", "\"b\", \"a\"")]);
+        assert_eq!(crate::diff(&before, &after), crate::Difference::default());
+        let other = of("\"/j\", \"/i\"", [("c2", "\"c\""), ("c1", "\"b\"")]);
+        assert_eq!(
+            said(&before, &other)[1..],
+            ["set the clients of link out: disks of client c1 a,b becomes b", "added disk a"]
+        );
     }
 
     #[test]
