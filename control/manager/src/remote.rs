@@ -520,9 +520,9 @@ impl Remote {
     pub(crate) fn open_inherited_links(&mut self, around: &mut Around<'_>) {
         for (key, Inherited { sockets, client, lent }) in std::mem::take(&mut self.inherited) {
             match client {
-                Some((made, disks)) => {
+                Some(inherited) => {
                     if let Some(mut client) = self.client(key, around) {
-                        client.go_on(made, disks);
+                        client.go_on(inherited);
                     }
                 }
                 None => {

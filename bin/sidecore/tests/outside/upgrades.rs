@@ -127,6 +127,22 @@ fn a_link_whose_address_another_process_has_is_not_right_and_an_upgrade_says_so(
     assert!(error.ends_with(hint), "{error}");
 }
 
+/// Of an IOhost that is silent the link is open all the same.
+#[test]
+fn a_client_s_link_has_the_sockets_after_an_upgrade_that_it_had_before() {
+    let [iohost, _] = addresses_of_its_own(7451);
+    let _silent = UdpSocket::bind(iohost).unwrap();
+    let daemon = Daemon::start(&format!(
+        "[[link]]\nid = \"rack\"\nrole = \"client\"\niohosts = [\"{iohost}\"]\nsecurity = \"none\"\n"
+    ));
+    let sockets = || json(&daemon.run("remote status --json").1)["links"][0]["sockets"].clone();
+    assert_eq!(sockets(), serde_json::json!(["udp"]));
+    let (code, told, error) = daemon.run("upgrade");
+    let _heir = Heir::of(told.split(' ').nth(1).unwrap());
+    assert_eq!((code, error.as_str()), (0, ""));
+    assert_eq!(sockets(), serde_json::json!(["udp"]));
+}
+
 /// Who inherits the API's socket is named as who listens there, and not who made it.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "nobody is told when a process has stopped")]

@@ -28,10 +28,17 @@ use crate::devices::Devices;
 /// What a link begins with.
 pub(super) struct Inherited {
     pub(super) sockets: LinkShards,
-    /// A client's end, and its disks.
-    pub(super) client: Option<(Box<ClientLink>, Vec<NumberWords>)>,
+    pub(super) client: Option<InheritedClient>,
     /// What an IOhost's clients had, and who they are.
     pub(super) lent: Lent,
+}
+
+/// A client's end.
+pub(super) struct InheritedClient {
+    made: Box<ClientLink>,
+    disks: Vec<NumberWords>,
+    /// How its frames come and go.
+    socket: &'static str,
 }
 
 /// What an IOhost goes on with.
@@ -96,13 +103,14 @@ impl OneLink {
                 (End::Client(using, _), Some(ClientWords { bytes, disks })) => {
                     let saved = take(bytes).ok_or(InheritError::Short)?;
                     let socket = sockets.sockets.pop().ok_or(InheritError::Short)?;
+                    let kind = socket.describe();
                     let made = using.make_of(self.line.plan(), socket, saved)?;
                     let has = |one: &NumberWords| made.disks().any(|disk| disk == one.number);
                     let numbers: BTreeSet<u16> = disks.iter().map(|one| one.number).collect();
                     if numbers.len() < disks.len() || !disks.iter().all(has) {
                         return Err(InheritError::Number);
                     }
-                    client = Some((made, disks));
+                    client = Some(InheritedClient { made, disks, socket: kind });
                 }
                 (End::Iohost(_), None) => {
                     let shard = shard % sockets.sockets.len().max(1);
@@ -151,7 +159,8 @@ fn save_exports(serving: &Serving, shard: usize, made: &HostLink) -> (ShardWords
 
 impl Client<'_, '_> {
     /// Begins with what was inherited, now that nobody else has it.
-    pub(super) fn go_on(&mut self, mut made: Box<ClientLink>, disks: Vec<NumberWords>) {
+    pub(super) fn go_on(&mut self, inherited: InheritedClient) {
+        let InheritedClient { mut made, disks, socket } = inherited;
         let devices = &self.around.devices;
         let number_of = |words: &NumberWords| {
             let its = devices.number_of(&words.device)?;
@@ -177,7 +186,7 @@ impl Client<'_, '_> {
             self.using.go_on_as(words.number, asked);
         }
         let (defects, cores) = (&mut self.around.turn.defects, &mut *self.around.cores);
-        self.line.go_on(Link::Client(made), defects, cores);
+        self.line.go_on(Link::Client(made), socket, defects, cores);
         for (words, its, over) in known {
             if let Some(its) = its {
                 self.goes_on_as(its, &words, over);

@@ -284,9 +284,15 @@ impl Line {
         cores.send(shard.core, Command::AttachLink(self.key, made));
     }
 
-    /// Goes on with what another process had of a client's.
-    pub(super) fn go_on(&mut self, made: Link, defects: &mut Defects, cores: &mut Cores) {
-        self.stage = Stage::Open { sockets: Vec::new() };
+    /// Goes on with what another process had of a client's, and with its socket.
+    pub(super) fn go_on(
+        &mut self,
+        made: Link,
+        socket: &'static str,
+        defects: &mut Defects,
+        cores: &mut Cores,
+    ) {
+        self.stage = Stage::Open { sockets: vec![socket] };
         self.shard_begins(0, made, defects, cores);
     }
 
