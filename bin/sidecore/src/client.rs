@@ -53,6 +53,17 @@ impl Client {
         Client { limit, ..self }
     }
 
+    /// The number that the daemon which was asked last has for this process, as the kernel says; 0 where it is in another
+    /// container, whose numbers are others here.
+    pub(crate) fn seen_as(&self) -> u32 {
+        self.listener.get().unwrap_or(0)
+    }
+
+    /// Whether numbers of processes that the daemon tells, its own among them, are those of the same processes here.
+    pub(crate) fn shares_numbers(&self, told: u32) -> bool {
+        told != 0 && self.seen_as() == told
+    }
+
     /// Asks without a body.
     pub(crate) fn ask<T: DeserializeOwned>(
         &self,
@@ -313,6 +324,21 @@ mod tests {
         let (code, (_, hint)) = told(client.ask(Method::Post, "/v1/reload"));
         assert_eq!(code, 3);
         assert!(hint.ends_with("may still be done: look before you ask again"), "{hint}");
+    }
+
+    /// A daemon in a container tells its own number there, which somebody else has here.
+    #[test]
+    fn a_number_that_the_kernel_does_not_know_a_daemon_by_is_a_stranger_s() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("api.sock").display().to_string();
+        let client = Client::new(socket.clone()).within(Some(Duration::from_millis(20)));
+        let own = std::process::id();
+        assert!(!client.shares_numbers(own) && !client.shares_numbers(0), "nobody was asked");
+        let _silent = std::os::unix::net::UnixListener::bind(&socket).expect("a listener");
+        let asked = client.ask::<serde_json::Value>(Method::Get, "/v1/daemon");
+        assert!(asked.is_err());
+        assert!(client.shares_numbers(own) && !client.shares_numbers(own + 1));
+        assert!(!client.shares_numbers(0));
     }
 
     #[test]

@@ -72,7 +72,7 @@ fn of_the_daemon(client: &Client) -> Vec<Check> {
     match asked {
         Ok(view) => {
             let mut checks = vec![
-                confinement(&view),
+                confinement(&view, client.shares_numbers(view.pid)),
                 bounds(&view.bounds),
                 state(&view.state),
                 defects(&view.defects),
@@ -281,10 +281,11 @@ fn defects(defects: &[DefectView]) -> Check {
 }
 
 /// What the daemon has given up, as it says itself and as the kernel knows its threads.
-fn confinement(view: &DaemonView) -> Check {
+fn confinement(view: &DaemonView, is_here: bool) -> Check {
     let check = |state, found, means, todo| check("confinement", state, found, means, todo);
     let ConfinementView { mode, capabilities, files, rings } = &view.confinement;
-    let threads = Threads::of(view.pid);
+    // Its number is somebody else's in another container.
+    let threads = if is_here { Threads::of(view.pid) } else { Threads::default() };
     let mut found = format!("process {}: {threads}", view.pid);
     let kept = if capabilities.is_empty() { "none".into() } else { capabilities.join(" ") };
     let may_open = match files.as_str() {
@@ -321,6 +322,7 @@ fn confinement(view: &DaemonView) -> Check {
 }
 
 /// What the kernel says of a process's threads.
+#[derive(Default)]
 struct Threads {
     all: usize,
     filtered: usize,
@@ -331,7 +333,7 @@ struct Threads {
 
 impl Threads {
     fn of(pid: u32) -> Threads {
-        let mut threads = Threads { all: 0, filtered: 0, without_new_privileges: 0, slowed: 0 };
+        let mut threads = Threads::default();
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         for task in tasks {
             let Ok(status) = std::fs::read_to_string(task.path().join("status")) else { continue };

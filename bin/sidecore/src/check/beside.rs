@@ -13,6 +13,7 @@ use crate::failure::Failure;
 
 /// A daemon that has the file's `api` or `state_dir`.
 pub(super) struct Beside {
+    /// As it says itself.
     pub(super) pid: u32,
     /// It was started with this very file.
     pub(super) is_of_file: bool,

@@ -18,19 +18,22 @@ use crate::failure::Failure;
 /// Both, of a daemon that can be asked.
 pub(super) fn checks(client: &Client) -> Vec<Check> {
     let daemon = client.ask::<DaemonView>(Method::Get, "/v1/daemon").ok();
-    let upgrade = daemon.and_then(|view| upgrade(&view.launchers));
+    let is_here = |view: &DaemonView| client.shares_numbers(view.pid);
+    let upgrade = daemon.and_then(|view| upgrade(&view.launchers, is_here(&view)));
     upgrade.into_iter().chain(sockets(client)).collect()
 }
 
-/// Whether another daemon can be started by this one. Nothing of a daemon that started none, or says nothing of it.
-fn upgrade(view: &LaunchersView) -> Option<Check> {
+/// Whether another daemon can be started by this one. Nothing of a daemon that started none, or says nothing of it. Of one
+/// that is not `is_here`, but in another container, numbers and names are others' here.
+fn upgrade(view: &LaunchersView, is_here: bool) -> Option<Check> {
     let LaunchersView { started, living, pids, program } = view;
     let mut found = format!("{living} of {started} launchers");
-    let stopped: Vec<u32> = pids.iter().copied().filter(|pid| is_stopped(*pid)).collect();
+    let its = pids.iter().copied().filter(|_| is_here);
+    let stopped: Vec<u32> = its.filter(|pid| is_stopped(*pid)).collect();
     if !stopped.is_empty() {
         found += &format!(", of which {} stopped", stopped.len());
     }
-    let absent = not_startable(Path::new(program));
+    let absent = is_here.then(|| not_startable(Path::new(program))).flatten();
     if let Some(why) = &absent {
         found += &format!("; {program} {why}");
     }
@@ -123,7 +126,7 @@ mod tests {
     #[test]
     fn launchers_that_ended_are_told_of_before_an_upgrade_needs_them() {
         let told = |started, living| {
-            upgrade(&LaunchersView { started, living, ..LaunchersView::default() })
+            upgrade(&LaunchersView { started, living, ..LaunchersView::default() }, true)
         };
         assert!(told(0, 0).is_none());
         assert_eq!(told(2, 2).map(|check| check.state), Some(State::Ok));
@@ -143,7 +146,7 @@ mod tests {
             program: program.display().to_string(),
             ..LaunchersView::default()
         };
-        let told = || upgrade(&view).expect("a check");
+        let told = || upgrade(&view, true).expect("a check");
         let is_there = |why: &str| format!("2 of 2 launchers; {} {why}", program.display());
         let gone = told();
         assert_eq!((gone.state, gone.found), (State::Warn, is_there("is not there")));
@@ -157,6 +160,7 @@ mod tests {
         std::fs::remove_file(&program).expect("removed");
         std::fs::create_dir(&program).expect("a folder");
         assert_eq!(told().found, is_there("is no file"));
+        assert_eq!(upgrade(&view, false).map(|check| check.state), Some(State::Ok), "not here");
     }
 
     #[test]
@@ -164,18 +168,20 @@ mod tests {
         let mut child = Command::new("sleep").arg("600").spawn().expect("a process");
         let pid = child.id();
         let view = LaunchersView { started: 2, living: 2, pids: vec![pid], ..Default::default() };
-        let told = || upgrade(&view).expect("a check");
+        let told = || upgrade(&view, true).expect("a check");
         assert_eq!(told().state, State::Ok);
         let id = Pid::from_child(&child);
         kill_process(id, Signal::STOP).expect("it is there");
         // It stops when it has its processor next.
         waitpid(Some(id), WaitOptions::UNTRACED).expect("it stops");
         let stopped = told();
+        let elsewhere = upgrade(&view, false).expect("a check");
         child.kill().expect("it ends");
         child.wait().expect("it has ended");
         assert_eq!(stopped.state, State::Warn);
         assert_eq!(stopped.found, "2 of 2 launchers, of which 1 stopped");
         assert_eq!(stopped.todo, format!("`kill -CONT {pid}`"));
+        assert_eq!((elsewhere.state, elsewhere.found.as_str()), (State::Ok, "2 of 2 launchers"));
     }
 
     #[test]
