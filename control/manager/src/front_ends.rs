@@ -10,7 +10,6 @@ mod messages;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use control::connection::Cause;
 use control::mode::Mode;
 use control::moves::NotMoved;
 use guest_memory::Loss;
@@ -29,7 +28,6 @@ use crate::poll::{Poll, Token};
 use crate::sidecores::Cores;
 use crate::sockets;
 use crate::turn::Turn;
-use crate::views;
 
 /// Between two attempts to accept when descriptors ran out: most likely some are being closed.
 const ACCEPT_INTERVAL: Duration = Duration::from_millis(100);
@@ -290,17 +288,8 @@ impl FrontEnds<'_> {
     fn give_up(&mut self, number: u32, id: u32) {
         let device = self.devices.get_mut(number);
         let device = found!(self.turn.defects, device, "device whose front-end is given up");
-        let requests = device.unanswered_requests();
-        let time_s = device.facts().drain_timeout_s;
+        let (time_s, what) = (device.facts().drain_timeout_s, device.awaited(id, self.turn.now()));
         let connection = device.connection(id);
-        let what = match connection.and_then(|it| it.waits()).map(|(_, cause)| cause) {
-            Some(Cause::Start) => "a ring to start that is to stop".to_string(),
-            Some(Cause::Image) => {
-                "the image, of which a process that died had requests under way".to_string()
-            }
-            Some(Cause::Parting) => "the disk to make stable what was written".to_string(),
-            Some(Cause::Queues) | None => views::unanswered(requests),
-        };
         let why = format!("{time_s} s waited for {what}");
         connection.into_iter().for_each(|connection| connection.front_end.abandon());
         warn!(device = device.facts().id, "{why}; its front-end's connection is closed");

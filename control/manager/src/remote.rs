@@ -407,9 +407,9 @@ impl Remote {
         })
     }
 
-    /// Whether a disk is being let go of, which another process could not go on with.
-    pub(crate) fn lets_go(&self) -> bool {
-        self.links.iter().filter_map(OneLink::serving).any(|serving| serving.lets_go())
+    /// A disk that is being let go of, which another process could not go on with: its name.
+    pub(crate) fn lets_go(&self) -> Option<&str> {
+        self.links.iter().filter_map(OneLink::serving).find_map(|serving| serving.lets_go())
     }
 
     /// Asks sidecores for all links that they have.

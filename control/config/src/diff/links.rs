@@ -32,7 +32,7 @@ pub(super) fn others(running: &Plan, wanted: &Plan) -> impl Iterator<Item = Chan
     let after = after(running, wanted);
     let differs = move |(old, new): (&LinkPlan, LinkPlan)| {
         let differs = Differing::of_clients(old, Some(&new));
-        (!differs.is_empty()).then(|| Change::SetClients { differs, link: new.id })
+        (!differs.is_empty()).then_some(Change::SetClients { differs, link: new.id })
     };
     before.zip(after).filter_map(differs)
 }

@@ -170,6 +170,7 @@ fn give(number: u32, size: u64, plan: &DiskPlan, rooms: &mut Rooms) -> Result<()
                 NotOpen::Ended(_)
                 | NotOpen::Ours(_)
                 | NotOpen::Living(_)
+                | NotOpen::Landing(_)
                 | NotOpen::Unfit(_)
                 | NotOpen::Wrong(_) => refused(&error),
             })?;

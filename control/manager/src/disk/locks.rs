@@ -119,7 +119,7 @@ impl Locks<'_> {
             }
             Err(why) => {
                 if !again {
-                    warn!(disk = id, "its guest waits for the image: {why}");
+                    warn!(disk = id, "it waits for its image: {why}");
                 }
                 let parts = self.devices.disk_mut(number);
                 if !parts.is_some_and(|parts| parts.locks.refused(why, nanos_of(now))) {

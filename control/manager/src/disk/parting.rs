@@ -4,8 +4,9 @@
 //! locks are meanwhile (`control::disk`).
 
 use std::os::fd::AsFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use control::retry::{Obstacle, Retry};
 use sidecore::{instant_of, nanos_of};
 use tracing::warn;
 
@@ -23,15 +24,24 @@ impl DiskParts {
     }
 
     /// Whether it was given up for a process that died, of whose requests nobody knows yet that they are over. Of one
-    /// that somebody else could lock, or that is not there, that is known, or will never be.
+    /// that somebody else could lock that is known; of one that is not there, or cannot be opened, it is not.
     pub(crate) fn is_unsettled(&self) -> bool {
         let may_land = match self.locks.why() {
-            None | Some(NotOpen::Ended(_) | NotOpen::Late(_)) => true,
-            Some(NotOpen::Ours(_) | NotOpen::Living(_) | NotOpen::Unfit(_) | NotOpen::Wrong(_)) => {
-                false
-            }
+            None
+            | Some(
+                NotOpen::Ended(_) | NotOpen::Late(_) | NotOpen::Landing(_) | NotOpen::Wrong(_),
+            ) => true,
+            Some(NotOpen::Ours(_) | NotOpen::Living(_) | NotOpen::Unfit(_)) => false,
         };
         self.locks.is_fenced() && may_land
+    }
+
+    /// Whether it, given up for a process that died, is waited for by whoever has let it go since then: its locks come by
+    /// themselves, as far as is known. For `longest` at most, as any front-end waits.
+    pub(crate) fn comes_back(&self, since: Instant, longest: Duration, now: Instant) -> bool {
+        let met = self.locks.why().map_or(Obstacle::Passing, NotOpen::obstacle);
+        let retry = Retry::from(nanos_of(since)).unless_given_up(met, false, nanos_of(now));
+        retry.is_some() && now < since + longest
     }
 
     /// Since when it is being let go.
@@ -95,6 +105,6 @@ impl DiskParts {
             Some(why) => format!("{why}; it goes on when the guest there has stopped or moved"),
             None => why,
         };
-        Some(format!("its guest waits for the image: {why}"))
+        Some(format!("it waits for its image: {why}"))
     }
 }

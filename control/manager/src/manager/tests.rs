@@ -170,7 +170,7 @@ fn locks_that_are_waited_for_wake_nobody_while_an_heir_waits() {
     let mut vmm = Vmm::served(&mut trial, "a", 1);
     let shown = trial.disk("a");
     assert_eq!((shown.queues_attached, shown.state), (0, DiskState::Waiting));
-    assert!(shown.problem.is_some_and(|why| why.starts_with("its guest waits for the image")));
+    assert!(shown.problem.is_some_and(|why| why.starts_with("it waits for its image")));
     trial.skip(ms(5_000));
     assert!(due(&mut trial, Mode::Serving).contains(&Timer::Devices));
     for mode in [Mode::HeirExpected, Mode::HeirWaits, Mode::Frozen] {

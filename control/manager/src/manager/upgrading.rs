@@ -164,7 +164,8 @@ impl Manager {
             }
         }
         let reload = self.reloading.is_asked();
-        let under_way = reload.then_some("a reload").or_else(|| what_must_end(&self.rooms));
+        let under_way =
+            reload.then(|| "a reload".to_string()).or_else(|| what_must_end(&self.rooms));
         if let Some(what) = under_way {
             if self.succession.upgrade().is_some_and(|upgrade| upgrade.is_due(now)) {
                 self.give_up_upgrade(&UpgradeError::Busy(what));

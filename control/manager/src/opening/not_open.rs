@@ -28,6 +28,8 @@ pub(crate) enum NotOpen {
     Ours(String),
     /// A process that lives holds it.
     Living(String),
+    /// So does a process that lives, and what one that has ended had under way may still land.
+    Landing(String),
     /// It does not fit the disk's size, and whoever asks does not insist.
     Unfit(Misfit),
     /// Anything else: it is missing, of a wrong kind, its socket is taken.
@@ -41,6 +43,7 @@ impl fmt::Display for NotOpen {
             | NotOpen::Late(text)
             | NotOpen::Ours(text)
             | NotOpen::Living(text)
+            | NotOpen::Landing(text)
             | NotOpen::Wrong(text) => f.write_str(text),
             NotOpen::Unfit(misfit) => {
                 let ApiError { error, hint, .. } = misfit.refusal();
@@ -70,7 +73,7 @@ impl NotOpen {
 
     /// Sorts what the back-end said.
     pub(crate) fn new(error: &OpenError, plan: &DiskPlan) -> NotOpen {
-        let OpenError::Held { holder, .. } = error else {
+        let OpenError::Held { holder, may_land, .. } = error else {
             return match error {
                 OpenError::Leased(_) => NotOpen::Ended(error.to_string()),
                 _ => NotOpen::Wrong(format!("{error}{}", advice(error, plan))),
@@ -78,6 +81,7 @@ impl NotOpen {
         };
         match holder {
             Holder::Ended(_) => NotOpen::Ended(error.to_string()),
+            Holder::Living(_) if *may_land => NotOpen::Landing(error.to_string()),
             Holder::Living(pid) if *pid == std::process::id() => NotOpen::Ours(error.to_string()),
             Holder::Living(_) => NotOpen::Living(error.to_string()),
         }
@@ -88,7 +92,7 @@ impl NotOpen {
         match self {
             NotOpen::Ended(_) | NotOpen::Late(_) => Obstacle::Passing,
             NotOpen::Ours(_) => Obstacle::Ours,
-            NotOpen::Living(_) => Obstacle::Living,
+            NotOpen::Living(_) | NotOpen::Landing(_) => Obstacle::Living,
             NotOpen::Unfit(_) | NotOpen::Wrong(_) => Obstacle::Lasting,
         }
     }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use config::plan::DevicePlan;
-use control::retry::Retry;
+use control::retry::{Obstacle, Retry};
 use sidecore::{instant_of, nanos_of};
 use tracing::{error, warn};
 
@@ -49,7 +49,7 @@ impl Shut {
 
     /// The same, of what may pass by itself.
     pub(crate) fn waiting_for(plan: DevicePlan, why: &NotOpen, now: Instant) -> Shut {
-        let is_living = matches!(why, NotOpen::Living(_));
+        let is_living = why.obstacle() == Obstacle::Living;
         let hope = Hope::Waits { retry: Retry::from(nanos_of(now)), is_living };
         Shut { plan, problem: why.to_string(), hope }
     }
@@ -125,7 +125,7 @@ impl Shut {
         self.hope = match self.hope {
             Hope::Waits { retry, is_living } => {
                 let is_living =
-                    if is_known { matches!(why, NotOpen::Living(_)) } else { is_living };
+                    if is_known { why.obstacle() == Obstacle::Living } else { is_living };
                 let retry = retry.unless_given_up(why.obstacle(), goes, nanos_of(now));
                 retry.map_or(Hope::Failed, |retry| Hope::Waits { retry, is_living })
             }

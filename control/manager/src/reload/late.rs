@@ -107,7 +107,11 @@ pub(super) fn restore(late: &[Late], rooms: &mut Rooms, mode: Mode) -> Restored 
                 plan_as_wanted(failed, groups, rooms);
             }
             // Who has its image may be about to let go of it.
-            NotOpen::Ended(_) | NotOpen::Late(_) | NotOpen::Ours(_) | NotOpen::Living(_) => {
+            NotOpen::Ended(_)
+            | NotOpen::Late(_)
+            | NotOpen::Ours(_)
+            | NotOpen::Living(_)
+            | NotOpen::Landing(_) => {
                 warn!(device = plan.id(), "waits to be served as before: {why}");
                 restored.waiting.push(format!("{} ({why})", before.title()));
                 rooms.shut.insert(Shut::waiting_for(before, &why, rooms.turn.now()));

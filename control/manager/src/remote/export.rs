@@ -3,6 +3,8 @@
 //! At one shard at a time. Not here: what opening and letting go takes (`lends`, `lent_nics`), nor the life of the loan of a
 //! disk (`control::shard::Loan`).
 
+use std::time::Instant;
+
 use control::shard::Loan;
 use sidecore::AttachmentMemory;
 
@@ -19,6 +21,8 @@ pub(super) struct Export {
     what: What,
     /// At which shard it is, or was.
     had: Option<Had>,
+    /// Since when it is being let go of.
+    left_at: Option<Instant>,
     /// The latest that it was opened with.
     generation: u64,
     /// No client may have it any more. Its number is nobody else's.
@@ -75,13 +79,13 @@ pub(super) fn on_the_wire(name: &str) -> String {
 impl Export {
     pub(super) fn of_disk(name: String, device: u32, generation: u64) -> Export {
         let what = What::Disk(device, Loan::default());
-        Export { name, what, had: None, generation, is_removed: false }
+        Export { name, what, had: None, left_at: None, generation, is_removed: false }
     }
 
     /// Nothing is kept of who had it: there is nothing that a second owner could harm.
     pub(super) fn of_nic(name: &str) -> Export {
         let (name, what) = (on_the_wire(name), What::Nic(Plug::None));
-        Export { name, what, had: None, generation: 0, is_removed: false }
+        Export { name, what, had: None, left_at: None, generation: 0, is_removed: false }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -177,6 +181,7 @@ impl Export {
 
     /// A client is to have it at that shard. Who had it before.
     pub(super) fn give(&mut self, shard: usize, who: Option<Who>, bytes: usize) -> Option<Had> {
+        self.left_at = None;
         self.had.replace(Had { shard, who, bytes, is_here: true, is_released: false })
     }
 
@@ -192,14 +197,21 @@ impl Export {
     }
 
     /// It is to be let go of; nothing of it is remembered then, or what its client did is.
-    pub(super) fn leave(&mut self, is_released: bool) {
+    pub(super) fn leave(&mut self, is_released: bool, now: Instant) {
+        self.left_at.get_or_insert(now);
         if let Some(had) = &mut self.had {
             had.is_released = is_released;
         }
     }
 
+    /// Since when it is being let go of.
+    pub(super) fn left_at(&self) -> Option<Instant> {
+        self.left_at
+    }
+
     /// It was let go of: the shard where it was.
     pub(super) fn is_nowhere(&mut self) -> Option<usize> {
+        self.left_at = None;
         let had = self.had.as_mut()?;
         had.is_here = false;
         let (shard, is_released) = (had.shard, had.is_released);
@@ -241,18 +253,34 @@ mod tests {
     const WHO: Who = ([7; 32], None);
 
     #[test]
+    fn whoever_lets_go_again_has_done_so_since_the_first_time() {
+        let [now, later] = [1, 2].map(|ns| sidecore::instant_of(schedule::Nanos(ns)));
+        let mut export = Export::of_disk("db".to_string(), 3, 5);
+        export.give(1, Some(WHO), 4096);
+        export.leave(false, now);
+        export.leave(true, later);
+        assert_eq!(export.left_at(), Some(now));
+        export.is_nowhere();
+        assert_eq!(export.left_at(), None);
+        export.leave(true, later);
+        export.give(1, Some(WHO), 4096);
+        assert_eq!(export.left_at(), None);
+    }
+
+    #[test]
     fn a_device_is_remembered_at_its_shard_until_its_client_gives_it_back() {
+        let now = sidecore::instant_of(schedule::Nanos(1));
         let mut export = Export::of_disk("db".to_string(), 3, 5);
         assert!(export.give(1, Some(WHO), 4096).is_none());
         assert_eq!((export.holder(), export.shard(), export.bytes()), (Some(&WHO), Some(1), 4096));
-        export.leave(false);
+        export.leave(false, now);
         assert_eq!(export.is_nowhere(), Some(1));
         assert_eq!((export.is_had(), export.bytes(), export.holder()), (false, 0, None));
         assert!(export.is_of(&WHO), "its slots are remembered there");
         let before = export.give(0, None, 1);
         export.take_back(before);
         assert_eq!((export.is_had(), export.shard()), (false, Some(1)));
-        export.leave(true);
+        export.leave(true, now);
         assert_eq!((export.is_nowhere(), export.shard()), (Some(1), None));
         assert_eq!(export.is_nowhere(), None);
         assert_eq!([export.raise(4), export.raise(6)], [5, 6]);

@@ -239,11 +239,14 @@ impl Host<'_, '_> {
         else {
             return;
         };
+        let loan = self.serving.export(number).and_then(Export::loan);
         // After a process that died the disk is taken anew, and requests wait for it.
-        if self.around.devices.disk(device).is_some_and(|disk| !disk.locks.is_here()) {
+        if let Some(disk) = self.around.devices.disk(device).filter(|disk| !disk.locks.is_here()) {
+            if disk.locks.is_fenced() && loan.is_some_and(|loan| loan.waits()) {
+                self.sync(number);
+            }
             return;
         }
-        let loan = self.serving.export(number).and_then(Export::loan);
         if loan.is_some_and(|loan| loan.waits()) {
             return self.sync(number);
         }
@@ -306,7 +309,7 @@ impl Host<'_, '_> {
     pub(super) fn let_go_of(&mut self, number: u16, is_released: bool) {
         let export = self.serving.export_mut(number);
         let export = found!(self.around.turn.defects, export, "export of that number");
-        export.leave(is_released);
+        export.leave(is_released, self.around.turn.now());
         let loan = export.loan_mut();
         found!(self.around.turn.defects, loan, "disk that is let go of").leave();
         let device = self.device_of(number);
@@ -340,14 +343,20 @@ impl Host<'_, '_> {
 
     fn sync(&mut self, number: u16) {
         let turn = &mut *self.around.turn;
-        let device = self.serving.export(number).and_then(Export::device);
+        let export = self.serving.export(number);
+        let (device, left_at) = (export.and_then(Export::device), export.and_then(Export::left_at));
         let loan = self.serving.export_mut(number).and_then(Export::loan_mut);
         let (device, loan) = found!(turn.defects, device.zip(loan), "disk that is let go of");
-        let Some(parts) = self.around.devices.disk_mut(device) else {
+        let longest = self.around.devices.get(device).map(Device::longest_wait);
+        let Some((parts, longest)) = self.around.devices.disk_mut(device).zip(longest) else {
             return self.is_let_go(number, false);
         };
         if parts.locks.is_fenced() {
-            // Whoever had it is told when it is here again, and stable (`settle`).
+            // Whoever had it is told when it is here again, and stable (`settle`); or that it is not, where nobody knows
+            // whether it ever comes.
+            if left_at.is_none_or(|since| !parts.comes_back(since, longest, turn.now())) {
+                self.is_let_go(number, false);
+            }
             return;
         }
         if parts.locks.is_away() {

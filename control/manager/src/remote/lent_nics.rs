@@ -80,7 +80,8 @@ impl Host<'_, '_> {
 
     /// Nobody has a NIC any more, of which nothing is remembered.
     pub(super) fn let_go_of_nic(&mut self, export: u16) {
-        self.serving.export_mut(export).into_iter().for_each(|one| one.leave(true));
+        let now = self.around.turn.now();
+        self.serving.export_mut(export).into_iter().for_each(|one| one.leave(true, now));
         self.is_nowhere(export, true);
         self.log_nic(export, false);
     }

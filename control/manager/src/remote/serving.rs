@@ -239,9 +239,10 @@ impl Serving {
         self.exports.iter().rposition(is_it).map(|at| at as u16)
     }
 
-    /// Whether a disk is being let go of.
-    pub(super) fn lets_go(&self) -> bool {
-        self.exports.iter().any(|one| one.loan().is_some_and(|loan| loan.is_leaving()))
+    /// A disk that is being let go of: its name.
+    pub(super) fn lets_go(&self) -> Option<&str> {
+        let is_leaving = |one: &&Export| one.loan().is_some_and(|loan| loan.is_leaving());
+        self.exports.iter().find(is_leaving).map(Export::name)
     }
 
     /// A shard wants to have a device opened for a client: who had it before. `Err`: what that shard is told instead.
@@ -328,7 +329,7 @@ mod tests {
         assert!(serving.judge(1, (0, 10), MIB).is_ok());
         // Of one that is given up all is free again.
         let one = serving.export_mut(0).expect("an export");
-        one.leave(true);
+        one.leave(true, sidecore::instant_of(schedule::Nanos(1)));
         assert_eq!((one.is_nowhere(), one.bytes()), (Some(0), 0));
         serving.export_mut(1).expect("an export").take_back(None);
         assert!(serving.judge(1, (0, 10), 4 * MIB).is_ok());

@@ -193,7 +193,7 @@ pub(crate) enum UpgradeError {
     NoLinks(String),
     /// Work that did not end in time.
     #[error("it waited for {0}")]
-    Busy(&'static str),
+    Busy(String),
     /// Stop of this daemon.
     #[error("this daemon is being stopped")]
     Stopping,

@@ -417,24 +417,31 @@ fn end(back: Back<Process>) {
     }
 }
 
-/// What is under way that an heir could not go on with.
-pub(crate) fn what_must_end(rooms: &Rooms) -> Option<&'static str> {
+/// What is under way that an heir could not go on with, by name.
+pub(crate) fn what_must_end(rooms: &Rooms) -> Option<String> {
     let Rooms { devices, network, remote, .. } = rooms;
     let is_moving = |device: &Device| {
         device.queues().iter().any(|queue| queue.moving_to().is_some())
             || device.nic().is_some_and(|nic| nic.travels() || nic.goes_to_new_switch())
     };
-    if network.is_losing_a_switch() || devices.values().any(|device| device.is_held_back()) {
-        return Some("a device or switch that is being removed, resized or started anew");
-    }
     let is_parting = |device: &Device| device.disk().is_some_and(|d| d.parting_since().is_some());
-    if devices.values().any(is_parting) {
-        return Some("an image that is being let go");
+    let named = |is_it: &dyn Fn(&Device) -> bool| {
+        let device = devices.values().find(|device| is_it(device))?;
+        Some(device.kind().plan().name())
+    };
+    if network.is_losing_a_switch() {
+        return Some("a switch that is being removed".to_string());
     }
-    if remote.lets_go() {
-        return Some("a disk that its client gives back");
+    if let Some(name) = named(&Device::is_held_back) {
+        return Some(format!("{name}, which is being removed, resized or started anew"));
     }
-    devices.values().any(is_moving).then_some("a move")
+    if let Some(name) = named(&is_parting) {
+        return Some(format!("{name}, whose image is being let go"));
+    }
+    if let Some(id) = remote.lets_go() {
+        return Some(format!("disk {id:?}, which its client gives back"));
+    }
+    named(&is_moving).map(|name| format!("a move of {name}"))
 }
 
 /// What an operator is told whose upgrade is not.

@@ -30,6 +30,8 @@ pub enum OpenError {
         path: PathBuf,
         /// Who. [`Holder::Living`]: refuse the disk; [`Holder::Ended`]: try again.
         holder: Holder,
+        /// Somebody else has the lock that direct requests keep: those of a process that has ended may still be under way.
+        may_land: bool,
     },
     /// A block device that the host itself uses.
     #[error(

@@ -113,6 +113,13 @@ pub(super) fn has_flock_against(fd: BorrowedFd<'_>, exclusive: bool) -> bool {
     })
 }
 
+/// Whether that process can be seen to have an exclusive lock of bytes of the file of `fd`.
+pub(super) fn is_seen_with_bytes(fd: BorrowedFd<'_>, pid: u32) -> bool {
+    let Some(file) = name_of(fd) else { return false };
+    let is_one = |lock: &Lock| lock.kind == Kind::Bytes && lock.exclusive && lock.file == file;
+    has(pid, |_| true, is_one) == Some(true)
+}
+
 /// Who keeps `fd` from a lock of `kind`.
 pub(super) fn holder_of(fd: BorrowedFd<'_>, kind: Kind) -> Holder {
     let nobody = Holder::Ended(None);

@@ -16,7 +16,7 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{FlockOperation, flock, fstatfs};
 use rustix::io::Errno;
 
-use super::holder::{Kind, has_flock_against, holder_of};
+use super::holder::{Kind, has_flock_against, holder_of, is_seen_with_bytes};
 use crate::Holder;
 use crate::sys;
 
@@ -34,7 +34,11 @@ pub(super) const LAST_BYTE: i64 = i64::MAX - 1;
 #[derive(Debug)]
 pub(super) enum Refused {
     /// Somebody holds it.
-    Held(Holder),
+    Held {
+        holder: Holder,
+        /// As of [`crate::OpenError::Held`].
+        may_land: bool,
+    },
     /// The file system has no locks, or the like.
     Os(Errno),
 }
@@ -83,12 +87,24 @@ fn taken(result: Result<(), Errno>, fd: BorrowedFd<'_>, kind: Kind) -> Result<()
         Err(Errno::AGAIN | Errno::ACCESS) => {
             #[cfg(feature = "simulated")]
             if let Some(holder) = crate::simulated::here().and_then(|kernel| kernel.holder(fd)) {
-                return Err(Refused::Held(holder));
+                return Err(Refused::Held { holder, may_land: false });
             }
-            Err(Refused::Held(holder_of(fd, kind)))
+            let holder = holder_of(fd, kind);
+            Err(Refused::Held { holder, may_land: kind == Kind::Flock && may_land(fd, holder) })
         }
         Err(error) => Err(Refused::Os(error)),
     }
+}
+
+/// Whether direct requests of a process that has ended may be under way though somebody who lives has the first lock.
+/// Whoever may read the file can have that, between two tries. These keep the second, which no living process can have
+/// beside them: the one that is seen to have it is past them.
+fn may_land(fd: BorrowedFd<'_>, first: Holder) -> bool {
+    let Holder::Living(first) = first else { return true };
+    // Where both are of one kind, the first says it all. A shared lock meets an exclusive one alone, such as ours.
+    !one_lock_only(fd)
+        && sys::has_lock_against(fd, false, LAST_BYTE + 1).unwrap_or(false)
+        && !is_seen_with_bytes(fd, first)
 }
 
 #[cfg(test)]

@@ -179,7 +179,7 @@ impl Opened {
             return Err(OpenError::UsedByHost(path.into()));
         }
         match lock::kept_by(file.as_fd(), !readonly) {
-            Some(holder) => Err(OpenError::Held { path: path.into(), holder }),
+            Some(holder) => Err(OpenError::Held { path: path.into(), holder, may_land: false }),
             None => Ok(()),
         }
     }
@@ -534,7 +534,7 @@ impl<'a> How<'a> {
         }
         // It is locked under another name, or the claim goes a moment later than the lock.
         let holder = holder::holder_of_device(locked, stat.st_rdev);
-        OpenError::Held { path: self.path.into(), holder }
+        OpenError::Held { path: self.path.into(), holder, may_land: false }
     }
 
     /// A second descriptor of the same file that passes the page cache.
@@ -585,7 +585,9 @@ impl<'a> How<'a> {
 
     fn refused(&self, refused: Refused) -> OpenError {
         match refused {
-            Refused::Held(holder) => OpenError::Held { path: self.path.into(), holder },
+            Refused::Held { holder, may_land } => {
+                OpenError::Held { path: self.path.into(), holder, may_land }
+            }
             Refused::Os(error) => self.os("lock")(error),
         }
     }

@@ -23,6 +23,7 @@ use crate::disk::bonds::vmm::Vmm;
 use crate::disk::{Admission, DiskParts};
 use crate::sidecores::Cores;
 use crate::turn::Turn;
+use crate::views;
 
 /// What is said of a disk whose front-end keeps no record.
 const NO_RECORD: &str = "its front-end keeps no in-flight record: what is under way when the daemon dies may be \
@@ -60,7 +61,32 @@ impl Device {
         };
         // One wait may follow upon another.
         let since = since.min(came);
-        Some(since + Duration::from_secs(self.facts.drain_timeout_s.into()))
+        Some(since + self.longest_wait())
+    }
+
+    /// How long whoever stops a queue waits for it at most.
+    pub(crate) fn longest_wait(&self) -> Duration {
+        Duration::from_secs(self.facts.drain_timeout_s.into())
+    }
+
+    /// What the held message of connection `id` waits for, in words.
+    pub(crate) fn awaited(&self, id: u32, now: Instant) -> String {
+        let disk = self.kind.disk();
+        let because = |why: Option<String>| why.map_or_else(String::new, |why| format!(": {why}"));
+        let cause = self.connections.get(&id).and_then(Connection::waits).map(|(_, cause)| cause);
+        match cause {
+            Some(Cause::Start) => {
+                let why = disk.and_then(|disk| disk.hindered(now)).map(|(_, why)| why);
+                format!("a ring to start that is to stop{}", because(why))
+            }
+            Some(Cause::Image) => {
+                let why = disk.and_then(|disk| disk.locks.why()).map(ToString::to_string);
+                let what = "the image, of which a process that died had requests under way";
+                format!("{what}{}", because(why))
+            }
+            Some(Cause::Parting) => "the disk to make stable what was written".to_string(),
+            Some(Cause::Queues) | None => views::unanswered(self.unanswered_requests()),
+        }
     }
 
     /// Front-ends whose held message waits for nothing any more.

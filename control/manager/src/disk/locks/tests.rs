@@ -130,7 +130,7 @@ fn an_image_that_another_process_has_is_waited_for_and_nothing_of_it_is_read() {
         (shown.state, shown.queues_attached, shown.locked),
         (DiskState::Waiting, 0, Some(false))
     );
-    assert!(problem(&mut trial).starts_with("its guest waits for the image: "));
+    assert!(problem(&mut trial).starts_with("it waits for its image: "));
     assert_eq!(vmm.guest.status(0), None);
     drop(elsewhere);
     trial.pass(Duration::from_secs(2));
@@ -278,6 +278,59 @@ fn a_ring_has_stopped_when_what_a_dead_process_had_in_flight_is_over() {
         assert_eq!(vmm.stop(&mut trial, 0), None, "it may still write");
         trial.pass(Duration::from_secs(14));
         assert_eq!(vmm.base_of(&mut trial, 0), Some(1));
+    }
+}
+
+/// Nor has it when its image is not there any more, or cannot be opened: that says nothing of those requests.
+#[test]
+fn a_ring_has_not_stopped_because_the_image_of_a_dead_process_is_gone() {
+    for is_put_back in [true, false] {
+        let mut trial = Trial::of(&format!("{PLAIN}drain_timeout = 3\n"));
+        let number = trial.rooms().devices.number_of("a").expect("a device");
+        let mut vmm = Vmm::served(&mut trial, "a", 1);
+        assert_eq!(vmm.does(&mut trial, WRITE, 0, 1), Some(0));
+        std::fs::rename(trial.path("a.img"), trial.path("aside")).expect("moved");
+        trial.amid(Manager::hand_over_in_vain);
+        assert_eq!(vmm.stop(&mut trial, 0), None, "it may still write");
+        trial.pass(Duration::from_millis(2_900));
+        assert!(!vmm.is_cut_off(&mut trial));
+        let device = trial.rooms().devices.get(number).expect("a device");
+        let id = device.runner().expect("its front-end");
+        let image = trial.path("a.img").display().to_string();
+        let now = trial.rooms().turn.now();
+        let device = trial.rooms().devices.get(number).expect("a device");
+        let expected = format!(
+            "the image, of which a process that died had requests under way: {image} is missing: put it back"
+        );
+        assert_eq!(device.awaited(id, now), expected);
+        if is_put_back {
+            std::fs::rename(trial.path("aside"), trial.path("a.img")).expect("moved");
+        }
+        trial.pass(Duration::from_secs(1));
+        assert_eq!(vmm.is_cut_off(&mut trial), !is_put_back);
+        assert_eq!(vmm.base_of(&mut trial, 0), is_put_back.then_some(1));
+    }
+}
+
+#[test]
+fn what_a_dead_process_had_in_flight_is_over_for_sure_when_somebody_has_all_locks() {
+    let text = || "the image".to_string();
+    for (why, is_unsettled) in [
+        (NotOpen::Ended(text()), true),
+        (NotOpen::Late(text()), true),
+        (NotOpen::Landing(text()), true),
+        (NotOpen::Wrong(text()), true),
+        (NotOpen::Living(text()), false),
+        (NotOpen::Ours(text()), false),
+    ] {
+        let mut trial = Trial::of(PLAIN);
+        let number = trial.rooms().devices.number_of("a").expect("a device");
+        trial.slow(Duration::from_secs(13));
+        trial.amid(Manager::hand_over_in_vain);
+        let now = nanos_of(trial.rooms().turn.now());
+        let disk = trial.rooms().devices.disk_mut(number).expect("a disk");
+        assert!(disk.is_unsettled() && disk.locks.refused(why.clone(), now));
+        assert_eq!(disk.is_unsettled(), is_unsettled, "{why:?}");
     }
 }
 

@@ -47,13 +47,16 @@ fn what_the_kernel_says_comes_with_what_to_do() {
 
 #[test]
 fn who_has_an_image_decides_whether_it_is_waited_for() {
-    let held = |holder| OpenError::Held { path: "/srv/a.img".into(), holder };
+    let held = |holder| OpenError::Held { path: "/srv/a.img".into(), holder, may_land: false };
+    let landing = |holder| OpenError::Held { path: "/srv/a.img".into(), holder, may_land: true };
     let own = std::process::id();
     let cases = [
         (held(Holder::Ended(Some(7))), Obstacle::Passing),
         (held(Holder::Ended(None)), Obstacle::Passing),
         (held(Holder::Living(own)), Obstacle::Ours),
         (held(Holder::Living(1)), Obstacle::Living),
+        (landing(Holder::Living(1)), Obstacle::Living),
+        (landing(Holder::Ended(None)), Obstacle::Passing),
         (OpenError::Leased("/srv/a.img".into()), Obstacle::Passing),
         (OpenError::NotADisk("/srv/a.img".into()), Obstacle::Lasting),
         (OpenError::UsedByHost("/dev/sda".into()), Obstacle::Lasting),

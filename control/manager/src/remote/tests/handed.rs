@@ -3,6 +3,7 @@
 use super::*;
 use crate::manager::Manager;
 use crate::upgrade::guard::{Predecessor, Probation};
+use crate::upgrade::predecessor::what_must_end;
 use crate::upgrade::succession::Succession;
 
 const IMAGE: &str = "[[disk]]\nid = \"d\"\npath = \"{}/d.img\"\nsize = \"1M\"\n";
@@ -107,6 +108,42 @@ fn a_disk_that_is_let_go_while_it_is_taken_back_is_made_stable_first() {
     assert_eq!(stands(&mut trial), (false, false));
     trial.pass(ms(14_000));
     assert_eq!(stands(&mut trial), (true, false));
+}
+
+/// Where the image does not come, whoever lets the disk go is told so, by and by, and no upgrade waits for that.
+#[test]
+fn a_disk_that_is_let_go_whose_image_is_gone_is_not_said_to_be_stable_and_no_upgrade_waits() {
+    for slow in [Duration::ZERO, ms(200_000)] {
+        let _ground = OnGround::new();
+        let mut trial = Trial::of(&format!("{LENDS}{IMAGE}{USES}{USED}"));
+        let number = trial.rooms().devices.number_of("d").expect("a disk");
+        trial.pass(ms(100));
+        open(&mut trial, "r");
+        let mut vmm = Vmm::served(&mut trial, "r", 1);
+        assert_eq!(does(&mut trial, &mut vmm, WRITE, 9, 7), Some(0));
+        // It is missing, or its file system does not answer.
+        trial.slow(slow);
+        let image = trial.path("d.img");
+        std::fs::rename(&image, trial.path("gone.img")).expect("it is moved away");
+        trial.amid(Manager::hand_over_in_vain);
+        drop(vmm);
+        trial.pass(ms(10_000));
+        if !slow.is_zero() {
+            let waits = what_must_end(trial.rooms());
+            assert_eq!(waits.as_deref(), Some("disk \"d\", which its client gives back"));
+            trial.pass(ms(65_000));
+        }
+        assert_eq!(what_must_end(trial.rooms()), None);
+        assert!(!trial.rooms().remote.is_clients(number), "nobody has it");
+        let locks = &trial.rooms().devices.disk(number).expect("a disk").locks;
+        assert!(locks.is_fenced(), "it is taken when it comes");
+        trial.slow(Duration::ZERO);
+        std::fs::rename(trial.path("gone.img"), &image).expect("it is put back");
+        trial.pass(slow + ms(5_000));
+        let mut vmm = Vmm::served(&mut trial, "r", 1);
+        assert_eq!(does(&mut trial, &mut vmm, READ, 9, 0), Some(0));
+        assert_eq!(vmm.guest.data(0), [7; 512]);
+    }
 }
 
 /// Ports that lead to the host were closed for the process that took over, and are opened anew.

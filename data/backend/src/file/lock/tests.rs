@@ -297,6 +297,37 @@ fn the_second_lock_alone_is_that_of_an_ended_process() {
     open_freed(&path, false, Cache::Auto);
 }
 
+/// Whoever may read a file can have the first lock between two tries of its heir.
+#[test]
+fn a_first_lock_of_somebody_who_lives_does_not_end_the_wait_for_direct_requests() {
+    let may_land = |path: &Path| match open(path, false, Cache::Auto) {
+        Err(OpenError::Held { holder: Holder::Living(_), may_land, .. }) => may_land,
+        other => panic!("not refused as held: {other:?}"),
+    };
+    for folder in folders() {
+        let path = folder.path().join("disk");
+        fs::write(&path, [0; 4096]).expect("a file");
+        let reader = fs::File::open(&path).expect("the file");
+        flock(&reader, FlockOperation::NonBlockingLockExclusive).expect("a lock");
+        assert!(!may_land(&path), "nobody has the second");
+        // As requests under way have it: no process that is seen to have the first.
+        let requests = Other::new("all bytes", &path);
+        assert!(may_land(&path));
+        drop(requests);
+        drop(reader);
+        // Who has both is past them.
+        let _other = Other::new("auto", &path);
+        assert!(!may_land(&path));
+        // Many may have a shared one, and those that are under way have another.
+        let path = folder.path().join("shared");
+        fs::write(&path, [0; 4096]).expect("a file");
+        let [reader, bytes] = [(); 2].map(|()| fs::File::open(&path).expect("the file"));
+        flock(&reader, FlockOperation::NonBlockingLockShared).expect("a lock");
+        sys::lock_bytes(bytes.as_fd(), false, 1).expect("a lock");
+        assert!(!may_land(&path));
+    }
+}
+
 /// The one who took a lock has ended; its descriptor lives on in a process of our name, as after an
 /// upgrade of a daemon.
 #[test]
