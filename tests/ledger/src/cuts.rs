@@ -40,8 +40,10 @@ impl Ledger {
     }
 
     /// What was done and is not promised is promised by no flush any more: a disk has lost it, and its operator goes on.
+    /// Nor is what is in flight, which the disk may have had already.
     pub fn give_up(&mut self) {
         self.unpromised.iter_mut().for_each(Vec::clear);
+        self.given_up = self.seq;
     }
 
     /// Whoever kept copies of what is not promised is gone: when the power fails where the disk is, no flush promises it
@@ -66,6 +68,7 @@ impl Ledger {
         match &mut self.unpromised {
             None => {}
             Some(_) if is_promised => self.keep(done),
+            Some(_) if done.seq <= self.given_up => {}
             Some(unpromised) => unpromised.push(done),
         }
     }

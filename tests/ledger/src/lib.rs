@@ -144,6 +144,8 @@ pub struct Ledger {
     history: Option<History>,
     /// Writes that are done and not promised, when cuts are made meanwhile.
     unpromised: Option<Vec<Done>>,
+    /// No flush promises a write up to this one that was not write-through.
+    given_up: u64,
 }
 
 impl Ledger {
@@ -153,7 +155,7 @@ impl Ledger {
         let sector = Sector { candidates: vec![first], seen: [0; 2] };
         let sectors = vec![sector; sectors as usize];
         let (reads, through, history, unpromised) = (BTreeSet::new(), false, None, None);
-        Ledger { order, sectors, seq: 0, reads, through, history, unpromised }
+        Ledger { order, sectors, seq: 0, reads, through, history, unpromised, given_up: 0 }
     }
 
     /// Keeps every request from now on, for [`Ledger::history`].

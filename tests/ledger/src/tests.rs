@@ -264,6 +264,23 @@ fn a_cut_may_take_back_what_no_flush_has_covered_and_nothing_else() {
 }
 
 #[test]
+fn a_flush_promises_nothing_of_what_was_in_flight_when_it_was_given_up() {
+    let run = |is_given_up: bool| {
+        let mut ledger = ledger().with_cuts();
+        let writing = ledger.write(What::Data, 0, 1);
+        if is_given_up {
+            ledger.give_up();
+        }
+        ledger.wrote(writing);
+        let flushing = ledger.flush();
+        ledger.flushed(flushing);
+        ledger.cut(|_| &[0; SECTOR_SIZE])
+    };
+    assert_eq!(run(true), Ok(()));
+    assert!(matches!(run(false), Err(Wrong::Lost { sector: 0, .. })));
+}
+
+#[test]
 fn what_is_doubted_may_be_gone_until_a_flush_says_that_it_is_not() {
     let write = |ledger: &mut Ledger| {
         let writing = ledger.write(What::Data, 0, 1);

@@ -65,6 +65,10 @@ pub(super) struct Host {
     pub(super) borrowed: BTreeMap<String, PathBuf>,
     /// Daemons that were killed.
     pub(super) deaths: u32,
+    /// How many of them the other hosts know of.
+    pub(super) deaths_told: u32,
+    /// NICs whose cable is out: who connects before the socket is gone is sent away, too.
+    pub(super) unplugged: BTreeSet<String>,
     /// When the latest that has taken over did.
     pub(super) taken_over_ns: u64,
     /// Its daemons are to end, for good.
@@ -170,6 +174,8 @@ impl Host {
             cleared: Vec::new(),
             borrowed: BTreeMap::new(),
             deaths: 0,
+            deaths_told: 0,
+            unplugged: BTreeSet::new(),
             taken_over_ns: 0,
             is_stopping: false,
             is_restarting: false,

@@ -80,6 +80,24 @@ impl Life {
     }
 }
 
+impl Life {
+    /// A daemon that was killed may have known of a sync that failed, for which it kept an image from whoever has its guest
+    /// now; who has it then does not know.
+    pub(super) fn note_killed(&mut self) {
+        let machinery = std::sync::Arc::clone(&self.course.machinery);
+        for at in 0..self.hosts.len() {
+            let deaths = self.hosts[at].deaths;
+            if std::mem::replace(&mut self.hosts[at].deaths_told, deaths) == deaths {
+                continue;
+            }
+            let others = self.hosts.iter_mut().enumerate().filter(|(other, _)| *other != at);
+            let vmms = others.flat_map(|(_, host)| &mut host.vmms);
+            let shared = vmms.filter(|(id, _)| is_shared(id));
+            shared.for_each(|(_, vmm)| vmm.lose_iohost(&machinery));
+        }
+    }
+}
+
 impl Host {
     /// Operators know of what was lost, and give the images free.
     pub(super) fn clear_shared(&mut self, now_ns: u64) {

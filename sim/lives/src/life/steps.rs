@@ -41,6 +41,7 @@ impl Life {
         };
         let did = did || ran > 0;
         self.note_deaths();
+        self.note_killed();
         self.carry_over();
         self.idle = if did { 0 } else { self.idle + 1 };
         let is_busy = self.hosts.iter().any(|host| host.daemons.len() + host.newcomers.len() > 1);
@@ -166,6 +167,10 @@ impl Host {
                 self.reloaded = Some(Err(refused.clone()));
             }
             _ => {}
+        }
+        if let (Call::SetCarrier { id, carrier }, Ok(_)) = (call, answer) {
+            self.unplugged.remove(id);
+            self.unplugged.extend((*carrier == Carrier::Down).then(|| id.clone()));
         }
         // Another one of that name may be there before its VMM has seen the end of this one.
         let goes = match call {
@@ -328,6 +333,7 @@ impl Host {
                 || vmm.tenant.is_hostile()
                 || self.dirty.contains_key(&id)
                 || self.shrunk.contains(&id)
+                || self.unplugged.contains(&id)
                 || self.is_restarting
                 || self.is_going(&id);
             course.note("cut off", [number, is_excused.into(), 0]);
