@@ -55,8 +55,8 @@ pub(crate) struct Operator {
     lost: Vec<Call>,
     count: u32,
     host: u32,
-    /// When an upgrade was under way last.
-    upgraded_ns: u64,
+    /// When an upgrade was under way last, or another host had all turns.
+    unheard_ns: u64,
 }
 
 impl Operator {
@@ -286,6 +286,11 @@ impl Operator {
         })
     }
 
+    /// Nobody had a turn until now.
+    pub(crate) fn has_stood_still(&mut self, now_ns: u64) {
+        self.unheard_ns = now_ns;
+    }
+
     /// What was answered since.
     ///
     /// # Errors
@@ -296,10 +301,10 @@ impl Operator {
         is_closed: impl Fn(&Door) -> bool,
     ) -> Result<Vec<Answered>, String> {
         if self.is_asked(|call| matches!(call, Call::Upgrade)) {
-            self.upgraded_ns = now_ns;
+            self.unheard_ns = now_ns;
         }
         // Of the time in which a daemon waits for its heir nothing is left for others.
-        let since_ns = self.upgraded_ns;
+        let since_ns = self.unheard_ns;
         let is_late = |pending: &Pending| {
             now_ns > pending.at_ns + UPGRADE_NS_MAX
                 || now_ns > pending.at_ns.max(since_ns) + ANSWER_NS_MAX

@@ -24,6 +24,8 @@ const STEP_LINKED_NS: u64 = 1_000;
 const IDLE_STEPS: usize = 8;
 /// The same while a process is to take over: whoever it waits for has its turn by then.
 const IDLE_STEPS_OF_MANY: usize = 24;
+/// A step that takes as long keeps the other hosts from theirs.
+const STANDSTILL_NS: u64 = 100 * MS;
 /// So many times longer nothing is done while a sleeping core is thought to have something to do.
 const PATIENCE_WITH_CORES: usize = 4;
 
@@ -40,6 +42,7 @@ impl Life {
             what => self.hosts[host].step(what, &mut self.course)?,
         };
         let did = did || ran > 0;
+        self.note_standstill(host, now.0);
         self.note_deaths();
         self.note_killed();
         self.carry_over();
@@ -56,6 +59,19 @@ impl Life {
             self.course.stage.pass_until(Nanos(until));
         }
         Ok(())
+    }
+
+    /// While one daemon has started, which may have waited for images, no other had a turn.
+    fn note_standstill(&mut self, busy: usize, since_ns: u64) {
+        let now_ns = self.course.now().0;
+        if now_ns - since_ns < STANDSTILL_NS {
+            return;
+        }
+        for (at, host) in self.hosts.iter_mut().enumerate() {
+            if at != busy {
+                host.operator.has_stood_still(now_ns);
+            }
+        }
     }
 
     /// No core sleeps on for a second in which something has come, so that its links end: not when all is to be well.
