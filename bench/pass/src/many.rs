@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use backend::Source;
 use guest_memory::GuestMap;
 use schedule::Nanos;
 use sidecore::{Command, Handle, QueueKey, Sidecore, SidecoreSpec};
@@ -12,7 +13,8 @@ use testing::slots::Slots;
 use virtqueue::Queue;
 use virtqueue::driver::{Arena, Driver, first_base};
 
-use crate::{DISK_BYTES, TURN_NS, counted_pass, served};
+use crate::disk::served;
+use crate::{DISK_BYTES, TURN_NS, counted_pass};
 use testing::lane::{BLOCK_BYTES, DEPTH, LANE_BYTES, Lane, RING};
 
 const BLOCKS: u64 = DISK_BYTES / BLOCK_BYTES as u64;
@@ -83,7 +85,7 @@ impl Bed {
             device: (number / QUEUES_PER_DEVICE).into(),
             queue: number % QUEUES_PER_DEVICE,
         };
-        let served = served(false, key, queue, Arc::clone(map))?;
+        let served = served(&Source::Null { size_bytes: DISK_BYTES }, key, queue, Arc::clone(map))?;
         ensure!(self.handle.send(Command::Attach(served)).is_ok(), "the sidecore takes no queue");
         let lane = Lane::new(&mut driver, Slots::new(arena, DEPTH, BLOCK_BYTES)?)?;
         self.lanes.push((driver, lane));

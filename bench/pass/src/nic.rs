@@ -17,7 +17,8 @@ use testing::net_frontend::{Header, NicSpec, Pair, Stream, frames};
 use virtqueue::driver::RingSpec;
 use virtqueue::{Format, Queue, QueueSpec};
 
-use crate::{TURN_NS, WARM_TURNS, counted_pass};
+use crate::disk::WARM_TURNS;
+use crate::{TURN_NS, counted_pass};
 
 const BRIDGE: BridgeId = BridgeId(0);
 const MTU: u32 = 9000;
