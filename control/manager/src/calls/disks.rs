@@ -76,9 +76,9 @@ fn add(spec: &DiskSpec, rooms: &mut Rooms, mode: Mode) -> Result<String, ApiErro
         Ok(device) => {
             open::serve(device, rooms, mode).map_err(refused)?;
         }
-        Err(NotOpen::Ended(why) | NotOpen::Late(why)) => {
+        Err(why @ (NotOpen::Ended(_) | NotOpen::Late(_))) => {
             let waits = DevicePlan::Disk(plan.clone());
-            rooms.shut.insert(Shut::waiting(waits, why, rooms.turn.now()));
+            rooms.shut.insert(Shut::waiting_for(waits, &why, rooms.turn.now()));
         }
         Err(NotOpen::Unfit(misfit)) => return Err(misfit.refusal()),
         Err(error) => return Err(refused(error)),

@@ -12,17 +12,13 @@ use rustix::io::Errno;
 
 use crate::sizes::misfit::Misfit;
 
-/// Why an image is not even asked for.
-pub(super) const NO_THREAD: &str =
-    "no thread is free for it, since file systems of other disks do not answer; it is tried again";
-
 /// Why a disk is not open. The text says what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NotOpen {
     /// Requests of a process that has ended, or that cannot be seen, are still with it, or a process has a
     /// lease on it: in a moment they are not.
     Ended(String),
-    /// Its file system has not answered yet, so that nothing is known.
+    /// Nothing is known yet: its file system has not answered, or it was not even asked for.
     Late(String),
     /// Another disk of this daemon holds it.
     Ours(String),
@@ -67,7 +63,10 @@ impl NotOpen {
             NotYet::Late => {
                 format!("{path} is still being opened: its file system has not answered yet")
             }
-            NotYet::NoThread => format!("{path} is not being opened yet: {NO_THREAD}"),
+            NotYet::NoThread => format!(
+                "{path} is not being opened yet: no thread is free for it, since file systems of other disks do \
+                 not answer; it is tried again"
+            ),
         })
     }
 

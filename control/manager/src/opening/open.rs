@@ -264,8 +264,8 @@ pub(crate) fn take_in(plan: DevicePlan, rooms: &mut Rooms, mode: Mode) {
         && estate.device_of(&plan).is_none()
     {
         // Nothing is opened by name before the predecessor has let go.
-        let why = "waits until the daemon before this one has ended".to_string();
-        return rooms.shut.insert(Shut::waiting(plan, why, rooms.turn.now()));
+        let why = NotOpen::Late("waits until the daemon before this one has ended".to_string());
+        return rooms.shut.insert(Shut::waiting_for(plan, &why, rooms.turn.now()));
     }
     let opened =
         open(plan.clone(), Socket::Own, rooms, mode).and_then(|device| serve(device, rooms, mode));

@@ -13,7 +13,7 @@ use control::retry::{Obstacle, Retry};
 use sidecore::{instant_of, nanos_of};
 use tracing::{error, warn};
 
-use super::not_open::{NO_THREAD, NotOpen};
+use super::not_open::NotOpen;
 
 /// Devices that one line of the log names besides the first.
 const ALIKE_NAMED: usize = 3;
@@ -24,6 +24,8 @@ pub(crate) struct Shut {
     plan: DevicePlan,
     /// Why it is not open and what to do.
     problem: String,
+    /// Somebody found that; otherwise nothing is known yet.
+    is_found: bool,
     hope: Hope,
 }
 
@@ -41,22 +43,16 @@ enum Hope {
 }
 
 impl Shut {
-    /// A disk that waits for another process's requests, or for the disk that it replaces.
-    pub(crate) fn waiting(plan: DevicePlan, problem: String, now: Instant) -> Shut {
-        let hope = Hope::Waits { retry: Retry::from(nanos_of(now)), is_living: false };
-        Shut { plan, problem, hope }
-    }
-
-    /// The same, of what may pass by itself.
+    /// A device that waits for what may pass by itself, such as the device that it replaces.
     pub(crate) fn waiting_for(plan: DevicePlan, why: &NotOpen, now: Instant) -> Shut {
         let is_living = why.obstacle() == Obstacle::Living;
         let hope = Hope::Waits { retry: Retry::from(nanos_of(now)), is_living };
-        Shut { plan, problem: why.to_string(), hope }
+        Shut { plan, problem: why.to_string(), is_found: is_found(why), hope }
     }
 
     /// A device that an operator has to see to.
     pub(crate) fn failed(plan: DevicePlan, problem: String) -> Shut {
-        Shut { plan, problem, hope: Hope::Failed }
+        Shut { plan, problem, is_found: true, hope: Hope::Failed }
     }
 
     /// What was asked for.
@@ -117,15 +113,15 @@ impl Shut {
 
     /// It was tried again in vain; some device `goes` which may have what it needs.
     fn still(&mut self, why: &NotOpen, goes: bool, now: Instant) {
-        // Of what nobody knows yet holds what was known.
-        let is_known = !matches!(why, NotOpen::Late(_)) || self.problem.ends_with(NO_THREAD);
-        if is_known {
-            self.problem = why.to_string();
+        // Of what nobody knows yet holds what was found.
+        let is_news = is_found(why) || !self.is_found;
+        if is_news {
+            (self.problem, self.is_found) = (why.to_string(), is_found(why));
         }
         self.hope = match self.hope {
             Hope::Waits { retry, is_living } => {
                 let is_living =
-                    if is_known { why.obstacle() == Obstacle::Living } else { is_living };
+                    if is_news { why.obstacle() == Obstacle::Living } else { is_living };
                 let retry = retry.unless_given_up(why.obstacle(), goes, nanos_of(now));
                 retry.map_or(Hope::Failed, |retry| Hope::Waits { retry, is_living })
             }
@@ -135,6 +131,11 @@ impl Shut {
             error!(device = self.plan.id(), "cannot be served: {why}");
         }
     }
+}
+
+/// Whether it says what somebody found.
+fn is_found(why: &NotOpen) -> bool {
+    !matches!(why, NotOpen::Late(_))
 }
 
 /// Devices of the plan that are not open, at most one of each name.
@@ -316,7 +317,11 @@ mod tests {
         // What has failed is not tried again by itself.
         shut.retry_all(later);
         assert_eq!(shut.due_at(), None);
-        shut.insert(Shut::waiting(plan("a"), "waits".to_string(), later));
+        let late = |text: &str| NotOpen::Late(text.to_string());
+        shut.insert(Shut::waiting_for(plan("a"), &late("no thread"), later));
+        assert!(shut.still("a", &late("late"), false, later));
+        assert_eq!(shut.named("a").unwrap().problem(), "late", "there is a thread now");
+        assert!(!shut.named("a").unwrap().may_be_refused());
         assert_eq!(shut.len(), 2);
         assert_eq!(shut.remove("a").map(|it| it.plan().id().to_string()).as_deref(), Some("a"));
         assert!(shut.named("a").is_none());

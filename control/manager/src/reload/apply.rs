@@ -186,7 +186,7 @@ fn serve(
         rooms.shut.insert(Shut::failed(plan, why.to_string()));
     }
     for Late { plan, why, .. } in &prepared.later {
-        rooms.shut.insert(Shut::waiting(plan.clone(), why.clone(), rooms.turn.now()));
+        rooms.shut.insert(Shut::waiting_for(plan.clone(), why, rooms.turn.now()));
     }
     prepared.hosts.give_back(&rooms.network);
     prepared.later

@@ -27,7 +27,13 @@ pub(crate) struct Seen<'a> {
 
 impl Seen<'_> {
     /// What a reload would do to each thing that is different, in the order of its changes.
-    pub(crate) fn effects(&self, changes: &[Change], wanted: &Plan) -> Vec<EffectView> {
+    /// Of disks that are `misfits` it is said why they are.
+    pub(crate) fn effects(
+        &self,
+        changes: &[Change],
+        wanted: &Plan,
+        misfits: &[Misfit],
+    ) -> Vec<EffectView> {
         let is_added = |id: &str| {
             changes.iter().any(|it| matches!(it, Change::Add(device) if device.id() == id))
         };
@@ -83,7 +89,9 @@ impl Seen<'_> {
                 | Change::OwnSize { .. }
                 | Change::SetUplink { .. } => self.effect(change, ActionView::Changed),
             };
-            effects.push(effect);
+            let is_sized = matches!(change, Change::Resize { .. })
+                || matches!(effect.action, ActionView::Added | ActionView::Remade);
+            effects.push(say_refused(effect, is_sized, misfits));
         }
         effects
     }
@@ -190,7 +198,7 @@ impl Seen<'_> {
     /// What guests would lose if another process came with that plan. It takes in place what it is not another
     /// device for, and links come and go with it.
     pub(super) fn lost_to_heir(&self, changes: &[Change], wanted: &Plan) -> Vec<EffectView> {
-        let mut lost = self.effects(changes, wanted);
+        let mut lost = self.effects(changes, wanted, &[]);
         lost.retain(|effect| {
             let is_device = matches!(effect.kind, ThingView::Disk | ThingView::Nic);
             let is_kept =
@@ -257,20 +265,20 @@ pub(crate) fn say_made(mut effects: Vec<EffectView>, made: &[String]) -> Vec<Eff
     effects
 }
 
-/// Says of each effect whether a reload is refused for it, and why of disks that are `misfits`.
-pub(crate) fn say_refused(mut effects: Vec<EffectView>, misfits: &[Misfit]) -> Vec<EffectView> {
-    for effect in &mut effects {
-        effect.needs_force = effect.guest_loses;
-        let is_it = |misfit: &&Misfit| effect.kind == ThingView::Disk && misfit.id == effect.id;
-        // What else is changed of that disk has a row of its own.
-        let resizes = effect.what.starts_with("resize ");
-        let opens = matches!(effect.action, ActionView::Added | ActionView::Remade);
-        if let Some(misfit) = misfits.iter().find(is_it).filter(|_| resizes || opens) {
-            effect.needs_force = true;
-            effect.what += &format!("; {misfit}");
-        }
+/// Says of an effect whether a reload is refused for it, and why of a disk that `is_sized` by it and is among `misfits`.
+/// What else is changed of that disk has a row of its own.
+pub(super) fn say_refused(
+    mut effect: EffectView,
+    is_sized: bool,
+    misfits: &[Misfit],
+) -> EffectView {
+    effect.needs_force = effect.guest_loses;
+    let is_it = |misfit: &&Misfit| effect.kind == ThingView::Disk && misfit.id == effect.id;
+    if let Some(misfit) = misfits.iter().find(is_it).filter(|_| is_sized) {
+        effect.needs_force = true;
+        effect.what += &format!("; {misfit}");
     }
-    effects
+    effect
 }
 
 /// Refuses a reload that gives disks sizes which do not fit what they are made of.

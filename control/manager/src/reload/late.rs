@@ -20,7 +20,7 @@ use crate::rooms::Rooms;
 pub(crate) struct Late {
     pub(crate) plan: DevicePlan,
     /// What it waits for.
-    pub(crate) why: String,
+    pub(crate) why: NotOpen,
     /// The device of that name that went for it.
     pub(super) before: Option<Before>,
 }

@@ -125,7 +125,7 @@ impl Prepared {
             }
             let promise = rooms.bounds.promise(&plan).map_err(NotOpen::wrong)?;
             self.promised.push(promise);
-            let why = format!("waits until {} is gone", old.name());
+            let why = NotOpen::Late(format!("waits until {} is gone", old.name()));
             self.later.push(Late { plan, why, before });
             return Ok(());
         }
@@ -140,8 +140,8 @@ impl Prepared {
             {
                 return Err(why);
             }
-            Err(NotOpen::Ended(why) | NotOpen::Late(why)) => {
-                self.later.push(Late { plan, why, before })
+            Err(why @ (NotOpen::Ended(_) | NotOpen::Late(_))) => {
+                self.later.push(Late { plan, why, before });
             }
             Err(why) => return Err(why),
         }
@@ -164,7 +164,8 @@ impl Prepared {
             if going.has_socket(&nic.socket) {
                 let promise = rooms.bounds.promise(&plan).map_err(NotOpen::wrong);
                 self.promised.push(promise.map_err(|why| refusal(&plan, &why))?);
-                let why = "waits until the device is gone whose socket it takes over".to_string();
+                let why = "waits until the device is gone whose socket it takes over";
+                let why = NotOpen::Late(why.to_string());
                 let before = before_of(&nic.id, going, &rooms.plan);
                 self.later.push(Late { plan, why, before });
                 continue;

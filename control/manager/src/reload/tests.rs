@@ -649,16 +649,22 @@ fn a_refusal_names_eight_and_counts_the_others() {
 
 #[test]
 fn rows_say_what_is_made_and_what_needs_an_operator_who_insists() {
-    let rows = vec![
+    let rows = [
         effect("a", ActionView::Added, false, "add disk a"),
         effect("b", ActionView::Changed, true, "resize disk b to 1M"),
     ];
     let made = ["a".to_string(), "x".to_string()];
-    let plain = say_made(say_refused(rows.clone(), &[]), &made);
+    let told = |misfits: &[Misfit]| {
+        let rows = rows.iter().cloned().map(|row| say_refused(row, true, misfits));
+        say_made(rows.collect(), &made)
+    };
+    let plain = told(&[]);
     assert_eq!(plain[0].what, "add disk a; its image is missing: an empty one is made");
     assert_eq!((plain[0].needs_force, plain[1].needs_force), (false, true));
     let misfit = Misfit::of("a", 2 * MIB, 0, Some(MIB)).expect("it is longer");
-    let rows = say_made(say_refused(rows, &[misfit]), &made);
+    let besides = say_refused(rows[0].clone(), false, std::slice::from_ref(&misfit));
+    assert_eq!((besides.what.as_str(), besides.needs_force), ("add disk a", false));
+    let rows = told(&[misfit]);
     let expected = "add disk a; the whole file system of its image has 1M; its image is missing: an empty one is made";
     assert_eq!((rows[0].what.as_str(), rows[0].needs_force), (expected, true));
 }

@@ -7,7 +7,7 @@ use config::plan::LinkPlan;
 use config::{Change, Difference, Plan};
 
 use super::additions::Additions;
-use super::effects::{Seen, refuse_losses, refuse_misfits, say_made, say_refused};
+use super::effects::{Seen, refuse_losses, refuse_misfits, say_made};
 use crate::devices::device::Device;
 use crate::in_use::InUse;
 use crate::remote::party::check_key;
@@ -63,8 +63,9 @@ impl Wanted {
             refuse_misfits(&misfits)?;
         }
         let in_use = InUse { devices: &rooms.devices, remote: &rooms.remote };
-        let effects = Seen { in_use, plan: &rooms.plan }.effects(&self.changes, &self.plan);
-        let effects = say_made(say_refused(effects, &misfits), &made);
+        let effects =
+            Seen { in_use, plan: &rooms.plan }.effects(&self.changes, &self.plan, &misfits);
+        let effects = say_made(effects, &made);
         if refuses {
             refuse_losses(&effects)?;
         }
