@@ -29,6 +29,7 @@ use crate::disk::bonds::{Bond, Bonds, Vetting};
 use crate::disk::failures::Failures;
 use crate::disk::image::{Found, ImageRefused, Verdict};
 use crate::disk::images::{FileId, source_of, waits_of};
+use crate::disk::parting::Unbegun;
 use crate::disk::stalls::Said;
 use crate::disk::sync::DiskSync;
 use crate::opening::not_open::NotOpen;
@@ -82,6 +83,8 @@ pub(crate) struct DiskParts {
     pub(crate) resizing: Option<u64>,
     /// Why it has not the size that the file says.
     pub(crate) unresized: Option<String>,
+    /// Why what was written cannot begin to be made stable.
+    pub(crate) unbegun: Option<Box<Unbegun>>,
     /// Which file its image was when that was opened last.
     pub(crate) file: Option<FileId>,
     /// What it has of a link, if another machine has it.
@@ -217,7 +220,7 @@ impl DiskParts {
         // Those of one that does not follow its guest may be away, too: another process was waiting for them.
         let locks = DiskLocks::new(follows(&plan), disk.is_away());
         let (bond, astray) = (Box::default(), None);
-        let (stall_said, resizing, unresized, remote) = (None, None, None, None);
+        let (stall_said, resizing, unresized, unbegun, remote) = (None, None, None, None, None);
         let (file, made) = (None, None);
         let failures = Failures::from(disk.faults());
         DiskParts {
@@ -234,6 +237,7 @@ impl DiskParts {
             failures,
             resizing,
             unresized,
+            unbegun,
             remote,
             file,
         }

@@ -61,6 +61,8 @@ impl Work {
 struct Inner {
     now: Instant,
     delay: Delay,
+    /// None is to be had, as where others have all.
+    lacks_threads: bool,
     /// In the order in which it is done.
     staged: BTreeMap<(Instant, u64), Staged>,
     count: u64,
@@ -97,6 +99,11 @@ pub(crate) fn pass(time: Duration) {
 /// Keeps what is to stay open.
 pub(crate) fn hold(ends: [UnixStream; 2]) {
     on_stage(|stage| stage.held.extend(ends));
+}
+
+/// Whether no thread is to be had now.
+pub(crate) fn lacks_threads() -> bool {
+    on_stage(|stage| stage.lacks_threads).unwrap_or(false)
 }
 
 /// Has something done by and by, when it may run.
@@ -220,6 +227,7 @@ impl Stage {
         let inner = Inner {
             now: sidecore::instant_of(BEGIN),
             delay: Box::new(delay),
+            lacks_threads: false,
             staged: BTreeMap::new(),
             count: 0,
             cores: Vec::new(),
@@ -233,6 +241,11 @@ impl Stage {
     /// The time, as sidecores tell it.
     pub fn now(&self) -> Nanos {
         now().map_or(BEGIN, sidecore::nanos_of)
+    }
+
+    /// Nobody has a thread from now on, or whoever wants one has.
+    pub fn spend_threads(&self, are_spent: bool) {
+        on_stage(|stage| stage.lacks_threads = are_spent);
     }
 
     /// Time goes on until then; what is due by then is done.

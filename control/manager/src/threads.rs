@@ -44,6 +44,9 @@ pub(crate) fn begin(
 ) -> io::Result<Thread> {
     #[cfg(any(test, feature = "simulated"))]
     if simulated::now().is_some() {
+        if simulated::lacks_threads() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         return Ok(Thread::Staged(simulated::stage(name, Box::new(|| true), Box::new(run))));
     }
     let thread = std::thread::Builder::new().name(name.to_string()).spawn(move || {

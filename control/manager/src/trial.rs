@@ -204,6 +204,11 @@ impl Trial {
         self.slow.set(time);
     }
 
+    /// No thread is to be had from now on, or one is.
+    pub(crate) fn spend_threads(&self, are_spent: bool) {
+        self.stage.spend_threads(are_spent);
+    }
+
     /// Sidecores do nothing from now on, or go on.
     pub(crate) fn stall(&mut self, is_stalled: bool) {
         self.is_stalled = is_stalled;

@@ -215,7 +215,8 @@ pub(crate) fn problem_of(device: &Device, now: Instant) -> Option<String> {
         .enumerate()
         .find_map(|(index, queue)| Some(format!("queue {index} {}", queue.problem()?)));
     let unresized = || device.disk()?.unresized.clone();
-    let in_part = || device.ungiven().map(str::to_string).or_else(unresized);
+    let unbegun = || Some(device.disk()?.unbegun_why()?.to_string());
+    let in_part = || device.ungiven().map(str::to_string).or_else(unresized).or_else(unbegun);
     let of_device = || {
         device
             .problem()

@@ -347,9 +347,10 @@ impl Device {
         connections.chain(others).chain(asks).chain(self.follow.scans_at()).min()
     }
 
-    /// When the locks of its disk are asked for again.
+    /// When the locks of its disk are asked for again, or are to be let go again.
     pub(crate) fn asks_at(&self) -> Option<Instant> {
-        self.kind.disk().filter(|_| !self.is_held_back()).and_then(DiskParts::asks_at)
+        let disk = self.kind.disk().filter(|_| !self.is_held_back())?;
+        [disk.asks_at(), disk.begins_at()].into_iter().flatten().min()
     }
 
     /// Whether a line about it may be written; if not, it is counted.

@@ -75,6 +75,9 @@ impl Locks<'_> {
         let is_idle = device.attached().is_empty() && !device.is_started(None) && !is_clients;
         let Some(disk) = device.disk_mut() else { return rings };
         let now = self.turn.now();
+        if !is_idle && !is_clients {
+            disk.forget_unbegun();
+        }
         let may_start = if disk.locks.is_here() {
             !is_idle || !disk.let_go(number, now, self.poll)
         } else if wants || is_clients || disk.locks.is_fenced() {

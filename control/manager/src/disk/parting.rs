@@ -17,10 +17,63 @@ use crate::opening::not_open::NotOpen;
 use crate::poll::{Poll, Token};
 use crate::remote::availability::Requests;
 
+/// Between two tries to begin it.
+const BEGIN_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What was written cannot begin to be made stable, since no thread or descriptor is left for that.
+#[derive(Debug)]
+pub(crate) struct Unbegun {
+    why: String,
+    retry_at: Instant,
+}
+
 impl DiskParts {
     /// When its locks are asked for again, if a ring waits for them.
     pub(crate) fn asks_at(&self) -> Option<Instant> {
         self.locks.due_at().map(instant_of)
+    }
+
+    /// When it is tried again to begin to make stable what was written.
+    pub(crate) fn begins_at(&self) -> Option<Instant> {
+        self.unbegun.as_ref().map(|unbegun| unbegun.retry_at)
+    }
+
+    /// Why that cannot begin.
+    pub(crate) fn unbegun_why(&self) -> Option<&str> {
+        self.unbegun.as_ref().map(|unbegun| unbegun.why.as_str())
+    }
+
+    /// Begins to make stable what was written; `token` tells the loop that it is over. Nothing: that cannot be now, and
+    /// whoever wants it is to ask again when it is due.
+    pub(crate) fn begin_sync(
+        &mut self,
+        token: Token,
+        now: Instant,
+        poll: &Poll,
+    ) -> Option<DiskSync> {
+        let begun = DiskSync::begin(&self.disk)
+            .and_then(|sync| poll.add(sync.as_fd(), token).map(|()| sync));
+        match begun {
+            Ok(sync) => {
+                self.unbegun = None;
+                Some(sync)
+            }
+            Err(error) => {
+                let why = format!(
+                    "what was written cannot be made stable now: {error}; it is tried again every second"
+                );
+                if self.unbegun_why() != Some(&why) {
+                    warn!(disk = self.plan.id, "{why}");
+                }
+                self.unbegun = Some(Box::new(Unbegun { why, retry_at: now + BEGIN_INTERVAL }));
+                None
+            }
+        }
+    }
+
+    /// Nobody wants that any more.
+    pub(crate) fn forget_unbegun(&mut self) {
+        self.unbegun = None;
     }
 
     /// Whether it was given up for a process that died, of whose requests nobody knows yet that they are over. Of one
@@ -62,23 +115,15 @@ impl DiskParts {
     }
 
     /// Begins to let it go, as the disk of that device, none of whose rings is with a sidecore. False: it stays,
-    /// because it has lost data and only an operator knows what to do, or there is nobody to do it.
+    /// because it has lost data and only an operator knows what to do, or there is nobody to do it now.
     pub(crate) fn let_go(&mut self, number: u32, now: Instant, poll: &Poll) -> bool {
         if self.disk.sync_failed() || !self.locks.may_part() {
+            self.forget_unbegun();
             return false;
         }
-        let begun = DiskSync::begin(&self.disk)
-            .and_then(|parting| poll.add(parting.as_fd(), Token::Parted(number)).map(|()| parting));
-        match begun {
-            Ok(parting) => {
-                self.disk = self.disk.away();
-                self.locks.part(parting, nanos_of(now)).is_ok()
-            }
-            Err(error) => {
-                warn!(disk = self.plan.id, %error, "its image cannot be let go");
-                false
-            }
-        }
+        let Some(parting) = self.begin_sync(Token::Parted(number), now, poll) else { return false };
+        self.disk = self.disk.away();
+        self.locks.part(parting, nanos_of(now)).is_ok()
     }
 
     /// What is in the way of its guest's requests: what they do, and why. That they fail comes first.

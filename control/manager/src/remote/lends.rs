@@ -29,7 +29,6 @@ use crate::devices::device::Device;
 use crate::devices::queue::{Owner, Place};
 use crate::devices::start::policy_of;
 use crate::disk::DiskParts;
-use crate::disk::sync::DiskSync;
 use crate::poll::Token;
 
 const NO_EXPORT: ExportError = ExportError::Missing("export of that number");
@@ -250,7 +249,11 @@ impl Host<'_, '_> {
         if loan.is_some_and(|loan| loan.waits()) {
             return self.sync(number);
         }
-        if loan.and_then(|loan| loan.held()).is_none_or(|held| held.is_refused) {
+        let is_refused = loan.and_then(|loan| loan.held()).is_none_or(|held| held.is_refused);
+        if let Some(disk) = self.around.devices.disk_mut(device) {
+            disk.forget_unbegun();
+        }
+        if is_refused {
             return;
         }
         if let Err(why) = self.attach(number) {
@@ -363,31 +366,24 @@ impl Host<'_, '_> {
             // With them went what was written, made stable.
             return self.is_let_go(number, true);
         }
-        if parts.locks.follows() {
-            if !loan.part() {
-                return turn.defects.note("disk that waited for its queue");
-            }
+        let now = turn.now();
+        // For as long as any front-end waits.
+        let may_wait = left_at.is_some_and(|since| now < since + longest);
+        let is_begun = if parts.locks.follows() {
+            let parts_now =
+                parts.locks.parting().is_some() || parts.let_go(device, now, self.around.poll);
+            parts_now.then(|| loan.part())
+        } else {
+            let sync = parts.begin_sync(Token::Synced(device), now, self.around.poll);
+            sync.map(|sync| loan.sync(sync))
+        };
+        match is_begun {
+            Some(true) => {}
+            Some(false) => turn.defects.note("disk that waited for its queue"),
+            None if parts.unbegun_why().is_some() && may_wait => {}
             // One that has lost data stays, and says so.
-            let parts_now = parts.locks.parting().is_some()
-                || parts.let_go(device, turn.now(), self.around.poll);
-            if !parts_now {
-                self.is_let_go(number, false);
-            }
-            return;
-        }
-        let begun = DiskSync::begin(&parts.disk);
-        let begun = begun.and_then(|sync| {
-            self.around.poll.add(&sync, Token::Synced(device))?;
-            Ok(sync)
-        });
-        match begun {
-            Ok(sync) => {
-                if !loan.sync(sync) {
-                    turn.defects.note("disk that waited for its queue");
-                }
-            }
-            Err(error) => {
-                warn!(device, %error, "what a client wrote cannot be made stable now");
+            None => {
+                parts.forget_unbegun();
                 self.is_let_go(number, false);
             }
         }

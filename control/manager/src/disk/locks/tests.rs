@@ -96,6 +96,36 @@ fn a_disk_that_has_lost_data_stays_until_an_operator_knows_and_is_let_go_then() 
     assert_eq!(trial.disk("a").locked, Some(false));
 }
 
+/// It is tried again each second, and nobody need touch the disk for that.
+#[test]
+fn a_disk_for_which_no_thread_is_left_is_let_go_when_there_is_one_and_says_why_it_is_not() {
+    let mut trial = Trial::of(FILE);
+    let mut vmm = Vmm::served(&mut trial, "a", 1);
+    assert_eq!(vmm.does(&mut trial, WRITE, 7, 7), Some(0));
+    trial.spend_threads(true);
+    drop(vmm.hang_up());
+    trial.pass(Duration::from_secs(5));
+    assert!(is_locked(&trial));
+    let why = "what was written cannot be made stable now: ";
+    assert!(problem(&mut trial).starts_with(why), "{}", problem(&mut trial));
+    let before = trial.turns;
+    trial.pass(Duration::from_secs(10));
+    assert!(trial.turns - before < 100, "it is tried all the time");
+    trial.spend_threads(false);
+    trial.pass(Duration::from_secs(2));
+    assert!(!is_locked(&trial));
+    assert_eq!((trial.disk("a").locked, trial.disk("a").problem), (Some(false), None));
+    // Whoever comes back meanwhile has it, and nothing is tried any more.
+    let vmm = Vmm::served(&mut trial, "a", 1);
+    trial.spend_threads(true);
+    drop(vmm.hang_up());
+    trial.rest();
+    let mut vmm = Vmm::served(&mut trial, "a", 1);
+    trial.pass(Duration::from_secs(5));
+    assert_eq!(vmm.does(&mut trial, READ, 7, 0), Some(0));
+    assert_eq!(problem(&mut trial), "");
+}
+
 /// Without the answer its VMM does not start the guest elsewhere, on a disk that is still being written.
 #[test]
 fn a_disk_that_is_not_let_go_in_time_ends_the_connection_without_an_answer() {

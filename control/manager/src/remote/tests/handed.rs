@@ -146,6 +146,34 @@ fn a_disk_that_is_let_go_whose_image_is_gone_is_not_said_to_be_stable_and_no_upg
     }
 }
 
+/// No thread is left for that. It is tried again each second, for as long as any front-end waits.
+#[test]
+fn a_disk_that_cannot_be_made_stable_now_is_let_go_when_it_can_be_or_is_not_said_to_be() {
+    for (waits_s, migratable) in [(5, ""), (65, ""), (5, "migratable = true\n")] {
+        let _ground = OnGround::new();
+        let mut trial = Trial::of(&format!("{LENDS}{IMAGE}{migratable}{USES}{USED}"));
+        let number = trial.rooms().devices.number_of("d").expect("a disk");
+        trial.pass(ms(100));
+        open(&mut trial, "r");
+        let mut vmm = Vmm::served(&mut trial, "r", 1);
+        assert_eq!(does(&mut trial, &mut vmm, WRITE, 9, 7), Some(0));
+        trial.spend_threads(true);
+        drop(vmm);
+        trial.pass(ms(waits_s * 1_000));
+        assert_eq!(trial.rooms().remote.is_clients(number), waits_s < 60);
+        let shown = trial.disk("d").problem;
+        let why = "what was written cannot be made stable now: ";
+        assert_eq!(shown.is_some_and(|shown| shown.starts_with(why)), waits_s < 60);
+        trial.spend_threads(false);
+        trial.pass(ms(2_000));
+        assert!(!trial.rooms().remote.is_clients(number));
+        assert_eq!(trial.disk("d").problem, None);
+        let mut vmm = Vmm::served(&mut trial, "r", 1);
+        assert_eq!(does(&mut trial, &mut vmm, READ, 9, 0), Some(0));
+        assert_eq!(vmm.guest.data(0), [7; 512]);
+    }
+}
+
 /// Ports that lead to the host were closed for the process that took over, and are opened anew.
 #[test]
 fn a_nic_by_a_link_goes_on_when_it_is_taken_back() {
