@@ -34,7 +34,7 @@ pub(crate) fn check(file: &str, path: &Path, plan: &Plan, output: &Output) -> Re
         let hint = "name another `socket`, or see who has that one";
         manager::check::device_sockets(plan).map_err(|error| Failure::host(error, hint))?;
     }
-    taken::is_free(plan, beside.as_ref().map(|beside| beside.client.seen_as()))?;
+    taken::is_free(plan, beside.as_ref().map(|beside| beside.client.number_of(beside.pid)))?;
     let bounds = devices_fit(plan)?;
     notes.extend(beyond_the_host(&bounds));
     let mut report = report(file, plan, &bounds);

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use config::api::{ApiError, ErrorKind};
@@ -53,15 +54,19 @@ impl Client {
         Client { limit, ..self }
     }
 
-    /// The number that the daemon which was asked last has for this process, as the kernel says; 0 where it is in another
-    /// container, whose numbers are others here.
-    pub(crate) fn seen_as(&self) -> u32 {
-        self.listener.get().unwrap_or(0)
+    /// The number that the daemon which was asked last has here, as the kernel says, where it tells that one itself; 0
+    /// where it is in another container, whose numbers are others here.
+    pub(crate) fn number_of(&self, told: u32) -> u32 {
+        match self.listener.get().unwrap_or(0) {
+            // One of an earlier version that took over listens in the name of who has ended.
+            seen if seen != 0 && !Path::new(&format!("/proc/{seen}")).exists() => told,
+            seen => seen,
+        }
     }
 
     /// Whether numbers of processes that the daemon tells, its own among them, are those of the same processes here.
     pub(crate) fn shares_numbers(&self, told: u32) -> bool {
-        told != 0 && self.seen_as() == told
+        told != 0 && self.number_of(told) == told
     }
 
     /// Asks without a body.
@@ -338,7 +343,10 @@ mod tests {
         let asked = client.ask::<serde_json::Value>(Method::Get, "/v1/daemon");
         assert!(asked.is_err());
         assert!(client.shares_numbers(own) && !client.shares_numbers(own + 1));
-        assert!(!client.shares_numbers(0));
+        assert_eq!((client.shares_numbers(0), client.number_of(7)), (false, own));
+        // Who listened first has ended, and the one that took over says who it is.
+        client.listener.set(Some(u32::MAX));
+        assert_eq!((client.shares_numbers(7), client.number_of(7)), (true, 7));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use config::api::{DiskList, NicList};
+use config::api::{DaemonView, DiskList, NicList};
 use config::routes::Method;
 use config::spec::Mode;
 use host::Accounts;
@@ -54,8 +54,8 @@ pub(super) fn checks(client: &Client, vmm: Option<&str>) -> Result<Vec<Check>, F
     })?;
     let mut checks = shared(&devices, client.socket(), &accounts);
     let Some(vmm) = vmm else { return Ok(checks) };
-    // Which it is, the kernel has said when it was asked for its devices.
-    let daemon_uid = std::fs::metadata(format!("/proc/{}", client.seen_as()));
+    let daemon: DaemonView = client.ask(Method::Get, "/v1/daemon")?;
+    let daemon_uid = std::fs::metadata(format!("/proc/{}", client.number_of(daemon.pid)));
     let daemon_uid = daemon_uid.map_or(0, |it| it.uid());
     let user = accounts.user(vmm).ok_or_else(|| {
         let hint = "name the user that the VMM's process has (`ps -o user= -C qemu-system-x86_64`)";
