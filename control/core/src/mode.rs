@@ -5,6 +5,7 @@
 //! | | devices are settled | images come and go | loads move queues | a queue that comes back goes on |
 //! |---|---|---|---|---|
 //! | inheriting | when it serves | yes | yes | yes |
+//! | on probation | what was handed over, served | which the one before had, or had given up | yes | yes |
 //! | serving | yes | yes | yes | yes |
 //! | an heir is expected, or waits | yes | no | no | yes |
 //! | frozen | no | no | no | no: whoever has it next goes on |
@@ -15,6 +16,8 @@
 pub enum Mode {
     /// It begins with what another process serves until now.
     Inheriting,
+    /// It serves, and the process that it took over from takes all back if it ends.
+    OnProbation,
     /// Nothing but to serve.
     Serving,
     /// An heir was asked for, and has not said a word.
@@ -43,6 +46,12 @@ impl Mode {
         self == Mode::Inheriting
     }
 
+    /// Another process may go on with what there was, and does not know of what begins here: no ring starts that was not
+    /// handed over as one that is served, no image is let go, and none is taken that was not given up.
+    pub fn may_be_taken_back(self) -> bool {
+        matches!(self, Mode::Inheriting | Mode::OnProbation)
+    }
+
     /// An heir is to find where it is what there is now: no image is let go, none is taken.
     pub fn has_heir(self) -> bool {
         matches!(self, Mode::HeirExpected | Mode::HeirWaits | Mode::Frozen)
@@ -61,17 +70,20 @@ impl Mode {
 
 #[cfg(test)]
 mod tests {
-    use super::Mode::{self, Frozen, HeirExpected, HeirWaits, Inheriting, Serving, Stopping};
+    use super::Mode::{
+        self, Frozen, HeirExpected, HeirWaits, Inheriting, OnProbation, Serving, Stopping,
+    };
 
     #[test]
     fn what_each_mode_allows() {
-        let all = [Inheriting, Serving, HeirExpected, HeirWaits, Frozen, Stopping];
-        let which = |ask: fn(Mode) -> bool| all.map(ask);
-        assert_eq!(which(Mode::is_inheriting), [true, false, false, false, false, false]);
-        assert_eq!(which(Mode::has_heir), [false, false, true, true, true, false]);
-        assert_eq!(which(Mode::heir_waits), [false, false, false, true, true, false]);
-        assert_eq!(which(Mode::is_frozen), [false, false, false, false, true, false]);
-        assert_eq!(which(Mode::is_stopping), [false, false, false, false, false, true]);
-        assert_eq!(which(Mode::may_move), [true, true, false, false, false, false]);
+        let all = [Inheriting, OnProbation, Serving, HeirExpected, HeirWaits, Frozen, Stopping];
+        let which = |ask: fn(Mode) -> bool| all.map(ask).map(u8::from);
+        assert_eq!(which(Mode::is_inheriting), [1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(which(Mode::may_be_taken_back), [1, 1, 0, 0, 0, 0, 0]);
+        assert_eq!(which(Mode::has_heir), [0, 0, 0, 1, 1, 1, 0]);
+        assert_eq!(which(Mode::heir_waits), [0, 0, 0, 0, 1, 1, 0]);
+        assert_eq!(which(Mode::is_frozen), [0, 0, 0, 0, 0, 1, 0]);
+        assert_eq!(which(Mode::is_stopping), [0, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(which(Mode::may_move), [1, 1, 1, 0, 0, 0, 0]);
     }
 }

@@ -320,7 +320,7 @@ pub(crate) fn let_go<D>(
         Err(orphaned) => orphaned,
     };
     let why = &orphaned.why;
-    manager.take_back(why);
+    manager.take_back(why, orphaned.reach);
     let back = manager.open_door_again();
     let back = back.and_then(|entrance| open(entrance).map_err(TakeBackError::Api));
     match back {

@@ -267,8 +267,13 @@ impl Manager {
     }
 
     pub(crate) fn attach_if_ready(&mut self, number: u32, index: u16) {
+        let may_be_taken_back = self.mode().may_be_taken_back();
         let device = self.rooms.devices.get_mut(number);
         let device = found!(self.rooms.turn.defects, device, "device whose queue is to start");
+        if may_be_taken_back && !device.queue(index).is_some_and(Queue::is_inherited) {
+            // Whoever takes it back would begin where its front-end said; it starts when this process has committed.
+            return;
+        }
         if device.nic().is_some_and(|nic| nic.travels() || nic.at().is_none()) {
             // Where it is to start is known when the NIC has arrived, or its switch has a port for it.
             return;

@@ -11,6 +11,18 @@ pub enum Kick<F> {
     Poll,
 }
 
+/// What is known of where a ring stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Place {
+    /// As its front-end has said, or where a new one begins: what an earlier back-end did is in its record alone.
+    #[default]
+    Hearsay,
+    /// It was served since, and stood there.
+    Served,
+    /// Another back-end has served it, and died: nobody knows, until its front-end says so or begins anew.
+    Lost,
+}
+
 /// One ring as far as the front-end has told.
 #[derive(Debug)]
 pub(crate) struct QueueSetup<F> {
@@ -19,8 +31,8 @@ pub(crate) struct QueueSetup<F> {
     pub(crate) base: u32,
     /// What its front-end knows of that: what it said, or was told.
     pub(crate) told: u32,
-    /// It was served since its front-end said where it stands, which therefore is known.
-    pub(crate) was_served: bool,
+    /// What is known of that here.
+    pub(crate) place: Place,
     pub(crate) kick: Option<Kick<F>>,
     pub(crate) call: Option<F>,
     pub(crate) err: Option<F>,
@@ -37,7 +49,7 @@ impl<F> Default for QueueSetup<F> {
             addresses: None,
             base: 0,
             told: 0,
-            was_served: false,
+            place: Place::Hearsay,
             kick: None,
             call: None,
             err: None,
@@ -50,7 +62,7 @@ impl<F> Default for QueueSetup<F> {
 impl<F> QueueSetup<F> {
     /// Its front-end says where it stands.
     pub(crate) fn stand_at(&mut self, base: u32) {
-        (self.base, self.told, self.was_served) = (base, base, false);
+        (self.base, self.told, self.place) = (base, base, Place::Hearsay);
     }
 
     /// Stopped by `GET_VRING_BASE`: the next start brings new descriptors.
@@ -70,13 +82,13 @@ impl<F> QueueSetup<F> {
 
     /// What a queue needs, when nothing is missing but memory and features.
     pub(crate) fn ready(&self, enabled_at_start: bool) -> Option<RingFacts<'_, F>> {
-        if self.failed || !self.enabled.unwrap_or(enabled_at_start) {
+        if self.failed || self.place == Place::Lost || !self.enabled.unwrap_or(enabled_at_start) {
             return None;
         }
         self.facts()
     }
 
-    /// The same, whether it is enabled or failed or not.
+    /// The same, whether it is enabled, failed or lost, or not.
     pub(crate) fn facts(&self) -> Option<RingFacts<'_, F>> {
         let kick = match self.kick.as_ref()? {
             Kick::Fd(fd) => Some(fd),

@@ -10,7 +10,7 @@ use crate::bits;
 use crate::frame::{self, Frame};
 use crate::memory_table;
 use crate::message::{self, ConfigSpan, InflightArea, LogArea, MemoryRegion, Message};
-use crate::queue_setup::{QueueSetup, RingFacts};
+use crate::queue_setup::{Place, QueueSetup, RingFacts};
 use crate::refusal::{Reason, Refused, Reject};
 
 mod apply;
@@ -137,8 +137,8 @@ pub struct Reply<F> {
 ///
 /// - For each message: [`Self::parse`], [`Self::scope`], [`Self::apply`].
 /// - What could run: [`Self::ready`], [`Self::features`], [`Self::is_logging`].
-/// - What became of a queue: [`Self::stopped_at`], [`Self::failed`].
-/// - For a process that takes over: [`Self::retell`], [`Self::base`], [`Self::has_failed`].
+/// - What became of a queue: [`Self::stopped_at`], [`Self::failed`], [`Self::lost`].
+/// - For a process that takes over: [`Self::retell`], [`Self::base`], [`Self::has_failed`], [`Self::is_lost`].
 #[derive(Debug)]
 pub struct Session<F> {
     facts: DeviceFacts,
@@ -297,14 +297,14 @@ impl<F> Session<F> {
     /// Where a queue was when its sidecore gave it back.
     pub fn stopped_at(&mut self, index: u16, base: u32) {
         if let Some(queue) = self.queues.get_mut(usize::from(index)) {
-            (queue.base, queue.was_served) = (base, true);
+            (queue.base, queue.place) = (base, Place::Served);
         }
     }
 
     /// Another back-end has served a queue, and died: where it stands is hearsay again.
     pub fn served_elsewhere(&mut self, index: u16) {
         if let Some(queue) = self.queues.get_mut(usize::from(index)) {
-            queue.was_served = false;
+            queue.place = Place::Hearsay;
         }
     }
 
@@ -312,7 +312,15 @@ impl<F> Session<F> {
     /// hearsay: what an earlier back-end had in flight is in the in-flight record alone, and a base that
     /// is to be told to another back-end has none of it.
     pub fn was_served(&self, index: u16) -> bool {
-        self.queues.get(usize::from(index)).is_some_and(|queue| queue.was_served)
+        self.queues.get(usize::from(index)).is_some_and(|queue| queue.place == Place::Served)
+    }
+
+    /// Another back-end has served a queue, and died, and nothing says how far it came: it is not ready until its
+    /// front-end says where it stands, or resets it.
+    pub fn lost(&mut self, index: u16) {
+        if let Some(queue) = self.queues.get_mut(usize::from(index)) {
+            queue.place = Place::Lost;
+        }
     }
 
     /// A queue broke a rule: it is not ready until the front-end stops or resets it. The

@@ -38,6 +38,14 @@ impl Held {
         }
     }
 
+    /// The ring of which it asks where it stands.
+    pub(crate) fn asks_where(&self) -> Option<u16> {
+        match &self.message {
+            Message::GetVringBase(state) => u16::try_from(state.queue).ok(),
+            _ => None,
+        }
+    }
+
     /// Whether rings have stopped, or nothing is left of them, when it is answered.
     fn ends(&self) -> bool {
         let is_reset = matches!(self.message, Message::ResetDevice | Message::ResetOwner);

@@ -45,6 +45,8 @@ pub(crate) struct Queue {
     again: Option<(usize, bool)>,
     /// When it was asked for last.
     asked_at: Option<Instant>,
+    /// The process before this one served it when it handed it over.
+    is_inherited: bool,
     /// A start that failed. Not tried again before more was said.
     gave_up: Option<Said>,
     /// Where its ring stood last.
@@ -78,6 +80,7 @@ impl Queue {
             was_attached: false,
             again: None,
             asked_at: None,
+            is_inherited: false,
             gave_up: None,
             left: None,
             gate: None,
@@ -136,6 +139,11 @@ impl Queue {
     /// When it was asked for last.
     pub(crate) fn asked_at(&self) -> Option<Instant> {
         self.asked_at
+    }
+
+    /// Whether the process before this one served it when it handed it over.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.is_inherited
     }
 
     pub(crate) fn left(&self) -> Option<Left> {
@@ -291,10 +299,13 @@ impl Queue {
         self.gave_up = said.or(self.gave_up);
     }
 
-    /// Its place is lost: it does not start before its front-end says more.
-    pub(crate) fn lose_place(&mut self, said: Said, problem: &str) {
-        (self.problem, self.gave_up, self.is_guests) =
-            (Some(problem.to_string()), Some(said), false);
+    /// Its place is lost: it does not start before its front-end says more, or another guest comes.
+    pub(crate) fn lose_place(&mut self, at: Left, problem: String) {
+        (self.left, self.problem, self.is_guests) = (Some(at), Some(problem), true);
+    }
+
+    fn is_lost(&self) -> bool {
+        self.left.is_some_and(|left| left.base().is_none())
     }
 
     /// Its ring is found anew, as after a crash.
@@ -302,9 +313,12 @@ impl Queue {
         self.left = None;
     }
 
-    /// It is tried again, though nothing was said.
+    /// It is tried again, though nothing was said: by which no place is found.
     pub(crate) fn try_again(&mut self) {
-        (self.gave_up, self.problem) = (None, None);
+        self.gave_up = None;
+        if !self.is_lost() {
+            self.problem = None;
+        }
     }
 
     pub(crate) fn forget_problem(&mut self) {
@@ -337,13 +351,14 @@ impl Queue {
         }
     }
 
-    /// What a predecessor told of it.
-    pub(crate) fn go_on_as(&mut self, known: Known) {
+    /// What a predecessor told of it, and whether it served it until now.
+    pub(crate) fn go_on_as(&mut self, known: Known, is_inherited: bool) {
         let Known { was_attached, again, left, violation, problem } = known;
         // What it asked of its sidecore so far is nothing that it asks of the next look.
         self.weighed = Weighed::after(self.counters.work_ns());
         (self.was_attached, self.again, self.left) = (was_attached, again, left);
         (self.violation, self.problem) = (violation, problem);
+        (self.is_inherited, self.is_guests) = (is_inherited, self.is_lost());
     }
 }
 

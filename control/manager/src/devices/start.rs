@@ -81,6 +81,13 @@ pub(crate) enum RingError {
          packed=off a NIC outlives a kill of the daemon"
     )]
     PackedLost,
+    /// A packed ring that a process served which has died, and whose front-end knows no more than before.
+    #[error(
+        "another process served its packed ring and died, and its front-end keeps no in-flight record: nobody \
+         knows where the ring stands; restart the guest, or, where its VMM connects again after a cut, reset the \
+         device in the guest (unbind and bind its driver)"
+    )]
+    PlaceLost,
     /// The ring, or its part of the record, cannot be as it was told.
     #[error(transparent)]
     Setup(#[from] SetupError),
@@ -101,7 +108,7 @@ pub(crate) enum RingError {
 impl RingError {
     /// Whether it is mended by another start of the guest, and by that alone.
     pub(crate) fn is_guests(&self) -> bool {
-        matches!(self, RingError::Image(_) | RingError::PackedLost)
+        matches!(self, RingError::Image(_) | RingError::PackedLost | RingError::PlaceLost)
     }
 }
 
@@ -184,6 +191,11 @@ fn base_of(
     front_end: &FrontEnd,
     device: &DeviceParts<'_>,
 ) -> Result<u32, RingError> {
+    // Before its front-end says more, unless its guest has started anew in the same place.
+    let is_lost = device.left.is_some_and(|left| left.base().is_none() && left.is_news_to(facts));
+    if is_lost && was_used(facts, negotiated, front_end) {
+        return Err(RingError::PlaceLost);
+    }
     if device.kind.nic().is_none() {
         return Ok(facts.base);
     }
@@ -191,7 +203,9 @@ fn base_of(
         Format::Split => used_index(facts, front_end).map_or(facts.base, u32::from),
         // A guest that has started anew meanwhile has an unused ring in the same place.
         Format::Packed => match device.left.filter(|left| left.is_news_to(facts)) {
-            Some(left) if was_used(facts, negotiated, front_end) => left.base(),
+            Some(left) if was_used(facts, negotiated, front_end) => {
+                left.base().unwrap_or(facts.base)
+            }
             None if device.left.is_none() && was_used_before(facts, negotiated, front_end) => {
                 return Err(RingError::PackedLost);
             }

@@ -66,8 +66,9 @@ impl Locks<'_> {
             // Its IOhost has none for this machine now: requests wait in their rings until it has one again.
             return 0;
         }
-        if mode.has_heir() {
-            // It stays where another process is told, or is about to be told, that it is.
+        let is_given_up = device.disk().is_some_and(|disk| disk.locks.is_fenced());
+        if mode.has_heir() || mode.may_be_taken_back() && !is_given_up {
+            // It stays where another process is told, or is about to be told, or has told, that it is.
             let is_here = device.disk().is_none_or(|disk| disk.locks.is_here());
             return if is_here { rings } else { 0 };
         }

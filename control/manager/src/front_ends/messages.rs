@@ -110,6 +110,7 @@ impl FrontEnds<'_> {
         let left = device.left_to(id, scope);
         let starts = device.starts_first(id).is_some();
         let unserved = device.stops_unserved(id);
+        let lost = device.asks_for_lost(id);
         let is_unsettled = device.is_unsettled(id, scope);
         let connection = device.connection_mut(id);
         let connection = found!(self.turn.defects, connection, "front-end that waits");
@@ -134,6 +135,10 @@ impl FrontEnds<'_> {
             let why = format!(
                 "ring {index} could not be served, and only its in-flight record says where it stands"
             );
+            self.close(number, id, &why);
+        } else if let Some(index) = lost {
+            // Whoever was told where it stood once would go on from there.
+            let why = format!("nobody knows where ring {index} stands, and it asks for that");
             self.close(number, id, &why);
         } else if device.parts_first(id, self.mode, self.turn.now(), self.poll) {
             let connection = self.connection(number, id);

@@ -81,6 +81,65 @@ fn who_came_while_an_heir_was_expected_is_served_when_no_launcher_starts_one() {
     assert_eq!((trial.manager().mode(), vmm.guest.status(0)), (Mode::Serving, Some(0)));
 }
 
+/// One that was not served when it was handed over would be begun anew by a predecessor that takes it back.
+#[test]
+fn a_ring_that_nobody_served_starts_when_the_process_before_can_take_nothing_back() {
+    let mut trial = Trial::of(MIGRATABLE);
+    let (_silent, launcher) = Launchers::begin().expect("launchers");
+    let manager = trial.manager();
+    let asked = Upgrade::ask(Some(&launcher), manager.rooms.turn.tick()).expect("it is asked");
+    manager.succession = Succession::Upgrading(asked);
+    let mut vmm = Vmm::served(&mut trial, "a", 1);
+    vmm.guest.request(0, READ, 0, 0);
+    let predecessor = watched(&mut trial);
+    trial.rooms().turn.touch(0);
+    trial.pass(ms(900));
+    assert_eq!((trial.manager().mode(), vmm.guest.status(0)), (Mode::OnProbation, None));
+    let image = std::fs::File::open(trial.path("a.img")).expect("an image");
+    flock(&image, FlockOperation::NonBlockingLockExclusive).expect("nobody has taken it");
+    drop(image);
+    trial.pass(ms(200));
+    assert!(predecessor.is_let_go());
+    assert_eq!((trial.manager().mode(), vmm.guest.status(0)), (Mode::Serving, Some(0)));
+}
+
+/// Nor does one whose image is here, and which waited for what an earlier front-end had left.
+#[test]
+fn a_ring_that_waited_when_it_was_handed_over_waits_until_the_process_before_is_let_go() {
+    let mut trial = Trial::of(MEMORY);
+    let mut first = Vmm::served(&mut trial, "a", 1);
+    trial.stall(true);
+    first.guest.request(0, READ, 0, 0);
+    trial.rest();
+    drop(first.hang_up());
+    let mut vmm = Vmm::served(&mut trial, "a", 1);
+    vmm.guest.request(0, READ, 0, 0);
+    let predecessor = watched(&mut trial);
+    trial.stall(false);
+    trial.pass(ms(900));
+    assert_eq!((trial.disk("a").queues_attached, vmm.guest.status(0)), (0, None));
+    assert!(!predecessor.is_let_go());
+    trial.pass(ms(200));
+    assert_eq!((trial.disk("a").queues_attached, vmm.guest.status(0)), (1, Some(0)));
+}
+
+/// And an image that nobody uses any more is not let go before.
+#[test]
+fn no_image_is_let_go_while_the_process_before_may_take_it_back() {
+    let mut trial = Trial::of(MIGRATABLE);
+    let _vmm = Vmm::served(&mut trial, "a", 1);
+    let number = trial.rooms().devices.number_of("a").expect("a device");
+    let _predecessor = watched(&mut trial);
+    let manager = trial.manager();
+    let id = manager.rooms.devices.get(number).and_then(|device| device.runner()).expect("one");
+    // As one that was gone when it was handed over.
+    manager.front_ends().close(number, id, "it was gone");
+    trial.pass(ms(900));
+    assert_eq!(trial.disk("a").locked, Some(true));
+    trial.pass(ms(200));
+    assert_eq!(trial.disk("a").locked, Some(false));
+}
+
 /// The predecessor could take all back as long as nobody has said anything that it does not know.
 #[test]
 fn probation_does_not_end_by_a_call_that_nobody_answers() {

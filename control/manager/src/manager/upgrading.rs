@@ -30,7 +30,7 @@ use crate::rights::given;
 use crate::rooms::Rooms;
 use crate::upgrade::error::{HeirError, ProbationError, ShardError, TakeBackError, UpgradeError};
 use crate::upgrade::estate::DeviceEstate;
-use crate::upgrade::guard::{self, Probation};
+use crate::upgrade::guard::{self, Probation, Reach};
 use crate::upgrade::heir::Heir;
 use crate::upgrade::launcher::{Launcher, Said};
 use crate::upgrade::links::{LinkEstate, SavedShards, links_of};
@@ -48,6 +48,7 @@ impl Manager {
             _ if self.stop_by.is_some() => Mode::Stopping,
             _ if self.rooms.estate.is_some() => Mode::Inheriting,
             Some(upgrade) => upgrade.mode(),
+            None if self.succession.probation().is_some() => Mode::OnProbation,
             None => Mode::Serving,
         }
     }
@@ -287,9 +288,9 @@ impl Manager {
         }
     }
 
-    /// Serves again what another process had for a moment, which has ended. No other end of a link has heard that
+    /// Serves again what another process had for a moment, which has ended, as far as that may have gone. No other end of a link has heard that
     /// process, which commits before: its shards are what they were here.
-    pub(crate) fn take_back(&mut self, why: &ProbationError) {
+    pub(crate) fn take_back(&mut self, why: &ProbationError, reach: Reach) {
         warn!("the new process took over, and {why}: its devices are taken back");
         self.rooms.turn.tick();
         self.rooms.state.note_holder(&self.rooms.plan.daemon.api);
@@ -299,7 +300,8 @@ impl Manager {
             if guard::fence(device, &mut self.rooms.openers) {
                 self.rooms.locks().take(*number);
             }
-            self.rooms.devices.get_mut(*number).into_iter().for_each(guard::find_rings);
+            let device = self.rooms.devices.get_mut(*number);
+            device.into_iter().for_each(|device| guard::find_rings(device, reach));
         }
         self.send_all_out();
         self.go_on_alone();
@@ -347,7 +349,7 @@ impl Manager {
         self.bring_all_home(nanos_of(until)).expect("all comes home");
         self.save_shards().expect("links are at rest");
         self.let_go_of_hosts();
-        self.take_back(&ProbationError::Ended);
+        self.take_back(&ProbationError::Ended, Reach::Served);
     }
 }
 
@@ -416,7 +418,6 @@ impl Manager {
         self.note_what_changed();
         self.links(Remote::open_inherited_links);
         self.send_all_out();
-        self.resize_as_planned();
         let mode = self.mode();
         self.rooms.open_ports(mode);
         self.rooms.cores.flush();
@@ -518,8 +519,7 @@ impl Manager {
     fn be_watched(&mut self, heir: Heir) {
         let format = self.rooms.estate.as_ref().map_or(0, |estate| estate.format);
         if format < WITH_GUARD {
-            given::keep_all(&mut self.listening, &mut self.rooms);
-            return (self.rooms.options.committed)();
+            return self.has_committed();
         }
         let probation = Probation::begin(heir, &self.rooms.poll, self.rooms.turn.tick());
         self.succession = Succession::OnProbation(probation);
@@ -545,8 +545,16 @@ impl Manager {
         // It is let go, or there was none.
         let Some(probation) = self.succession.take_probation() else { return };
         probation.end(&self.rooms.poll);
+        self.has_committed();
+    }
+
+    /// Does what a predecessor could not have taken back.
+    fn has_committed(&mut self) {
         (self.rooms.options.committed)();
         // Not before: it looks into folders of users, who may make whoever looks there wait.
         given::keep_all(&mut self.listening, &mut self.rooms);
+        self.resize_as_planned();
+        // Rings that were not served, and images that were elsewhere.
+        self.rooms.turn.touch_all(self.rooms.devices.keys().copied());
     }
 }

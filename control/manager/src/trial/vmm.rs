@@ -31,6 +31,9 @@ const VERSION_1: u64 = 1 << 32;
 const BLK_FLUSH: u64 = 1 << 9;
 /// What the driver of a disk negotiates.
 pub(crate) const FEATURES: u64 = VERSION_1 | BLK_FLUSH;
+/// VIRTIO_F_RING_PACKED, and the base of such a ring that was never used.
+pub(crate) const RING_PACKED: u64 = 1 << 34;
+pub(crate) const PACKED_FRESH: u32 = 0x8000_8000;
 /// Types of requests to a disk, and where each part of the only one is that a queue has at a time.
 pub(crate) const READ: u32 = 0;
 pub(crate) const WRITE: u32 = 1;
@@ -89,19 +92,24 @@ fn signal() -> OwnedFd {
 
 impl Guest {
     pub(crate) fn new(rings: u16) -> Guest {
+        Guest::of(rings, Format::Split)
+    }
+
+    /// One with packed rings.
+    pub(crate) fn packed(rings: u16) -> Guest {
+        Guest::of(rings, Format::Packed)
+    }
+
+    fn of(rings: u16, format: Format) -> Guest {
         let file = memory_file(true);
         let map = Mapping::shared(&file, 0, MEMORY, Seal::Required, &Health::default());
         let mut arena = Arena::new(Area::whole(map.expect("mapped")), 0);
         let rings = (0..rings).map(|_| {
-            let spec = RingSpec {
-                size: RING,
-                format: Format::Split,
-                event_index: false,
-                indirect_entries: 0,
-            };
+            let spec = RingSpec { size: RING, format, event_index: false, indirect_entries: 0 };
             let (driver, places) = arena.driver(spec).expect("room");
             let data = arena.take(4096, 4096).expect("room");
-            Ring { driver, places, kick: signal(), call: signal(), data, base: 0 }
+            let base = if format == Format::Packed { PACKED_FRESH } else { 0 };
+            Ring { driver, places, kick: signal(), call: signal(), data, base }
         });
         let rings = rings.collect();
         Guest { file, rings }

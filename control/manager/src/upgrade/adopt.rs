@@ -192,14 +192,15 @@ fn go_on_as(device: &mut Device, words: &DeviceWords, now: Instant) -> Result<()
 }
 
 fn place_ring(device: &mut Device, ring: RingWords) {
-    let RingWords { queue: index, base, failed, violation, problem, .. } = ring;
-    let RingWords { left, was_attached, place, counters, .. } = ring;
+    let RingWords { queue: index, base, is_lost, failed, violation, problem, .. } = ring;
+    let RingWords { left, was_attached, place, asked_ns, counters, .. } = ring;
     let Some(queue) = device.queue_mut(index) else {
         return warn!(device = device.facts().id, queue = index, "there is no such queue");
     };
     queue.counters().go_on_from(&counters);
     let again = place.map(|place| (place.sidecore, place.by_hand));
-    queue.go_on_as(Known { was_attached, again, left, violation, problem });
+    let known = Known { was_attached, again, left, violation, problem };
+    queue.go_on_as(known, asked_ns.is_some());
     // It has no front-end that runs it, or had none when this was told.
     let Some(connection) = device.runner().and_then(|id| device.connection_mut(id)) else {
         return;
@@ -208,6 +209,9 @@ fn place_ring(device: &mut Device, ring: RingWords) {
     // Where its front-end said that it stands, it may not have been served yet.
     if connection.session.base(index) != Some(base) {
         connection.session.stopped_at(index, base);
+    }
+    if is_lost {
+        connection.session.lost(index);
     }
     if failed {
         connection.session.failed(index);
@@ -253,6 +257,8 @@ mod tests {
     use crate::disk::DiskParts;
     use crate::disk::bonds::Bonds;
     use crate::opening::openers::{Openers, Patience};
+    use crate::upgrade::bequest::ring_words;
+    use crate::upgrade::wire::WITH_LOST;
     use config::diff::made_of;
     use config::plan::DevicePlan;
 
@@ -314,6 +320,32 @@ mod tests {
             };
             let refused = adopting.refuse_if_taken_from_guest();
             assert_eq!(refused.is_ok(), is_taken_over, "{is_exported} {runs}: {refused:?}");
+        }
+    }
+
+    /// An older program would start it where it stood once.
+    #[test]
+    fn a_ring_whose_place_is_lost_is_so_in_another_process_or_stopped_in_an_older_one() {
+        let bounds = Bounds::of_this_process(1, 0, 0);
+        let with_guest = || {
+            let (mut device, (near, _)) = (device(), UnixStream::pair().expect("a connection"));
+            let connection = device.new_connection(OwnedFd::from(near), &bounds, now());
+            device.adopt(0, connection, true);
+            device
+        };
+        let mut before = with_guest();
+        before.connection_mut(0).expect("its front-end").session.lost(0);
+        for (format, stands) in [(WITH_LOST - 1, (false, true)), (WITH_LOST, (true, false))] {
+            let (ring, mut after) = (ring_words(&before, format).remove(0), with_guest());
+            let said = serde_json::to_string(&ring).expect("words");
+            assert_eq!(
+                said.contains("is_lost"),
+                stands.0,
+                "an older program refuses what it does not know"
+            );
+            place_ring(&mut after, ring);
+            let session = &after.connection(0).expect("its front-end").session;
+            assert_eq!((session.is_lost(0), session.has_failed(0)), stands, "format {format}");
         }
     }
 }

@@ -16,7 +16,7 @@ use super::channel::{Channel, SEND_TIME_MAX};
 use super::links::{SavedShards, send_known};
 use super::wire::{
     ConnectionWords, DeviceWords, DiskWords, FromPredecessor, Handle, NicWords, PACKET_BYTES_MAX,
-    PlaceWords, RINGS_MAX, RingWords, WITH_GUARD,
+    PlaceWords, RINGS_MAX, RingWords, WITH_GUARD, WITH_LOST,
 };
 use crate::clock::machine_ns;
 use crate::devices::Devices;
@@ -80,7 +80,7 @@ impl Bequest<'_> {
         drained: Instant,
     ) -> io::Result<()> {
         let devices = self.devices.values().filter(|device| !device.is_going());
-        let rings: Vec<RingWords> = devices.flat_map(ring_words).collect();
+        let rings: Vec<RingWords> = devices.flat_map(|device| ring_words(device, format)).collect();
         for some in in_packets(rings)? {
             channel.send(&FromPredecessor::Rings { rings: some }, &[], SEND_TIME_MAX)?;
         }
@@ -215,19 +215,24 @@ fn borrowed<'a>(fds: &[&'a Lent]) -> Vec<BorrowedFd<'a>> {
     fds.iter().map(borrow).collect()
 }
 
-fn ring_words(device: &Device) -> Vec<RingWords> {
+/// An heir that knows of no lost rings starts none that has failed, until its front-end stops it.
+pub(super) fn ring_words(device: &Device, format: u32) -> Vec<RingWords> {
     let runner = device.runner().and_then(|id| device.connection(id));
     let words = |(index, queue): (usize, &Queue)| {
         let index = index as u16;
         let Known { was_attached, again, left, violation, problem } = queue.known();
+        let is_lost = runner.is_some_and(|connection| connection.session.is_lost(index));
+        let (knows, failed) =
+            (format >= WITH_LOST, runner.is_some_and(|it| it.session.has_failed(index)));
         RingWords {
             device: device.facts().id.clone(),
             queue: index,
             base: runner.and_then(|connection| connection.session.base(index)),
-            failed: runner.is_some_and(|connection| connection.session.has_failed(index)),
+            is_lost: is_lost && knows,
+            failed: failed || is_lost && !knows,
             violation,
             problem,
-            left,
+            left: left.filter(|left| knows || left.base().is_some()),
             was_attached,
             place: again.map(|(sidecore, by_hand)| PlaceWords { sidecore, by_hand }),
             asked_ns: queue.asked_at().map(machine_ns),

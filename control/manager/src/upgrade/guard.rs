@@ -15,9 +15,10 @@ use virtqueue::Format;
 use super::channel::Channel;
 use super::error::{ProbationError, TakeBackError};
 use super::heir::Heir;
-use super::wire::FromHeir;
+use super::wire::{FromHeir, WITH_LOST};
 use crate::devices::device::Device;
-use crate::devices::start::{self, format_of};
+use crate::devices::queue::Left;
+use crate::devices::start::{self, RingError, format_of};
 use crate::opening::openers::Openers;
 use crate::poll::{Poll, Token};
 
@@ -25,9 +26,21 @@ use crate::poll::{Poll, Token};
 const PROBATION_TIME: Duration = Duration::from_secs(1);
 /// How long it waits for a word of a process that lives: one that was stopped, or a machine that stands still.
 const WORD_TIME_MAX: Duration = Duration::from_secs(10);
-/// What a queue is told whose place nobody knows.
-const PLACE_LOST: &str = "another process served its packed ring and died, and its front-end keeps no in-flight \
-    record: reset the device in the guest (unbind and bind its driver), or restart the guest";
+/// Which rings an heir may have served before it committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Those that were served when it took over.
+    Served,
+    /// All that could be served: it is of a program that starts these too.
+    Ready,
+}
+
+impl Reach {
+    /// Of an heir that was told in that format.
+    pub(crate) fn of(format: u32) -> Reach {
+        if format >= WITH_LOST { Reach::Served } else { Reach::Ready }
+    }
+}
 
 /// An heir that its predecessor still watches.
 pub(crate) struct Probation {
@@ -141,25 +154,29 @@ pub(crate) fn fence(device: &mut Device, openers: &mut Openers) -> bool {
     true
 }
 
-/// Each ring goes on as after a crash.
-pub(crate) fn find_rings(device: &mut Device) {
+/// Each ring that an heir may have served goes on as after a crash; any other stands where it stood.
+pub(crate) fn find_rings(device: &mut Device, reach: Reach) {
     let (runner, queues) = device.running_mut();
-    let Some((id, connection)) = runner else { return };
-    let format = format_of(connection.session.features());
-    let changes = connection.session.changes();
+    let Some((_, connection)) = runner else { return };
+    let features = connection.session.features();
+    let (session, front_end) = (&mut connection.session, &connection.front_end);
     for (index, queue) in (0u16..).zip(queues) {
-        let Some(facts) = connection.session.set_up(index).filter(|_| queue.was_attached()) else {
-            continue;
-        };
+        // It was asked for, for that heir.
+        let is_reached = queue.asked_at().is_some() || reach == Reach::Ready;
+        let Some(facts) = session.ready(index).filter(|_| is_reached) else { continue };
         queue.forget_left();
-        if connection.front_end.inflight.is_some() {
+        if front_end.inflight.is_some() {
             // Where it stood before the dead process is no answer to a front-end that stops it now: its record is.
-            connection.session.served_elsewhere(index);
+            session.served_elsewhere(index);
             continue;
         }
-        match (format, start::used_index(&facts, &connection.front_end)) {
-            (Format::Split, Some(used)) => connection.session.stopped_at(index, used.into()),
-            _ => queue.lose_place((id, changes), PLACE_LOST),
+        match (format_of(features), start::used_index(&facts, front_end)) {
+            (Format::Split, Some(used)) => session.stopped_at(index, used.into()),
+            (Format::Packed, _) if !start::was_used(&facts, features, front_end) => {}
+            _ => {
+                queue.lose_place(Left::lost(&facts), RingError::PlaceLost.to_string());
+                session.lost(index);
+            }
         }
     }
 }

@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use super::channel::{Channel, SEND_TIME_MAX};
 use super::error::{ProbationError, UpgradeError};
-use super::guard;
+use super::guard::{self, Reach};
 use super::launcher::{LAUNCHERS, Launcher};
 use super::links::SavedShards;
 use super::pause::PauseWords;
@@ -97,6 +97,8 @@ pub(crate) struct Committed {
 /// The estate is nobody's: whoever had it has ended.
 pub(crate) struct Orphaned {
     pub(crate) why: ProbationError,
+    /// Which rings it may have served.
+    pub(crate) reach: Reach,
     reply: Option<Reply>,
 }
 
@@ -107,11 +109,12 @@ impl HandedOver {
     /// The process that took over has ended before, and how that was seen.
     pub(crate) fn await_commit(self) -> Result<Committed, Box<Orphaned>> {
         let HandedOver { giving, reply, configuration, pause, sessions_anew, channel } = self;
-        let is_watched = giving.hello().is_some_and(|hello| hello.format >= wire::WITH_GUARD);
+        let format = giving.hello().map_or(0, |hello| hello.format);
+        let is_watched = format >= wire::WITH_GUARD;
         if let Err(why) = if is_watched { guard::watch(&channel) } else { Ok(()) } {
             // It may be gone; and one that is not must not serve beside this process.
             end(giving.give_up());
-            return Err(Box::new(Orphaned { why, reply }));
+            return Err(Box::new(Orphaned { why, reach: Reach::of(format), reply }));
         }
         let (pid, version) = giving
             .into_given()

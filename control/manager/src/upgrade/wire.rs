@@ -13,13 +13,15 @@ use crate::devices::queue::Left;
 use crate::remote::words::KnownWords;
 
 /// The formats that this program speaks, the best last. The first knows no links.
-pub(crate) const FORMATS: [u32; 4] = [1, WITH_LINKS, WITH_GUARD, WITH_FOLDER];
+pub(crate) const FORMATS: [u32; 5] = [1, WITH_LINKS, WITH_GUARD, WITH_FOLDER, WITH_LOST];
 /// The first format with links.
 pub(crate) const WITH_LINKS: u32 = 2;
 /// The first format whose heir says when it has committed, and takes counters of uplinks.
 pub(crate) const WITH_GUARD: u32 = 3;
 /// That is told where the predecessor keeps its state.
 pub(crate) const WITH_FOLDER: u32 = 4;
+/// That is told which rings are lost. From this one on an heir starts, before it has committed, only what was served.
+pub(crate) const WITH_LOST: u32 = 5;
 /// Longest packet, bytes.
 pub(crate) const PACKET_BYTES_MAX: usize = 64 * 1024;
 /// Descriptors with one packet: a table of memory has 32.
@@ -191,6 +193,9 @@ pub(crate) struct RingWords {
     pub(crate) queue: u16,
     /// As in `SET_VRING_BASE`; nothing when no front-end runs the device.
     pub(crate) base: Option<u32>,
+    /// Nobody knows where it stands, until its front-end says so; told from [`WITH_LOST`] on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_lost: bool,
     /// It broke a rule, and why.
     pub(crate) failed: bool,
     pub(crate) violation: Option<String>,

@@ -1,13 +1,13 @@
 //! What a front-end would have to say to bring a new session to where this one is.
 //!
 //! For a process that takes over from this one (docs/decisions/0009). That a ring failed, and where it
-//! stands, is in no message ([`Session::has_failed`], [`Session::base`]). Called by `manager`.
+//! stands, is in no message ([`Session::has_failed`], [`Session::base`], [`Session::is_lost`]). Called by `manager`.
 
 use std::convert::Infallible;
 
 use super::{InflightArea, LogArea, MemoryRegion, Owner, Session};
 use crate::message::{Message, RingFd, RingState};
-use crate::queue_setup::{Kick, QueueSetup};
+use crate::queue_setup::{Kick, Place, QueueSetup};
 
 /// A message and the descriptors that go with it.
 pub type Told<'a, F> = (Message, Vec<&'a F>);
@@ -33,6 +33,11 @@ impl<F> Session<F> {
     /// Whether queue `index` broke a rule, see [`Session::failed`].
     pub fn has_failed(&self, index: u16) -> bool {
         self.queues.get(usize::from(index)).is_some_and(|queue| queue.failed)
+    }
+
+    /// Whether nobody knows where queue `index` stands, see [`Session::lost`].
+    pub fn is_lost(&self, index: u16) -> bool {
+        self.queues.get(usize::from(index)).is_some_and(|queue| queue.place == Place::Lost)
     }
 
     /// Where queue `index` stands, as in `SET_VRING_BASE`; its front-end may know of an earlier place.

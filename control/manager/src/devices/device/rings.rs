@@ -128,6 +128,13 @@ impl Device {
         (!gave_up).then_some(index)
     }
 
+    /// The ring whose place the held message of connection `id` asks for, when nobody knows that.
+    pub(crate) fn asks_for_lost(&self, id: u32) -> Option<u16> {
+        let connection = self.connections.get(&id)?;
+        let index = connection.held()?.asks_where()?;
+        connection.session.is_lost(index).then_some(index)
+    }
+
     /// Since when a queue has been asked for that is not back.
     pub(crate) fn leaving_since(&self) -> Option<Instant> {
         self.queues.iter().filter_map(Queue::leaving_since).min()
@@ -281,7 +288,6 @@ impl Device {
         let admission = self.admission(number, connection);
         let is_first = !self.queues.iter().any(Queue::is_attached);
         self.kind.begin(is_first);
-        let is_refused = matches!(admission, Some(Admission::Lost(_) | Admission::Other(_)));
         let mut made = match &admission {
             Some(Admission::Lost(why) | Admission::Other(why)) => Err(why.clone().into()),
             _ => start::make(&facts, features, logging, &connection.front_end, &parts),
@@ -307,12 +313,21 @@ impl Device {
                 }
             }
         }
+        self.note_lost(number, index, made.as_ref().err());
         // Those of its rings that were set up before this one was told of.
-        if is_refused && !self.attached().is_empty() {
+        if matches!(made, Err(RingError::Image(_))) && !self.attached().is_empty() {
             self.existence.restart();
         }
         self.bind(number, admission, made.is_ok());
         made.map(|served| Some((number, served)))
+    }
+
+    /// A front-end that has said of a lost ring what it had said before is not told where that stands, either.
+    fn note_lost(&mut self, id: u32, index: u16, why: Option<&RingError>) {
+        let connection = self.connections.get_mut(&id);
+        if let (Some(RingError::PlaceLost), Some(connection)) = (why, connection) {
+            connection.session.lost(index);
+        }
     }
 
     /// Whether rings of front-end `id` may be served, as far as the image goes.

@@ -11,7 +11,8 @@ pub(crate) struct Left {
     ring: RingAddresses,
     size: u16,
     told: u32,
-    base: u32,
+    /// Nothing: it is lost.
+    base: Option<u32>,
 }
 
 /// [`RingAddresses`] for a process that takes over.
@@ -28,17 +29,22 @@ struct AddressWords {
 impl Left {
     /// A ring that is about to start.
     pub(crate) fn at_start<D>(facts: &RingFacts<'_, D>) -> Left {
-        Left { ring: facts.addresses, size: facts.size, told: facts.told, base: facts.base }
+        Left { ring: facts.addresses, size: facts.size, told: facts.told, base: Some(facts.base) }
     }
 
-    /// Where it stands.
-    pub(crate) fn base(&self) -> u32 {
+    /// One of which nobody knows where it stands: another process has served it, and died.
+    pub(crate) fn lost<D>(facts: &RingFacts<'_, D>) -> Left {
+        Left { base: None, ..Left::at_start(facts) }
+    }
+
+    /// Where it stands. Nothing: it is [lost](Self::lost).
+    pub(crate) fn base(&self) -> Option<u32> {
         self.base
     }
 
     /// It is back.
     pub(crate) fn at(self, base: u32) -> Left {
-        Left { base, ..self }
+        Left { base: Some(base), ..self }
     }
 
     /// Whether the front-end says of this ring what it said before it was served: it was cut off, and

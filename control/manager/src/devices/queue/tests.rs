@@ -42,10 +42,10 @@ fn a_queue_has_one_sidecore_at_a_time() {
 #[test]
 fn where_a_ring_stood_is_known_when_it_is_back() {
     let mut queue = served();
-    assert_eq!(queue.left().map(|left| left.base()), Some(3));
+    assert_eq!(queue.left().and_then(|left| left.base()), Some(3));
     queue.come_back(9, None, false).expect("it was served");
     let left = queue.left().expect("it is known");
-    assert_eq!(left.base(), 9);
+    assert_eq!(left.base(), Some(9));
     // Whoever says of it what was said before was cut off; who says more knows better.
     assert!(left.is_news_to(&facts(3)) && !left.is_news_to(&facts(4)));
     queue.forget_left();
@@ -107,9 +107,30 @@ fn a_successor_knows_what_its_predecessor_knew() {
     queue.stop("it broke a rule");
     queue.come_back(9, None, true).expect("it was served");
     let mut heir = Queue::new();
-    heir.go_on_as(queue.known());
-    assert!(heir.was_attached() && !heir.is_attached());
-    assert_eq!(heir.left().map(|left| left.base()), Some(9));
+    heir.go_on_as(queue.known(), true);
+    assert!(heir.was_attached() && heir.is_inherited() && !heir.is_attached());
+    assert_eq!(heir.left().and_then(|left| left.base()), Some(9));
     assert_eq!(heir.violation(), Some("it broke a rule"));
     assert_eq!(heir.take_again(), Some((1, true)));
+}
+
+/// Neither a look at it nor another process finds a place that is lost.
+#[test]
+fn a_place_that_is_lost_stays_so_for_a_successor_and_until_its_guest_is_gone() {
+    let mut queue = served();
+    queue.come_back(9, None, true).expect("it was served");
+    queue.lose_place(Left::lost(&facts(3)), "it is lost".to_string());
+    queue.try_again();
+    let mut heir = Queue::new();
+    heir.go_on_as(queue.known(), false);
+    for queue in [&mut queue, &mut heir] {
+        assert_eq!(
+            (queue.problem(), queue.left()),
+            (Some("it is lost"), Some(Left::lost(&facts(3))))
+        );
+        queue.lose_guest();
+        assert_eq!(queue.problem(), None, "another guest knows nothing of it");
+    }
+    queue.is_made(Left::at_start(&facts(4)), 8, Format::Packed);
+    assert_eq!(queue.left().and_then(|left| left.base()), Some(4));
 }

@@ -99,6 +99,21 @@ fn a_packed_ring_that_was_cut_off_goes_on_where_it_stood() {
     assert_eq!(base(0x8001_8001, left), 0x8001_8001, "it was told where the ring stood");
 }
 
+/// Whoever says what was said before knows no more, be it on another connection.
+#[test]
+fn a_packed_ring_whose_place_is_lost_is_served_where_its_front_end_says_anew_or_its_guest_has_begun()
+ {
+    let fixture = Fixture::new();
+    let left = |told| Some(Left::lost(&ring(told)));
+    let base = |told, left| fixture.try_base(told, features::RING_PACKED, left).ok();
+    assert_eq!(base(PACKED_FRESH, left(PACKED_FRESH)), Some(PACKED_FRESH), "nothing was used");
+    fixture.write(DESCRIPTORS, &[1; 12]);
+    fixture.write(DESCRIPTORS + 14, &(PACKED_AVAIL | PACKED_USED).to_le_bytes());
+    assert_eq!(base(PACKED_FRESH, left(PACKED_FRESH)), None);
+    assert_eq!(base(THIRD, left(THIRD)), None);
+    assert_eq!(base(THIRD, left(PACKED_FRESH)), Some(THIRD), "it knows more");
+}
+
 #[test]
 fn a_packed_ring_of_a_guest_that_started_anew_begins_anew() {
     let fixture = Fixture::new();
@@ -123,7 +138,7 @@ fn a_fresh_packed_ring_of_dpdk_has_numbers_and_half_a_base_and_begins_anew() {
 
 #[test]
 fn a_ring_that_cannot_be_served_is_told_why() {
-    let all: [(RingError, &str); 7] = [
+    let all: [(RingError, &str); 8] = [
         (MemoryMissing::NotAnnounced.into(), "no memory was announced"),
         (
             RingError::NotInMemory { part: "driver part", user: 0x2000 },
@@ -141,6 +156,12 @@ fn a_ring_that_cannot_be_served_is_told_why() {
             "its packed ring was used before the daemon was started, and its front-end does not know \
              where it stands: reset the device in the guest (unbind and bind its driver, or restart the \
              guest); with packed=off a NIC outlives a kill of the daemon",
+        ),
+        (
+            RingError::PlaceLost,
+            "another process served its packed ring and died, and its front-end keeps no in-flight record: \
+             nobody knows where the ring stands; restart the guest, or, where its VMM connects again after a \
+             cut, reset the device in the guest (unbind and bind its driver)",
         ),
     ];
     for (error, text) in all {

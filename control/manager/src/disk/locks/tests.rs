@@ -8,11 +8,11 @@ use config::api::{Call, DiskState, ErrorKind};
 use control::mode::Mode;
 use rustix::fs::{FlockOperation, flock};
 use vhost_user::Message;
-use vhost_user::message::ConfigSpan;
+use vhost_user::message::{ConfigSpan, RingFd, RingState};
 
 use super::*;
 use crate::manager::Manager;
-use crate::trial::vmm::{FLUSH, Guest, READ, Vmm, WRITE};
+use crate::trial::vmm::{FLUSH, Guest, READ, RING_PACKED, Vmm, WRITE};
 use crate::trial::{Trial, refused};
 
 const MIB: u64 = 1 << 20;
@@ -384,4 +384,83 @@ fn a_ring_that_a_dead_process_served_is_found_by_its_record() {
     assert_eq!(vmm.stop(&mut trial, 0), None, "it is not known yet");
     trial.pass(Duration::from_secs(14));
     assert_eq!(vmm.base_of(&mut trial, 0), Some(1));
+}
+
+/// One whose first request was done, and was handed to a process that died.
+fn lost(trial: &mut Trial, rings: u16) -> Vmm {
+    let mut vmm = Vmm::connect(trial, "a", Guest::packed(rings)).expect("somebody listens");
+    vmm.features |= RING_PACKED;
+    vmm.introduce(trial);
+    vmm.bring_memory(trial);
+    vmm.start(trial, 0);
+    assert_eq!(vmm.does(trial, WRITE, 0, 1), Some(0));
+    (1..rings).for_each(|ring| vmm.set_up(trial, ring.into()));
+    trial.amid(Manager::hand_over_in_vain);
+    trial.rest();
+    vmm
+}
+
+/// From where it stood before, requests would be answered that the guest has no more.
+#[test]
+fn a_ring_whose_place_a_dead_process_took_along_is_idle_whatever_is_said_beside() {
+    let mut trial = Trial::of(PLAIN);
+    let mut vmm = lost(&mut trial, 1);
+    let number = trial.rooms().devices.number_of("a").expect("a device");
+    let is_lost = |trial: &mut Trial, after: &str| {
+        let shown = trial.disk("a");
+        assert_eq!(shown.queues_attached, 0, "after {after}");
+        assert!(shown.problem.is_some_and(|why| why.contains("knows where the ring")), "{after}");
+    };
+    is_lost(&mut trial, "the end of that process");
+    let fd = RingFd { queue: 0, has_fd: true };
+    let call = vmm.guest.rings[0].call.try_clone().expect("a descriptor");
+    assert!(vmm.send(&Message::SetVringCall(fd), &[&call]));
+    assert_eq!(vmm.hear(&mut trial), Some(Ok(0)), "it is taken");
+    is_lost(&mut trial, "another call descriptor");
+    let rooms = trial.rooms();
+    let device = rooms.devices.get_mut(number).expect("a device");
+    device.judge_again(&mut rooms.turn);
+    trial.rest();
+    is_lost(&mut trial, "another look");
+    vmm.told(&mut trial, Message::SetVringEnable(RingState { queue: 0, value: 0 }));
+    vmm.told(&mut trial, Message::SetVringEnable(RingState { queue: 0, value: 1 }));
+    is_lost(&mut trial, "a pause");
+    // Its driver has put its request where it would be next: one place for each of its three parts.
+    vmm.guest.request(0, WRITE, 0, 2);
+    vmm.told(&mut trial, Message::SetVringBase(RingState { queue: 0, value: 0x8003_8003 }));
+    trial.rest();
+    assert_eq!((trial.disk("a").queues_attached, vmm.guest.status(0)), (1, Some(0)));
+    assert_eq!(trial.disk("a").problem, None);
+}
+
+#[test]
+fn nobody_is_told_where_a_ring_stands_whose_place_is_lost_nor_believed_to_know_it_since() {
+    let mut trial = Trial::of(PLAIN);
+    let mut vmm = lost(&mut trial, 1);
+    assert_eq!(vmm.stop(&mut trial, 0), None);
+    assert!(vmm.is_cut_off(&mut trial), "another back-end would go on from there");
+    assert_eq!(trial.disk("a").problem, None, "its guest is gone");
+    let mut again = Vmm::connect(&trial, "a", vmm.hang_up()).expect("somebody listens");
+    again.features |= RING_PACKED;
+    again.begin(&mut trial);
+    assert_eq!(trial.disk("a").queues_attached, 0, "it says what it has said before");
+    assert_eq!(again.stop(&mut trial, 0), None);
+    drop(again.hang_up());
+    let mut anew = Vmm::connect(&trial, "a", Guest::packed(1)).expect("somebody listens");
+    anew.features |= RING_PACKED;
+    anew.begin(&mut trial);
+    assert_eq!(anew.does(&mut trial, WRITE, 0, 1), Some(0), "its ring is another one");
+}
+
+/// That process could not have served it.
+#[test]
+fn a_ring_that_was_not_enabled_is_not_lost_with_the_process_that_died() {
+    let mut trial = Trial::of(&format!("{PLAIN}queues = 2\n"));
+    let mut vmm = lost(&mut trial, 2);
+    vmm.told(&mut trial, Message::SetVringEnable(RingState { queue: 1, value: 1 }));
+    assert_eq!(trial.disk("a").queues_attached, 1);
+    vmm.guest.request(1, WRITE, 0, 1);
+    trial.rest();
+    assert_eq!(vmm.guest.status(1), Some(0));
+    assert_eq!(vmm.stop(&mut trial, 1), Some(0x8003_8003));
 }

@@ -323,7 +323,7 @@ fn a_packet_is_no_longer_than_a_packet() {
 
 #[test]
 fn a_format_that_is_not_spoken_is_refused_and_the_best_of_both_is_taken() {
-    for format in [0, 5, u32::MAX] {
+    for format in [0, 6, u32::MAX] {
         let begin = json!({"begin": {"format": format, "api": "/a"}});
         let said = refused(&mut Estate::default(), &begin, 1);
         assert_eq!(said, format!("format {format} is not known"));
@@ -337,11 +337,12 @@ fn a_format_that_is_not_spoken_is_refused_and_the_best_of_both_is_taken() {
         assert!(estate.api.is_some() && estate.api_read.is_none() && estate.state_lock.is_none());
     }
     for (theirs, common) in [
-        (&[1, 2, 3, 4, 5][..], Some(4)),
+        (&[1, 2, 3, 4, 5, 6][..], Some(5)),
+        (&[4, 3], Some(4)),
         (&[1], Some(1)),
         (&[3, 1], Some(3)),
         (&[9, 2], Some(2)),
-        (&[0, 5], None),
+        (&[0, 6], None),
         (&[], None),
     ] {
         assert_eq!(wire::common_format(theirs), common, "{theirs:?}");

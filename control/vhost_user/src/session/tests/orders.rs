@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::queue_setup::Place;
 
 const SPLIT: u64 = VERSION_1 | bits::PROTOCOL_FEATURES;
 const PACKED: u64 = SPLIT | bits::RING_PACKED;
@@ -21,6 +22,8 @@ enum Event {
     StoppedAt(u32),
     /// Another back-end had it, and died.
     ServedElsewhere,
+    /// The same, and nothing says how far that one came.
+    Lost,
 }
 
 /// A ring as the protocol has it.
@@ -32,7 +35,7 @@ struct Model {
     driver: Option<u64>,
     base: u32,
     told: u32,
-    was_served: bool,
+    place: Place,
     /// With a descriptor, or by polling.
     kick: Option<bool>,
     has_call: bool,
@@ -55,7 +58,11 @@ impl Model {
         let starts = |features| features & bits::PROTOCOL_FEATURES == 0;
         let Some(features) = self.features else { return false };
         let is_enabled = self.enabled.unwrap_or(starts(features));
-        self.has_memory && self.is_set_up() && is_enabled && !self.failed
+        self.has_memory
+            && self.is_set_up()
+            && is_enabled
+            && !self.failed
+            && self.place != Place::Lost
     }
 
     fn reset(&mut self) {
@@ -67,8 +74,9 @@ impl Model {
     fn after(mut self, event: &Event) -> Option<Model> {
         match event {
             Event::Failed => self.failed = true,
-            Event::StoppedAt(base) => (self.base, self.was_served) = (*base, true),
-            Event::ServedElsewhere => self.was_served = false,
+            Event::StoppedAt(base) => (self.base, self.place) = (*base, Place::Served),
+            Event::ServedElsewhere => self.place = Place::Hearsay,
+            Event::Lost => self.place = Place::Lost,
             Event::Said(message) => match message {
                 Message::SetFeatures(features) => self.features = Some(*features),
                 Message::SetMemTable(_) => self.has_memory = true,
@@ -87,7 +95,8 @@ impl Model {
                     if state.value >= 1 << 16 && !self.is_packed() {
                         return None;
                     }
-                    (self.base, self.told, self.was_served) = (state.value, state.value, false);
+                    (self.base, self.told) = (state.value, state.value);
+                    self.place = Place::Hearsay;
                 }
                 Message::SetVringAddr((_, ring)) => {
                     if self.is_packed() && ring.driver & 2 != 0 {
@@ -150,6 +159,10 @@ impl Pair {
                 self.session.served_elsewhere(0);
                 Some(Vec::new())
             }
+            Event::Lost => {
+                self.session.lost(0);
+                Some(Vec::new())
+            }
         }
     }
 
@@ -170,8 +183,14 @@ impl Pair {
             assert_eq!(Some(facts.kick.is_some()), model.kick, "kick, after {way:?}");
             assert_eq!(facts.call.is_some(), model.has_call, "call, after {way:?}");
         }
-        let stands = (session.base(0), session.was_served(0), session.has_failed(0));
-        assert_eq!(stands, (Some(model.base), model.was_served, model.failed), "after {way:?}");
+        let stands = (session.base(0), session.has_failed(0));
+        assert_eq!(stands, (Some(model.base), model.failed), "after {way:?}");
+        let place = match (session.was_served(0), session.is_lost(0)) {
+            (true, _) => Place::Served,
+            (false, true) => Place::Lost,
+            (false, false) => Place::Hearsay,
+        };
+        assert_eq!(place, model.place, "after {way:?}");
         assert_eq!(session.has_memory(), model.has_memory, "memory, after {way:?}");
         let open = self.world.open() - self.world.regions.len();
         assert_eq!(open, model.descriptors(), "descriptors, after {way:?}");
@@ -191,7 +210,9 @@ fn explore(events: &[Event]) -> usize {
             }
             let scope = match event {
                 Event::Said(message) => pair.session.scope(message),
-                Event::Failed | Event::StoppedAt(_) | Event::ServedElsewhere => Scope::All,
+                Event::Failed | Event::StoppedAt(_) | Event::ServedElsewhere | Event::Lost => {
+                    Scope::All
+                }
             };
             let ran_as = pair.runs_as();
             let mut whole = way.clone();
@@ -282,6 +303,7 @@ fn where_a_ring_stands_is_what_its_front_end_said_until_it_was_served() {
         said(Message::SetVringBase(state(0, 7))),
         Event::StoppedAt(9),
         Event::ServedElsewhere,
+        Event::Lost,
         Event::Failed,
         said(Message::SetVringCall(ring(0))),
         said(Message::SetVringCall(RingFd { queue: 0, has_fd: false })),
@@ -290,7 +312,7 @@ fn where_a_ring_stands_is_what_its_front_end_said_until_it_was_served() {
         said(Message::ResetDevice),
         said(Message::ResetOwner),
     ]);
-    // At 0 or 7 as was said, or at 9, which is known or is hearsay again; of that its front-end knows 0, 7, or what it
-    // was told.
-    assert_eq!(states, (2 + 2 * 3) * (2 * 2 * 2) * (2 * 2 * 2));
+    // At 0 or 7 as was said, or lost since; or at 9, which is known, is hearsay again, or lost: of that its front-end
+    // knows 0, 7, or what it was told.
+    assert_eq!(states, (2 * 2 + 3 * 3) * (2 * 2 * 2) * (2 * 2 * 2));
 }
