@@ -154,6 +154,15 @@ pub(crate) struct Moves {
     passes: [Option<Nanos>; 2],
 }
 
+#[cfg(feature = "simulated")]
+impl Moves {
+    /// Queues that were handed over and not taken yet, of a process that was killed.
+    pub(crate) fn take_handed(&mut self) -> Vec<Box<Served>> {
+        let handed = self.arrivals.iter_mut().filter_map(|arrival| arrival.handoff.pop().ok());
+        handed.map(|handed| handed.served).collect()
+    }
+}
+
 impl Moves {
     /// Whether the sidecore must not sleep for them.
     pub(crate) fn keep_awake(&self) -> bool {

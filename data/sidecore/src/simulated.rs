@@ -44,7 +44,8 @@ impl Sidecore {
     pub fn die(mut self) {
         let queues: Vec<Box<Served>> =
             self.places.iter_mut().filter_map(Place::take_queue).collect();
-        queues.into_iter().for_each(|served| drop(served.into_spec()));
+        let queues = queues.into_iter().chain(self.moves.take_handed());
+        queues.for_each(|served| drop(served.into_spec()));
         for place in &mut self.places {
             place.tenant = Tenant::Empty;
         }
