@@ -56,6 +56,8 @@ pub(crate) struct FrontEnd {
     /// Where each ring stands, as far as it was told.
     bases: Vec<u32>,
     first_base: u32,
+    /// It keeps one.
+    is_recorded: bool,
     record: Option<(OwnedFd, InflightArea)>,
     pub(crate) log: Option<OwnedFd>,
     pub(crate) logging: bool,
@@ -80,6 +82,7 @@ impl FrontEnd {
             ring_size: spec.ring.size,
             bases: vec![first_base; spec.queues.into()],
             first_base,
+            is_recorded: spec.is_recorded,
             record: None,
             log: None,
             logging: false,
@@ -185,10 +188,10 @@ impl FrontEnd {
         Ok(())
     }
 
-    /// The record of what is in flight, which a NIC has not.
+    /// The record of what is in flight, which a NIC has not, nor everybody with a disk.
     fn recording(&self) -> Vec<Saying> {
-        match (&self.record, self.is_nic) {
-            (_, true) => Vec::new(),
+        match (&self.record, self.is_recorded) {
+            (_, false) => Vec::new(),
             (None, _) => vec![Saying::MakeRecord, Saying::UseRecord],
             (Some(_), _) => vec![Saying::UseRecord],
         }

@@ -84,6 +84,8 @@ pub(crate) struct GuestSpec {
     pub(crate) depth: usize,
     /// It looks now and then without being called.
     pub(crate) looks: bool,
+    /// Its VMM keeps a record of what is in flight.
+    pub(crate) is_recorded: bool,
 }
 
 #[derive(Debug)]
@@ -324,8 +326,10 @@ impl Guest {
 
     /// Adds a request of any kind. False when there is no room for it.
     fn send(&mut self, index: usize, now_ns: u64, ledger: &mut Ledger) -> bool {
+        // Without a record nobody knows of more which are done.
+        let depth = if self.spec.is_recorded { self.spec.depth } else { 1 };
         let queue = &mut self.queues[index];
-        let mut slots = queue.slots.iter().take(self.spec.depth);
+        let mut slots = queue.slots.iter().take(depth);
         let Some(at) = slots.position(Option::is_none) else { return false };
         // Header in two pieces, data in three, status.
         if queue.driver.free_descriptors() < 6 || self.sectors < SECTORS_MAX {

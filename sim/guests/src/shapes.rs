@@ -33,8 +33,8 @@ pub(crate) fn disk_spec(number: u32, random: &mut Random) -> GuestSpec {
     let write_through = random.one_in(4);
     // Of one that waits for what it asked, and only looks when it is called, no kick and no call may be lost.
     let (depth, looks) = (random.of(&[1, 2, SLOTS, SLOTS]), random.one_in(2));
-    let number = number.into();
-    GuestSpec { number, vlan: None, queues, ring, features, write_through, depth, looks }
+    let (number, vlan, is_recorded) = (number.into(), None, true);
+    GuestSpec { number, vlan, queues, ring, features, write_through, depth, looks, is_recorded }
 }
 
 /// Of a NIC.
@@ -44,5 +44,6 @@ pub(crate) fn nic_spec(number: u32, random: &mut Random) -> GuestSpec {
     features |= disk.features & (bit::RING_PACKED | bit::EVENT_IDX | bit::INDIRECT_DESC);
     features |= if random.one_in(2) { bit::NET_MRG_RXBUF } else { 0 };
     let vlan = Some(random.of(&[0, 0, 7, 8]));
-    GuestSpec { vlan, queues: 2, features, write_through: false, looks: true, ..disk }
+    let (write_through, looks, is_recorded) = (false, true, false);
+    GuestSpec { vlan, queues: 2, features, write_through, looks, is_recorded, ..disk }
 }

@@ -129,10 +129,25 @@ impl Tenant {
         self.guest.oldest_frame()
     }
 
-    /// Whether its driver must start anew after its daemon was killed, or its connection lost: a packed ring of a NIC
-    /// does not show where it stands.
+    /// Whether its driver must start anew when another process has served it that was killed: a packed ring without a
+    /// record does not show where it stands.
     pub fn loses_its_place(&self) -> bool {
-        self.guest.spec.vlan.is_some() && self.guest.spec.ring.format == Format::Packed
+        !self.guest.spec.is_recorded && self.guest.spec.ring.format == Format::Packed
+    }
+
+    /// Whether it must after its connection was lost, too: of a split ring a NIC asks the ring itself, and for a disk its VMM
+    /// says what it knew.
+    pub fn must_begin_anew(&self) -> bool {
+        self.loses_its_place() || !self.guest.spec.is_recorded && self.guest.spec.vlan.is_none()
+    }
+
+    /// Another guest begins, whose VMM keeps no record of what is in flight, which is one request of each queue.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn begin_unrecorded(&mut self, random: &mut Random, trace: &Trace) -> Result<(), String> {
+        self.guest.spec.is_recorded = false;
+        self.begin(random, trace)
     }
 
     fn of(
@@ -286,6 +301,11 @@ impl Tenant {
     /// # Errors
     /// No memory.
     pub fn begin_anew(&mut self, random: &mut Random, trace: &Trace) -> Result<(), String> {
+        self.guest.spec.is_recorded = self.guest.spec.vlan.is_none();
+        self.begin(random, trace)
+    }
+
+    fn begin(&mut self, random: &mut Random, trace: &Trace) -> Result<(), String> {
         self.guest.forget(&mut self.ledger);
         let Guest { spec, ended, quiet, .. } = self.guest;
         let guest = Guest::new(spec, 0, Random::new(random.next(), 2), trace)?;

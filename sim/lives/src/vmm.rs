@@ -244,6 +244,21 @@ impl Vmm {
         self.tenant.begin_anew(random, &self.trace)
     }
 
+    /// It goes, and another one that keeps no record of what is in flight comes at that time, with another guest.
+    pub(crate) fn make_room(&mut self, random: &mut Random, until_ns: u64) -> Result<(), String> {
+        self.hang_up(until_ns);
+        self.listener = None;
+        self.is_lost = false;
+        self.tenant.begin_unrecorded(random, &self.trace)
+    }
+
+    /// It comes now, if it is away.
+    pub(crate) fn hurry(&mut self, now_ns: u64) {
+        if let Stage::Away { until_ns } = &mut self.stage {
+            *until_ns = now_ns.min(*until_ns);
+        }
+    }
+
     /// It connects there from now on.
     pub(crate) fn go_to(&mut self, socket_path: PathBuf) {
         self.socket_path = socket_path;
@@ -251,7 +266,7 @@ impl Vmm {
 
     /// Hangs up, and comes again at that time.
     pub(crate) fn hang_up(&mut self, until_ns: u64) {
-        self.is_lost |= self.socket.take().is_some() && self.tenant.loses_its_place();
+        self.is_lost |= self.socket.take().is_some() && self.tenant.must_begin_anew();
         self.got.clear();
         (self.got_fd, self.known_ns) = (None, 0);
         self.tenant.hang_up();

@@ -40,6 +40,7 @@ impl Life {
         for host in &mut self.hosts {
             host.break_state(false, &self.course)?;
             host.dies_unheard = false;
+            host.latecomer = None;
             // Their images are free, and nobody asks for them again.
             host.dooms.values_mut().for_each(|at| *at = self.course.now().0);
             self.course.ground.interfaces.restore(host.number);

@@ -99,6 +99,7 @@ impl Host {
         self.is_restarting = false;
         self.lost.clear();
         self.dooms.clear();
+        self.latecomer = None;
         self.operator.lose_all();
         self.lose_ports(course);
         let until_ns = course.now().0;

@@ -16,7 +16,7 @@ use random::Random;
 use super::Course;
 use super::lan::Ports;
 use super::limits::Limits;
-use super::upgrade::Newcomer;
+use super::upgrade::{Latecomer, Newcomer};
 use crate::core::Core;
 use crate::file::{self, File};
 use crate::operator::Operator;
@@ -46,8 +46,10 @@ pub(super) struct Host {
     pub(super) newcomers: Vec<Newcomer>,
     /// Killed while they waited within a turn, and not unwound yet: until then they have what they had.
     pub(super) dying: Vec<u32>,
-    /// When those end that were killed by other processes.
+    /// When those end that were killed by other processes, or that die as soon as they have taken over.
     pub(super) dooms: BTreeMap<u32, u64>,
+    /// Who is to come when an heir is expected.
+    pub(super) latecomer: Option<Latecomer>,
     /// Devices whose front-ends were cut off while nobody knows whether there will be another process that has them.
     pub(super) lost: Vec<String>,
     pub(super) vmms: BTreeMap<String, Vmm>,
@@ -164,6 +166,7 @@ impl Host {
             newcomers: Vec::new(),
             dying: Vec::new(),
             dooms: BTreeMap::new(),
+            latecomer: None,
             lost: Vec::new(),
             vmms: BTreeMap::new(),
             operator: Operator::of(number),

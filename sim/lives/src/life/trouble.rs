@@ -83,6 +83,7 @@ impl Host {
                 course.stage.pass_until(Nanos(now + time));
             }
             13 => self.have_killed(course),
+            21..25 => self.leave_before_upgrade(course)?,
             14 | 15 if !self.is_broken => self.upgrade(course),
             16 if course.random.one_in(4) => self.stop_newcomer(course),
             17 => self.kill_heir(course),

@@ -6,15 +6,31 @@
 use config::api::Call;
 use config::spec::LinkRole;
 use manager::simulated::{Around, HeirStep, Launchers, NewProcess, Simulated, Turned};
+use random::Random;
 use schedule::Nanos;
 
 use super::host::{Daemon, Host};
 use super::steps::chosen;
 use super::{Course, Life, MS};
 use crate::core::Core;
+use crate::file::is_shared;
+use crate::vmm::{Stage, Vmm};
 
 /// How often it is looked whether a launcher was asked, while no operator waits for an upgrade.
 const LATE_ONE_IN: u64 = 16;
+
+/// From the end of a connection until its disk is being let go, mostly.
+const LET_GO_NS: u64 = 20_000;
+/// When somebody comes at the latest who has left.
+const AWAY_NS_MAX: u64 = 2_000 * MS;
+
+/// A guest that has left a disk which is let go then, and comes back when an heir is expected: that one is handed a ring
+/// that nobody serves, and dies soon after it has taken over.
+pub(super) struct Latecomer {
+    id: String,
+    /// When another process is asked for.
+    upgrade_ns: u64,
+}
 
 /// A process that was begun, and does not serve yet.
 pub(super) struct Newcomer {
@@ -93,6 +109,7 @@ impl Life {
         let Life { course, hosts, .. } = self;
         let host = &mut hosts[at];
         host.bury(course);
+        host.ask_for_latecomer(course);
         if host.begin_heir(course)? {
             return Ok(true);
         }
@@ -262,6 +279,10 @@ impl Host {
                 let door = control.door();
                 self.daemons.iter_mut().for_each(|daemon| daemon.is_succeeded = true);
                 self.daemons.push(Daemon::of(pid, *control, door, cores, launchers));
+                if self.latecomer.take().is_some() {
+                    let time = course.random.of(&[4_000, 20_000, 200_000]);
+                    self.dooms.insert(pid, course.now().0 + course.random.below(time));
+                }
                 self.has_heir(course)?;
                 Ok(true)
             }
@@ -297,7 +318,10 @@ impl Host {
     /// A launcher that was asked begins a process, or does not.
     fn begin_heir(&mut self, course: &mut Course) -> Result<bool, String> {
         // One that was asked for an upgrade of which nobody knows any more is heard late.
-        let is_asked = self.operator.is_asked(|call| matches!(call, Call::Upgrade));
+        let is_asked = self.is_upgrade_asked();
+        if is_asked && self.awaits_latecomer(course.now().0) {
+            return Ok(false);
+        }
         if !is_asked && !course.random.one_in(LATE_ONE_IN) {
             return Ok(false);
         }
@@ -345,10 +369,50 @@ impl Host {
         Ok(true)
     }
 
-    /// Those who were killed by another process end, sooner or later.
+    fn is_upgrade_asked(&self) -> bool {
+        self.operator.is_asked(|call| matches!(call, Call::Upgrade))
+    }
+
+    /// Whoever has a disk that two hosts have leaves it, and comes back before the next process does.
+    pub(super) fn leave_before_upgrade(&mut self, course: &mut Course) -> Result<(), String> {
+        let is_busy = self.latecomer.is_some() || self.is_upgrade_asked() || self.is_broken;
+        let now_ns = course.now().0;
+        let is_there = |vmm: &Vmm| is_shared(&vmm.id) && vmm.stage == Stage::There;
+        let goes = |vmm: &Vmm| is_there(vmm) && vmm.has_said_all() && !vmm.tenant.is_hostile();
+        let some = self.vmms.values_mut().find(|vmm| goes(vmm));
+        let Some(vmm) = some.filter(|_| !is_busy) else { return Ok(()) };
+        course.note("leaves", [vmm.number.into(), 0, 0]);
+        let mut random = Random::new(course.random.next(), 3);
+        vmm.make_room(&mut random, now_ns + AWAY_NS_MAX)?;
+        let (id, upgrade_ns) = (vmm.id.clone(), now_ns + LET_GO_NS);
+        self.latecomer = Some(Latecomer { id, upgrade_ns });
+        Ok(())
+    }
+
+    /// Another process is asked for when the disk was let go.
+    fn ask_for_latecomer(&mut self, course: &Course) {
+        let is_due = |it: &Latecomer| it.upgrade_ns <= course.now().0;
+        if self.latecomer.as_ref().is_some_and(is_due) && !self.is_upgrade_asked() {
+            self.latecomer.iter_mut().for_each(|it| it.upgrade_ns = u64::MAX);
+            self.upgrade(course);
+        }
+    }
+
+    /// Whether somebody is to come, and to have said all, before an heir does: it comes now.
+    fn awaits_latecomer(&mut self, now_ns: u64) -> bool {
+        let vmm = self.latecomer.as_ref().and_then(|it| self.vmms.get_mut(&it.id));
+        let Some(vmm) = vmm else { return false };
+        vmm.hurry(now_ns);
+        !vmm.has_said_all()
+    }
+
+    /// Those who were killed by another process end, sooner or later; and who is to die at once, unless nobody is left then.
     fn bury(&mut self, course: &mut Course) {
         let mut killed = self.pids();
-        killed.retain(|pid| course.stage.is_killed(*pid));
+        if let [alone] = killed[..] {
+            self.dooms.retain(|pid, _| *pid != alone || course.stage.is_killed(alone));
+        }
+        killed.retain(|pid| course.stage.is_killed(*pid) || self.dooms.contains_key(pid));
         for pid in killed {
             let now = course.now().0;
             let at = match self.dooms.get(&pid) {
@@ -392,7 +456,8 @@ impl Host {
     /// When one of its new processes does something.
     pub(super) fn newcomers_due(&self) -> impl Iterator<Item = Nanos> {
         let stands = self.newcomers.iter().map(|it| it.stands_until_ns);
-        stands.chain(self.dooms.values().copied()).map(Nanos)
+        let asks = self.latecomer.iter().map(|it| it.upgrade_ns).filter(|at| *at < u64::MAX);
+        stands.chain(self.dooms.values().copied()).chain(asks).map(Nanos)
     }
 }
 
