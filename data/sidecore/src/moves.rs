@@ -157,9 +157,9 @@ pub(crate) struct Moves {
 #[cfg(feature = "simulated")]
 impl Moves {
     /// Queues that were handed over and not taken yet, of a process that was killed.
-    pub(crate) fn take_handed(&mut self) -> Vec<Box<Served>> {
+    pub(crate) fn take_handed(&mut self) -> impl Iterator<Item = Box<Served>> {
         let handed = self.arrivals.iter_mut().filter_map(|arrival| arrival.handoff.pop().ok());
-        handed.map(|handed| handed.served).collect()
+        handed.map(|handed| handed.served)
     }
 }
 

@@ -166,9 +166,8 @@ fn no_checksum_is_stored_into_tags_or_an_ip_header() {
         head.extend(u16::to_be_bytes(ether_type));
         head.push(first);
         head.resize(128, 0);
-        let checks: [fn(&Header, &[u8], u32, Offloads) -> Result<Offload, BadOffload>; 2] =
-            [Offload::check, Offload::check_host];
-        for check in checks {
+        type Check = fn(&Header, &[u8], u32, Offloads) -> Result<Offload, BadOffload>;
+        for check in [Offload::check as Check, Offload::check_host] {
             let at =
                 |csum_start| check(&Header { csum_start, ..plain }, &head, 1000, Offloads::ALL);
             for start in 0..least {

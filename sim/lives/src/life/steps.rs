@@ -296,8 +296,17 @@ impl Host {
             return self.go_elsewhere(course);
         }
         for at in course.all_from_any(self.vmms.len()) {
-            let vmm = self.vmms.values_mut().nth(at).filter(|vmm| vmm.runs());
-            if vmm.map_or(Ok(false), |vmm| vmm.act(now_ns, course))? {
+            let Some(vmm) = self.vmms.values_mut().nth(at).filter(|vmm| vmm.runs()) else {
+                continue;
+            };
+            // Who clears a lost sync is answered after the next flush has ended well.
+            if self
+                .operator
+                .is_asked(|call| matches!(call, Call::ClearDisk { id } if *id == vmm.id))
+            {
+                vmm.tenant.give_up();
+            }
+            if vmm.act(now_ns, course)? {
                 return Ok(true);
             }
         }
