@@ -263,9 +263,7 @@ impl Upgrade {
         }
         match hear(&self.channel, Duration::from_millis(100))? {
             FromHeir::Hello { version, formats } => {
-                let Some(format) = wire::common_format(&formats) else {
-                    return Err(UpgradeError::Formats { version, formats });
-                };
+                let format = common_format(&version, &formats)?;
                 let due = nanos_of(now + BUSY_TIME_MAX);
                 match self.giving.greeted(Hello { version, format }, due) {
                     true => Ok(()),
@@ -475,12 +473,21 @@ fn hear(channel: &Channel, limit: Duration) -> Result<FromHeir, UpgradeError> {
     }
 }
 
+/// The format in which both speak.
+fn common_format(version: &str, formats: &[u32]) -> Result<u32, UpgradeError> {
+    let foreign = || UpgradeError::Formats { version: version.into(), formats: formats.into() };
+    wire::common_format(formats).ok_or_else(foreign)
+}
+
 /// Why an heir has ended that cannot be watched any more: its launcher has asked how it ended before this process heard
 /// that it was started.
 fn last_word(channel: &Channel) -> UpgradeError {
-    let said = std::iter::repeat_with(|| hear(channel, Duration::ZERO)).take(LAST_WORDS_MAX);
-    match said.filter_map(Result::err).next() {
-        Some(why @ UpgradeError::Refused(_)) => why,
+    let said = std::iter::repeat_with(|| match hear(channel, Duration::ZERO)? {
+        FromHeir::Hello { version, formats } => common_format(&version, &formats).map(drop),
+        _ => Ok(()),
+    });
+    match said.take(LAST_WORDS_MAX).filter_map(Result::err).next() {
+        Some(why @ (UpgradeError::Refused(_) | UpgradeError::Formats { .. })) => why,
         _ => UpgradeError::Ended,
     }
 }
@@ -504,5 +511,36 @@ fn hear_serving(channel: &Channel) -> Option<PauseWords> {
             warn!("how long queues stood still is not known: {why}");
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{FromHeir, UpgradeError, last_word};
+    use crate::upgrade::channel::Channel;
+    use crate::upgrade::wire::FORMATS;
+
+    /// An heir that ends before its launcher has said that it was started.
+    #[test]
+    fn what_an_heir_said_before_it_ended_is_why() {
+        let said = |words: &[FromHeir]| {
+            let (ours, theirs) = Channel::pair().expect("a channel");
+            let theirs = Channel::of(theirs);
+            for word in words {
+                theirs.send(word, &[], Duration::from_secs(60)).expect("there is room");
+            }
+            drop(theirs);
+            last_word(&ours)
+        };
+        let hello =
+            |formats: &[u32]| FromHeir::Hello { version: "1".into(), formats: formats.into() };
+        let refused = || FromHeir::Refused { why: "no".into() };
+        let is_foreign = |why: UpgradeError| matches!(why, UpgradeError::Formats { .. });
+        assert!(is_foreign(said(&[hello(&[98, 99])])));
+        assert!(matches!(said(&[hello(&FORMATS), refused()]), UpgradeError::Refused(_)));
+        assert!(matches!(said(&[hello(&FORMATS)]), UpgradeError::Ended));
+        assert!(matches!(said(&[]), UpgradeError::Ended));
     }
 }
