@@ -189,6 +189,11 @@ impl Bed {
 }
 
 impl Case {
+    /// Whether the kernel is handed each request.
+    pub(crate) fn is_handed_over(self) -> bool {
+        self.medium == Medium::CachedFile
+    }
+
     /// Whether a read of its disk would find no page of its own.
     pub(crate) fn needs_pages(self) -> bool {
         self.medium == Medium::Memory

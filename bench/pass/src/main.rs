@@ -1,10 +1,10 @@
 //! `bench pass`: the walk alone, of requests and of frames, without a second core, a socket or a clock.
 //!
 //! Driver side and sidecore take turns on one thread, 32 requests a turn. Counted are allocations
-//! (there must be none) and, under valgrind, instructions of the sidecore's passes. Instructions are
-//! the same on every run, so `baseline.json` is compared with: more than 2% above it fails, or, of a change that may cost
-//! nothing, anything at all (`--exact`). A program of its own, since
-//! each run of the tests builds it as it builds what ships, and nothing else so.
+//! (there must be none) and, under valgrind, instructions of the sidecore's passes. Instructions are the same on every
+//! run, so `baseline.json` is compared with: more than 2% above it fails, or, of a change that may cost nothing, anything
+//! at all (`--exact`). A program of its own, since each run of the tests builds it as it builds what ships, and nothing
+//! else so.
 #![expect(clippy::disallowed_macros, reason = "a program prints")]
 
 mod disk;
@@ -46,7 +46,7 @@ The walk alone: allocations and instructions of a request.
 Usage: pass [OPTIONS]
 
   --instructions  count instructions under valgrind, and compare with the checked-in baseline
-  --exact         with --instructions: no number may grow at all
+  --exact         with --instructions: no number may grow at all, and files through the page cache are counted, too
   --update        with --instructions: write what was counted as the new baseline
   --quick         one round of a few requests: enough to count by, not to time
   --json          one JSON object a line instead of a table
@@ -110,7 +110,7 @@ fn run(options: &Options) -> Result<Vec<Row>> {
         return Ok(Vec::new());
     }
     let mut rows = Vec::new();
-    for case in disk::CASES {
+    for case in disk_cases(options) {
         let mut bed = disk::Bed::new(case)?;
         if case.needs_pages() {
             bed.fill()?;
@@ -137,6 +137,13 @@ fn run(options: &Options) -> Result<Vec<Row>> {
         rows.extend(instructions(options)?);
     }
     Ok(rows)
+}
+
+/// Disks that are measured. Files that the kernel reads are for who asks for exact numbers, or writes all: they hold as
+/// long as its pages are cached and its file system reads those without waiting, which no test is to depend on.
+fn disk_cases(options: &Options) -> impl Iterator<Item = disk::Case> {
+    let all = options.exact || options.update;
+    disk::CASES.into_iter().filter(move |case| all || !case.is_handed_over())
 }
 
 /// One run of one case, for valgrind.
@@ -180,7 +187,7 @@ fn counted(name: &str, quick: bool, mut run: impl FnMut(u64) -> Result<u64>) -> 
 /// Instructions of every case, compared with the baseline.
 fn instructions(options: &Options) -> Result<Vec<Row>> {
     let mut found = BTreeMap::new();
-    let disks = disk::CASES.iter().map(|case| case.name);
+    let disks = disk_cases(options).map(|case| case.name);
     let disks = disks.chain(many::CASES.iter().map(|case| case.name));
     let disks = disks.chain(link::CASES.iter().map(|case| case.name));
     for case in disks.chain(nic::CASES.iter().map(|case| case.name)) {

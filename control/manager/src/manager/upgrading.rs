@@ -288,8 +288,8 @@ impl Manager {
         }
     }
 
-    /// Serves again what another process had for a moment, which has ended, as far as that may have gone. No other end of a link has heard that
-    /// process, which commits before: its shards are what they were here.
+    /// Serves again what another process had for a moment, which has ended, as far as that may have gone. No other end of
+    /// a link has heard that process, which commits before: its shards are what they were here.
     pub(crate) fn take_back(&mut self, why: &ProbationError, reach: Reach) {
         warn!("the new process took over, and {why}: its devices are taken back");
         self.rooms.turn.tick();
