@@ -16,6 +16,8 @@ const OF_TIME: [&str; 5] = [
 ];
 /// Most names of failed tests that are told.
 const NAMES_MAX: usize = 8;
+/// Most characters that are told of why a test failed: what was compared is in the first.
+const WHY_MAX: usize = 400;
 
 /// Reads the file of outcomes. A line that is none is a failure: its writer died in the midst of it.
 pub fn recorded(text: &str) -> Vec<Outcome> {
@@ -179,14 +181,31 @@ fn tests_passed(log: &str) -> usize {
     passed.sum()
 }
 
-/// The names of tests that failed: the last list that libtest made of them.
+/// The names of tests that failed, which are the last list that libtest made of them, and why the first one did: a log
+/// may be gone when the summary is read.
 fn tests_failed(log: &str) -> String {
-    let Some((_, list)) = log.rsplit_once("\nfailures:\n") else { return String::new() };
+    let Some((before, list)) = log.rsplit_once("\nfailures:\n") else { return String::new() };
     let names: Vec<&str> =
         list.lines().map_while(|line| line.strip_prefix("    ")).map(str::trim).collect();
     let more = names.len().saturating_sub(NAMES_MAX);
-    let shown = names[..names.len() - more].join(", ");
-    if more == 0 { shown } else { format!("{shown} and {more} more") }
+    let mut text = names[..names.len() - more].join(", ");
+    if more > 0 {
+        text += &format!(" and {more} more");
+    }
+    if let Some(why) = names.first().and_then(|name| why_it_failed(before, name)) {
+        text += &format!(": {why}");
+    }
+    text
+}
+
+/// What a test said that failed, on one line.
+fn why_it_failed(log: &str, name: &str) -> Option<String> {
+    let (_, said) = log.rsplit_once(&format!("---- {name} stdout ----\n"))?;
+    let said = said.split("\n---- ").next()?;
+    let told = |line: &&str| !(line.is_empty() || line.starts_with("note: run with"));
+    let lines: Vec<&str> = said.lines().map(str::trim).filter(told).collect();
+    let why: String = lines.join(" | ").chars().filter(|c| !c.is_control()).take(WHY_MAX).collect();
+    (!why.is_empty()).then_some(why)
 }
 
 #[cfg(test)]
@@ -266,7 +285,11 @@ mod tests {
     fn tests_that_fail_are_named_and_none_at_all_is_a_failure() {
         let log = "test a ... FAILED\n\nfailures:\n\n---- a stdout ----\nno\n\nfailures:\n    a\n    \
                    rows::b\n\ntest result: FAILED. 3 passed; 2 failed; 0 ignored\n";
-        assert_eq!(of_tests(log, &end(101 << 8)), [outcome(Kind::Fail, "", "a, rows::b")]);
+        assert_eq!(of_tests(log, &end(101 << 8)), [outcome(Kind::Fail, "", "a, rows::b: no")]);
+        let compared = log.replace("no\n", "\nthread 'a' panicked at a.rs:1:2:\n  left: 0\n right: 2\n\
+                                           note: run with `RUST_BACKTRACE=1`\n\n---- rows::b stdout ----\nb\n");
+        let why = "a, rows::b: thread 'a' panicked at a.rs:1:2: | left: 0 | right: 2";
+        assert_eq!(of_tests(&compared, &end(101 << 8)), [outcome(Kind::Fail, "", why)]);
         assert_eq!(of_tests("", &end(101 << 8)), [outcome(Kind::Fail, "", "exit status: 101")]);
         let none = "test result: ok. 0 passed; 0 failed; 0 ignored; 9 filtered out\n";
         assert_eq!(of_tests(none, &end(0)), [outcome(Kind::Fail, "", "no test of that name ran")]);

@@ -81,6 +81,24 @@ impl Daemon {
             .env("SIDECORE_API", api))
     }
 
+    /// Waits until it is kept in the daemon's `state_dir` that this image was there. A machine that is busy may take
+    /// long to open it.
+    pub(crate) fn keeps_image(&self, name: &str) {
+        let kept = self.folder.path().join("state/disks.json");
+        for _ in 0..1200 {
+            if std::fs::read_to_string(&kept).is_ok_and(|text| text.contains(name)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("{name} is not kept as seen\n{}", self.log());
+    }
+
+    /// What it has logged.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
