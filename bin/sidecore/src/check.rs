@@ -1,11 +1,26 @@
 //! `serve --check`: what the file names is there, and the daemon could have what its devices may take.
 //!
-//! Not here: the file itself (`config`), nor what is known only when it is opened. Called by `serve`.
+//! What is said depends on who has the file's `api` and `state_dir`:
+//!
+//! | who has them | what is looked at or asked | what is said besides | status |
+//! |---|---|---|---|
+//! | nobody | this host | | 0, or 1 |
+//! | the daemon of this file | this host, but what that one has; `GET /v1/reload` | what a reload would do, or that it takes an upgrade; a device that is not open there | 0, or 1 |
+//! | it, and it is stopped or stuck | this host, but what that one has | what any command says of it | 3 |
+//! | it, and its API socket was removed | likewise | that SIGHUP makes it again | 3 |
+//! | it, and does not let this user ask | likewise | who may ask | 3 |
+//! | it, which runs as another user | this host, as this user | as which user to check, where that matters | as above |
+//! | a daemon with another file | this host, but what that one has | that it has another file | 0, or 1 |
+//! | another daemon has one of `api`, `api_read`, `state_dir`, or a device's socket | | what a start would say | 1 |
+//!
+//! A mistake in the file is 2, and is found before (`serve`): nothing that is found here is one, since it may be otherwise
+//! another time. Not here: the file itself (`config`), nor what is known only when it is opened. Called by `serve`.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use config::api::{BoundView, BoundsView};
-use config::plan::DiskPlan;
+use config::plan::{DiskPlan, Origin};
 use config::{HostPlan, Plan, Source};
 use manager::StateError;
 use manager::check::{CheckError, Images};
@@ -13,42 +28,39 @@ use manager::check::{CheckError, Images};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::reload;
-use beside::Beside;
+use beside::{Beside, Has};
 
 mod beside;
 mod taken;
 
 /// Says what the file makes, or the first thing that a start would stumble over; and what a reload would do, if a daemon
-/// runs with that file.
-pub(crate) fn check(file: &str, path: &Path, plan: &Plan, output: &Output) -> Result<(), Failure> {
-    let mut notes = images_are_there(plan)?;
-    interfaces_are_there(plan)?;
-    links_can_be_opened(plan)?;
-    let hint = "nobody else could open the socket then";
-    manager::check::rights(plan).map_err(|error| Failure::host(error, hint))?;
-    let hint = state_hint();
-    manager::check::state_dir(plan).map_err(|error| Failure::host(error, hint))?;
-    manager::check::kept(plan).map_err(not_kept)?;
-    let beside = Beside::of(path, plan)?;
-    if beside.is_none() {
-        let hint = "name another `socket`, or see who has that one";
-        manager::check::device_sockets(plan).map_err(|error| Failure::host(error, hint))?;
-    }
-    taken::is_free(plan, beside.as_ref().map(|beside| beside.client.number_of(beside.pid)))?;
-    let bounds = devices_fit(plan)?;
-    notes.extend(beyond_the_host(&bounds));
-    let mut report = report(file, plan, &bounds);
+/// runs with that file. An answer of that one is waited for no longer than that.
+pub(crate) fn check(
+    (file, path): (&str, &Path),
+    plan: &Plan,
+    limit: Option<Duration>,
+    output: &Output,
+) -> Result<(), Failure> {
+    let mut beside = Beside::of(path, plan, limit)?;
+    let looked =
+        look(plan, beside.as_ref()).map_err(|why| Checker::of(beside.as_ref()).told(why))?;
+    let Looked { whole, notes, bounds } = looked;
+    let mut report = report(file, (plan, &whole), &bounds);
     report["notes"] = notes.clone().into();
-    let mut refused = None;
     let mut text = format!("{file}: right; {}\n", report["summary"].as_str().unwrap_or_default());
     notes.iter().for_each(|note| text += &format!("note: {note}\n"));
-    match beside {
-        Some(Beside { pid, is_of_file: true, client }) => {
+    let mut refused = None;
+    match &mut beside {
+        // Whoever goes on has to know that it is not known what becomes of the daemon.
+        Some(Beside { silence: Some(_), .. }) => {}
+        Some(Beside { pid, is_of_file: true, client, .. }) => {
             // It is right for a start, and whoever goes on to a reload has to know.
-            let view = reload::dry_run(&client).map_err(|refused| refused.at_a_reload(pid))?;
+            let view = reload::dry_run(client).map_err(|refused| refused.at_a_reload(*pid))?;
             text += &format!("\nprocess {pid} runs with it. {}", reload::text(&view, output.room));
             report["reload"] = serde_json::to_value(&view).unwrap_or_default();
-            refused = reload::misfit(&view).map(|refused| refused.at_a_reload(pid));
+            refused = reload::misfit(&view)
+                .map(|refused| refused.at_a_reload(*pid))
+                .or_else(|| reload::failed(&view, *pid));
         }
         Some(Beside { pid, .. }) => {
             text += &format!(
@@ -58,12 +70,101 @@ pub(crate) fn check(file: &str, path: &Path, plan: &Plan, output: &Output) -> Re
         None => {}
     }
     output.show(&report, |_| text)?;
+    let silence = beside.and_then(|beside| beside.silence);
     // An upgrade would do it all the same.
-    refused.map_or(Ok(()), Err)
+    refused.or(silence).map_or(Ok(()), Err)
+}
+
+/// What a look at this host has found.
+struct Looked {
+    /// What a start serves: the file's, and what was made by command.
+    whole: Plan,
+    notes: Vec<String>,
+    bounds: BoundsView,
+}
+
+/// Looks at all that a start of this plan takes.
+fn look(plan: &Plan, beside: Option<&Beside>) -> Result<Looked, Failure> {
+    let checker = Checker::of(beside);
+    let hint = checker.state_hint();
+    manager::check::state_dir(plan).map_err(|error| Failure::host(error, hint.clone()))?;
+    let whole = manager::check::with_kept(plan).map_err(|error| not_kept(error, hint))?;
+    let has = beside.map_or(Ok(Some(Has::default())), Beside::has)?;
+    let mut notes = images_are_there(&whole, &checker)?;
+    interfaces_are_there(&whole, has.as_ref(), &checker)?;
+    links_can_be_opened(&whole)?;
+    let hint = "nobody else could open the socket then";
+    manager::check::rights(&whole).map_err(|error| Failure::host(error, hint))?;
+    if let Some(Has { sockets, .. }) = &has {
+        let hint = "name another `socket`, or see who has that one";
+        manager::check::device_sockets(&whole, sockets)
+            .map_err(|error| Failure::host(error, hint))?;
+    }
+    taken::is_free(&whole, beside.map(Beside::seen))?;
+    let bounds = devices_fit(&whole)?;
+    notes.extend(beyond_the_host(&bounds));
+    Ok(Looked { whole, notes, bounds })
+}
+
+/// Who looks, and for whom.
+struct Checker {
+    user: u32,
+    /// The daemon that runs, and its user.
+    daemon: Option<(u32, u32)>,
+}
+
+impl Checker {
+    fn of(beside: Option<&Beside>) -> Checker {
+        let daemon = beside.and_then(|beside| Some((beside.seen(), beside.user()?)));
+        Checker { user: rustix::process::geteuid().as_raw(), daemon }
+    }
+
+    fn who(&self) -> String {
+        let daemon = match self.daemon {
+            Some((pid, user)) if user != self.user => {
+                format!(", which process {pid} runs as: {user}")
+            }
+            _ => String::new(),
+        };
+        format!(
+            "the user that checks, which is {} here: check as the daemon's user{daemon}",
+            self.user
+        )
+    }
+
+    fn state_hint(&self) -> String {
+        format!(
+            "make room, or give the folder to the daemon's user; until then a start refuses it, or serves what is \
+             there and keeps nothing; it is looked at as {}",
+            self.who()
+        )
+    }
+
+    /// What is wrong for who looks alone may be right for the daemon that runs.
+    fn told(&self, why: Failure) -> Failure {
+        let (Failure::Daemon { error, hint }, Some((pid, user))) = (&why, self.daemon) else {
+            return why;
+        };
+        let is_of_another = error.contains(&format!("user {user}"));
+        // What follows that is for whoever has not meant it.
+        let meant = "who could put anything there";
+        let what = error.find(meant).and_then(|at| error.get(..at + meant.len()));
+        match user != self.user && is_of_another {
+            true => Failure::host(
+                what.unwrap_or(error),
+                format!(
+                    "process {pid} runs with this file as that user, and it is looked at as user {}: \
+                     check as user {user} (`sudo -u '#{user}' sidecore serve --check ..`)",
+                    self.user
+                ),
+            ),
+            false => Failure::host(error.clone(), hint.clone()),
+        }
+    }
 }
 
 /// What was made by command cannot be read, or does not go with the file.
-fn not_kept(error: CheckError) -> Failure {
+fn not_kept(error: CheckError, state_hint: String) -> Failure {
     let text = error.to_string();
     match (&error, text.rsplit_once("; ")) {
         (CheckError::Kept(StateError::Text { .. }), Some((error, hint))) => {
@@ -73,7 +174,7 @@ fn not_kept(error: CheckError) -> Failure {
             text,
             "correct the file, or remove that device by command while the daemon runs without this change",
         ),
-        _ => Failure::host(text, state_hint()),
+        _ => Failure::host(text, state_hint),
     }
 }
 
@@ -92,7 +193,7 @@ fn beyond_the_host(bounds: &BoundsView) -> Option<String> {
 
 /// That every image is there and opens, or can be made. Another process may hold it now (`taken`). Gives what a start serves, and
 /// an operator may not have meant.
-fn images_are_there(plan: &Plan) -> Result<Vec<String>, Failure> {
+fn images_are_there(plan: &Plan, checker: &Checker) -> Result<Vec<String>, Failure> {
     let images = Images::known_to(plan);
     let mut notes = Vec::new();
     for disk in &plan.disks {
@@ -100,19 +201,17 @@ fn images_are_there(plan: &Plan) -> Result<Vec<String>, Failure> {
         let path = Path::new(path);
         let is_there = path.symlink_metadata().is_ok();
         if is_there || manager::check::image_name(disk).is_err() {
-            notes.extend(image_opens(disk, &images)?);
+            notes.extend(image_opens(disk, &images, checker)?);
             continue;
         }
         if let Some(why) = images.is_gone(disk, plan) {
             let (why, hint) = why.split_once("; ").unwrap_or((&why, ""));
-            return Err(Failure::usage(
-                format!("{}: disk {:?}: {why}", disk.origin, disk.id),
-                hint,
-            ));
+            let error = format!("{}: {why}", at(&disk.origin, "disk", &disk.id));
+            return Err(Failure::host(error, hint));
         }
         let can_be_made = disk.spec.size.is_some() && !disk.readonly;
         if can_be_made && path.parent().is_some_and(Path::is_dir) {
-            notes.extend(image_opens(disk, &images)?);
+            notes.extend(image_opens(disk, &images, checker)?);
             continue;
         }
         let hint = match can_be_made {
@@ -122,27 +221,19 @@ fn images_are_there(plan: &Plan) -> Result<Vec<String>, Failure> {
                  is made"
             }
         };
-        let error = format!("{}: disk {:?}: there is no {}", disk.origin, disk.id, path.display());
+        let what = at(&disk.origin, "disk", &disk.id);
+        let error = format!("{what}: there is no {}", path.display());
         return Err(Failure::host(error, hint));
     }
     Ok(notes)
 }
 
-fn state_hint() -> String {
-    format!(
-        "make room, or give the folder to the daemon's user; until then a start refuses it, or serves what is there and \
-         keeps nothing; it is looked at as {}",
-        who_checks()
-    )
-}
-
-fn who_checks() -> String {
-    let user = rustix::process::geteuid().as_raw();
-    format!("the user that checks, which is {user} here: check as the daemon's user")
-}
-
 /// That an image can be opened, or made, by whoever checks. What its size does not fit, if so.
-fn image_opens(disk: &DiskPlan, images: &Images) -> Result<Option<String>, Failure> {
+fn image_opens(
+    disk: &DiskPlan,
+    images: &Images,
+    checker: &Checker,
+) -> Result<Option<String>, Failure> {
     let misfit = images.check(disk).map_err(|why| {
         let why = why.to_string();
         let (error, advice) = why.split_once("; ").unwrap_or((&why, ""));
@@ -151,17 +242,17 @@ fn image_opens(disk: &DiskPlan, images: &Images) -> Result<Option<String>, Failu
             false => advice.to_string(),
         };
         let hint = match why.contains("ermission denied") {
-            true => format!("{hint}; images are opened as {}", who_checks()),
+            true => format!("{hint}; images are opened as {}", checker.who()),
             false => hint,
         };
-        Failure::host(format!("{}: disk {:?}: {error}", disk.origin, disk.id), hint)
+        Failure::host(format!("{}: {error}", at(&disk.origin, "disk", &disk.id)), hint)
     })?;
     Ok(misfit.map(|misfit| format!("{}: {misfit}", disk.origin)))
 }
 
-/// That every interface is there that a port is to be connected to, and is a tap where it is to be one. A tap may still
-/// be made.
-fn interfaces_are_there(plan: &Plan) -> Result<(), Failure> {
+/// That every interface is there that a port is to be connected to, is a tap where it is to be one, and may be opened. A
+/// tap may still be made. What a daemon `has` it may open.
+fn interfaces_are_there(plan: &Plan, has: Option<&Has>, checker: &Checker) -> Result<(), Failure> {
     for (who, host) in hosts(plan) {
         manager::check::interface(host).map_err(|why| {
             let hint = match host {
@@ -170,18 +261,43 @@ fn interfaces_are_there(plan: &Plan) -> Result<(), Failure> {
             };
             Failure::host(format!("{who}: {why}"), hint)
         })?;
+        let (Some(has), Some(name)) = (has, host.interface()) else { continue };
+        // As its opener says it.
+        let not_opened =
+            [format!("cannot open tap {name}: "), format!("cannot open interface {name}: ")];
+        let is_it = |problem: &&String| not_opened.iter().any(|words| problem.contains(words));
+        if let Some(problem) = has.problems.iter().find(is_it) {
+            let hint =
+                "that is what the daemon says that runs; put it right, then `sidecore reload`";
+            return Err(Failure::host(format!("{who}: {problem}"), hint));
+        }
+        if !has.interfaces.contains(name) {
+            manager::check::may_open(host).map_err(|why| {
+                let hint = format!(
+                    "the rights are those of {}; under systemd the unit sets them",
+                    checker.who()
+                );
+                Failure::host(format!("{who}: {why}"), hint)
+            })?;
+        }
     }
     Ok(())
 }
 
+/// Where a device is declared, and which it is.
+fn at(origin: &Origin, kind: &str, id: &str) -> String {
+    match origin {
+        Origin::Api => format!("{kind} {id:?}, which was made by command"),
+        Origin::File { .. } => format!("{origin}: {kind} {id:?}"),
+    }
+}
+
 /// What ports of the file are to be on, each with its place and name.
 fn hosts(plan: &Plan) -> impl Iterator<Item = (String, &HostPlan)> {
-    let of_nics = plan
-        .nics
-        .iter()
-        .filter_map(|nic| Some((format!("{}: nic {:?}", nic.origin, nic.id), nic.host()?)));
+    let of_nics =
+        plan.nics.iter().filter_map(|nic| Some((at(&nic.origin, "nic", &nic.id), nic.host()?)));
     let of_switches = plan.switches.iter().flat_map(|switch| {
-        let name = format!("{}: switch {:?}", switch.origin, switch.id);
+        let name = at(&switch.origin, "switch", &switch.id);
         switch.uplinks.iter().map(move |uplink| (name.clone(), &uplink.host))
     });
     of_nics.chain(of_switches)
@@ -229,11 +345,15 @@ fn links_can_be_opened(plan: &Plan) -> Result<(), Failure> {
 fn devices_fit(plan: &Plan) -> Result<BoundsView, Failure> {
     manager::check::bounds(plan).map_err(|(origin, device, why)| {
         let hint = "the limits are those of the process that checks; under systemd the unit sets a daemon's own";
-        Failure::host(format!("{origin}: {device}: {why}"), hint)
+        let place = match origin {
+            Origin::Api => "made by command".to_string(),
+            Origin::File { .. } => origin.to_string(),
+        };
+        Failure::host(format!("{place}: {device}: {why}"), hint)
     })
 }
 
-fn report(file: &str, plan: &Plan, bounds: &BoundsView) -> serde_json::Value {
+fn report(file: &str, (plan, whole): (&Plan, &Plan), bounds: &BoundsView) -> serde_json::Value {
     let Plan { disks, groups, switches, nics, links, .. } = plan;
     let cpus = &plan.sidecores.cpus;
     let mut summary = counted(disks.len(), "disk", "disks");
@@ -250,6 +370,11 @@ fn report(file: &str, plan: &Plan, bounds: &BoundsView) -> serde_json::Value {
     let (one, many) = ("a sidecore on cpu", "sidecores on cpus");
     let on = if cpus.len() == 1 { one } else { many };
     summary += &format!(", {on} {}", cpus::format(cpus));
+    let devices = |plan: &Plan| plan.disks.len() + plan.nics.len();
+    let by_command = devices(whole) - devices(plan);
+    if by_command > 0 {
+        summary += &format!("; and {} made by command", counted(by_command, "device", "devices"));
+    }
     serde_json::json!({
         "file": file,
         "summary": summary,

@@ -37,6 +37,8 @@ pub(crate) struct Client {
     limit: Option<Duration>,
     /// Who listens at the socket that was connected to last, as far as that is known.
     listener: Cell<Option<u32>>,
+    /// Why nobody could be connected to, where it was tried in vain.
+    unreached: Cell<Option<io::ErrorKind>>,
 }
 
 impl Client {
@@ -46,7 +48,12 @@ impl Client {
     }
 
     pub(crate) fn new(socket: String) -> Client {
-        Client { socket, limit: None, listener: Cell::new(None) }
+        Client { socket, limit: None, listener: Cell::new(None), unreached: Cell::new(None) }
+    }
+
+    /// Why nobody could be connected to; nothing, where somebody could be.
+    pub(crate) fn unreached(&self) -> Option<io::ErrorKind> {
+        self.unreached.get()
     }
 
     /// One that waits no longer than that for an answer, whatever is asked.
@@ -215,6 +222,7 @@ impl Client {
     }
 
     fn unreachable(&self, error: &io::Error) -> Failure {
+        self.unreached.set(Some(error.kind()));
         let hint = match error.kind() {
             _ if self.socket.contains("://") || !self.socket.contains('/') => {
                 "the API is a Unix socket: name its path, such as /run/sidecore/api.sock, with \

@@ -102,7 +102,7 @@ fn socket_of_the_api(written: Option<String>) -> Result<String, Failure> {
 fn run(cli: Cli, output: &Output) -> Result<ExitCode, Failure> {
     let client = Client::new(socket_of_the_api(cli.api)?).within(cli.timeout);
     match cli.command {
-        Command::Serve(args) => serve::serve(&args, output)?,
+        Command::Serve(args) => serve::serve(&args, cli.timeout, output)?,
         Command::Disk(command) => disk::run(command, &client, output)?,
         Command::Nic(command) => nic::run(command, &client, output)?,
         Command::Switch(command) => switch::run(command, &client, output)?,

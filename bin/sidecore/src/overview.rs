@@ -312,8 +312,8 @@ mod tests {
         let not_compared = Some("`new` is not a field".to_string());
         assert_eq!(
             told(TakenFileView { not_compared, ..taken(&[], &[]) }),
-            "/f.toml: read by the new process; what is different is not known, since the one before could not read it: \
-             `new` is not a field"
+            "/f.toml: in force; what is different is not told, since the process before it does not know all of it \
+             (`new` is not a field)"
         );
         // Of an IOhost.
         (done.pause, done.sessions_anew) = (None, 2);

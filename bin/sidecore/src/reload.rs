@@ -58,8 +58,8 @@ pub(crate) fn taken_text(taken: &TakenFileView) -> String {
     let TakenFileView { file, changes, put_into_force, not_compared } = taken;
     if let Some(why) = not_compared {
         return format!(
-            "{file}: read by the new process; what is different is not known, since the one before could not read \
-             it: {why}\n"
+            "{file}: in force; what is different is not told, since the process before it does not know all of it \
+             ({why})\n"
         );
     }
     if changes.is_empty() && put_into_force.is_empty() {
@@ -74,6 +74,7 @@ pub(crate) fn taken_text(taken: &TakenFileView) -> String {
 /// For people.
 pub(crate) fn text(done: &ReloadView, room: Room) -> String {
     let mut text = match (done.dry_run, done.changes.is_empty()) {
+        _ if done.upgrade_needed.is_some() => upgrade_text(done),
         // What is different and waits is said below.
         (_, true) if !done.restart_needed.is_empty() => String::new(),
         (false, true) => format!("{}: nothing changed\n", done.file),
@@ -98,6 +99,19 @@ pub(crate) fn text(done: &ReloadView, room: Room) -> String {
         };
         let _ = writeln!(text, "{name} is different: {what}");
     }
+    text
+}
+
+/// What an upgrade would do, and a reload would not.
+fn upgrade_text(done: &ReloadView) -> String {
+    let how = match done.restart_needed.iter().any(|name| config::api::upgrade_refuses(name)) {
+        true => "a restart of the daemon",
+        false => "`sidecore upgrade`, or a restart,",
+    };
+    let why = done.upgrade_needed.as_deref().unwrap_or_default();
+    let mut text =
+        format!("{}: {how} puts it into force, and a reload refuses it: {why}\n", done.file);
+    done.changes.iter().for_each(|change| text += &format!("{change}\n"));
     text
 }
 
@@ -147,6 +161,15 @@ pub(crate) fn misfit(done: &ReloadView) -> Option<Failure> {
     let misfit = done.effects.iter().find(is_misfit)?;
     let hint = "correct `size`, or say `sidecore reload --force`, which does it all the same";
     Some(Failure::Refused(ApiError::new(ErrorKind::Conflict, misfit.what.clone(), hint)))
+}
+
+/// Why a device of that daemon's is not open, which nothing in the file changes and nobody tries again.
+pub(crate) fn failed(done: &ReloadView, pid: u32) -> Option<Failure> {
+    let is_other = |shut: &NotOpenView| done.effects.iter().any(|effect| effect.id == shut.id);
+    let NotOpenView { kind, id, problem, .. } =
+        done.not_open.iter().find(|shut| !shut.retried && !is_other(shut))?;
+    let error = format!("{} {id:?} of process {pid} is not open: {problem}", kind.word());
+    Some(Failure::host(error, "put that right, then `sidecore reload`"))
 }
 
 fn is_misfit(effect: &&EffectView) -> bool {

@@ -9,12 +9,14 @@ use std::io::{IsTerminal, Read};
 use std::iter::once;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use config::Plan;
 use config::api::{ApiError, ErrorKind};
 use config::spec::DaemonSpec;
 use confine::{Landlock, Mode};
 use cpus::HostCpus;
+use manager::Unread;
 use manager::upgrade::Heir;
 use manager::upgrade::launcher::Launcher;
 use rustix::fs::OFlags;
@@ -38,8 +40,13 @@ const CORRECT: &str = "correct the file and reload again; nothing was changed";
 /// Longest configuration file, in bytes: thousands of disks.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// Checks the file, and unless that is all, serves until told to stop.
-pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
+/// Checks the file, and unless that is all, serves until told to stop. With a `limit` another daemon's answer is waited
+/// for no longer than that.
+pub(crate) fn serve(
+    args: &ServeArgs,
+    limit: Option<Duration>,
+    output: &Output,
+) -> Result<(), Failure> {
     if args.with_parent {
         end_with_parent()?;
     }
@@ -62,7 +69,7 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
         // The limits are those that a daemon would have which is started here.
         raise_nofile();
         image_folders(&plan.daemon, &file)?;
-        return check::check(&file.name, &file.path, &plan, output);
+        return check::check((&file.name, &file.path), &plan, limit, output);
     }
     start_log();
     raise_nofile();
@@ -91,12 +98,7 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
         commit: crate::version::COMMIT,
         file: file.name.clone(),
         path: file.path.display().to_string(),
-        load: Box::new(move |running: &Plan| {
-            let wanted = file.load(Some(running)).map_err(reload_error)?;
-            // One that goes unnoticed until the next start would leave every guest without its disks.
-            file.load(None).map_err(start_error)?;
-            Ok(wanted)
-        }),
+        load: Box::new(move |running: &Plan| read_again(&file, running)),
         ready: Box::new(|| tell_systemd(NotifyState::Ready)),
         // Until then its predecessor is what ends, or goes on, for all.
         committed: Box::new(|| tell_systemd(NotifyState::MainPid(std::process::id()))),
@@ -324,6 +326,20 @@ impl ConfigFile {
     }
 }
 
+/// Reads the file beside the plan in force.
+fn read_again(file: &ConfigFile, running: &Plan) -> Result<Plan, Unread> {
+    let wanted = file.load(Some(running)).map_err(|refused| {
+        let of_an_heir = manager::of_an_heir(running, |beside| file.load(beside).ok());
+        match of_an_heir {
+            Some(_) => Unread { refused: upgrade_error(refused), of_an_heir },
+            None => reload_error(refused).into(),
+        }
+    })?;
+    // One that goes unnoticed until the next start would leave every guest without its disks.
+    file.load(None).map_err(start_error)?;
+    Ok(wanted)
+}
+
 /// What a reload is refused with: every mistake with its place.
 fn reload_error(failure: Failure) -> ApiError {
     let (error, hint) = failure.parts();
@@ -331,6 +347,17 @@ fn reload_error(failure: Failure) -> ApiError {
         true => ApiError::new(ErrorKind::Refused, error, CORRECT),
         false => ApiError::new(ErrorKind::Refused, error, format!("{hint}; nothing was changed")),
     }
+}
+
+/// The same of a file that a process which takes over could do: what is wrong goes with the file that is in force.
+fn upgrade_error(failure: Failure) -> ApiError {
+    let error = match failure {
+        Failure::Config(refusal) => refusal.in_a_line(),
+        other => other.parts().0,
+    };
+    let hint = "`sidecore upgrade`, or a restart, puts this file into force; a reload goes by [daemon] and links as they \
+                were when the daemon was started; nothing was changed";
+    ApiError::new(ErrorKind::Refused, error, hint)
 }
 
 /// The same of a file that a reload could do, and a start could not.

@@ -225,6 +225,18 @@ impl Mistake {
     }
 }
 
+impl Refusal {
+    /// The mistakes with their places in one line, without what would be right.
+    pub fn in_a_line(&self) -> String {
+        let one =
+            |Repeated { first: Located { line, column, mistake, .. }, more, .. }: &Repeated| {
+                let more = if *more > 0 { format!(" (and {more} like it)") } else { String::new() };
+                format!("{}:{line}:{column}: {mistake}{more}", self.file)
+            };
+        self.mistakes.iter().map(one).collect::<Vec<_>>().join("; ")
+    }
+}
+
 /// Where the lines of a text begin.
 #[derive(Clone, Debug)]
 pub(crate) struct Lines(Vec<usize>);

@@ -46,7 +46,7 @@ mod error;
 mod inherit;
 mod open;
 
-pub use error::StartError;
+pub use error::{STOP_THAT_ONE, StartError};
 pub(crate) use inherit::Inheriting;
 pub(crate) use open::open_all;
 

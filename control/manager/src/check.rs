@@ -2,8 +2,9 @@
 //!
 //! Nothing stays open here, and nothing is made or locked. Called by the program; `begin` and `opening` do the same when they start.
 
+use std::collections::BTreeSet;
 use std::error::Error;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use backend::net::{HostOpenError, Why};
 use backend::{Disk, Holder, OpenError};
@@ -22,7 +23,12 @@ use crate::opening::openers::check_image;
 use crate::remote::error::LinkKeyError;
 use crate::remote::{self, party};
 use crate::rights::{Accounts, Rights, RightsError};
-use crate::state::{self, Keeper, SeenImages, StateError, StateFile};
+use crate::state::{self, SeenImages, StateError, StateFile};
+
+mod ports;
+
+pub use crate::state::Keeper;
+pub use ports::may_open;
 
 /// Reason for which a start or a reload would be refused.
 #[derive(Debug, thiserror::Error)]
@@ -108,13 +114,9 @@ pub fn has_interface(name: &str) -> bool {
 pub fn interface(host: &HostPlan) -> Result<(), CheckError> {
     let (HostPlan::Interface { name, .. } | HostPlan::Tap { name }) = host else { return Ok(()) };
     let index = index_of(name)?;
-    // /sys may show another network namespace.
-    let folder = Path::new("/sys/class/net").join(name);
-    let shown = |file: &str| names::kernel_text(folder.join(file)).ok();
-    let is_shown =
-        index.is_some() && shown("ifindex").and_then(|text| text.trim().parse().ok()) == index;
+    let is_shown = index.is_some_and(|index| kernel_shows(name, index));
     match host {
-        HostPlan::Tap { .. } if is_shown && shown("tun_flags").is_none() => {
+        HostPlan::Tap { .. } if is_shown && kernel_says(name, "tun_flags").is_none() => {
             Err(refused("tap", name, Why::NotATap))
         }
         HostPlan::Interface { .. } if index.is_none() => {
@@ -122,6 +124,15 @@ pub fn interface(host: &HostPlan) -> Result<(), CheckError> {
         }
         _ => Ok(()),
     }
+}
+
+/// Whether the kernel's folder of that name is of the interface of that number: /sys may show another network namespace.
+fn kernel_shows(name: &str, index: u32) -> bool {
+    kernel_says(name, "ifindex").and_then(|text| text.trim().parse().ok()) == Some(index)
+}
+
+fn kernel_says(name: &str, file: &str) -> Option<String> {
+    names::kernel_text(Path::new("/sys/class/net").join(name).join(file)).ok()
 }
 
 fn refused(kind: &'static str, name: &str, why: Why) -> CheckError {
@@ -180,14 +191,15 @@ pub fn state_dir(plan: &Plan) -> Result<(), CheckError> {
     Ok(state::look_at(&plan.daemon.state_dir)?)
 }
 
-/// That what was made by command, and is kept in `state_dir`, can be read and goes with the file.
+/// The plan of the file with what was made by command, and is kept in `state_dir`: all that a start serves.
 ///
 /// # Errors
-/// What a start would say.
-pub fn kept(plan: &Plan) -> Result<(), CheckError> {
+/// What a start would say: it cannot be read, or does not go with the file.
+pub fn with_kept(plan: &Plan) -> Result<Plan, CheckError> {
     let state = StateFile::of_a_look(&plan.daemon.state_dir);
-    state::plan_kept(&state, &mut plan.clone())?;
-    Ok(())
+    let mut whole = plan.clone();
+    state::plan_kept(&state, &mut whole)?;
+    Ok(whole)
 }
 
 /// Who keeps its state where a daemon with that plan would, or did so last.
@@ -195,28 +207,31 @@ pub fn keeper(plan: &Plan) -> Option<Keeper> {
     Keeper::of(&plan.daemon.state_dir)
 }
 
-/// That the API's sockets could be made.
+/// That the API's sockets could be made; with `but`, where that process listens.
 ///
 /// # Errors
 /// What a start would say.
-pub fn api_sockets(plan: &Plan) -> Result<(), CheckError> {
+pub fn api_sockets(plan: &Plan, but: Option<u32>) -> Result<(), CheckError> {
     let daemon = &plan.daemon;
     for path in [Some(&daemon.api), daemon.api_read.as_ref()].into_iter().flatten() {
-        listen::check(Path::new(path))
+        listen::check(Path::new(path), but)
             .map_err(|source| CheckError::Api { path: path.clone(), source })?;
     }
     Ok(())
 }
 
-/// That the sockets of all devices could be made.
+/// That the sockets of all devices could be made, but those at `had`: a daemon listens there that the one of this plan
+/// takes the place of.
 ///
 /// # Errors
 /// What a start would say of the first that could not be.
-pub fn device_sockets(plan: &Plan) -> Result<(), CheckError> {
+pub fn device_sockets(plan: &Plan, had: &[String]) -> Result<(), CheckError> {
+    let had: BTreeSet<PathBuf> = had.iter().map(|path| names::real_name(Path::new(path))).collect();
     let disks = plan.disks.iter().cloned().map(DevicePlan::Disk);
     let nics = plan.nics.iter().cloned().map(DevicePlan::Nic);
     for device in disks.chain(nics) {
-        check_socket(&device, plan, false).map_err(|why| CheckError::DeviceSocket {
+        let is_had = had.contains(&names::real_name(Path::new(device.socket().0)));
+        check_socket(&device, plan, is_had).map_err(|why| CheckError::DeviceSocket {
             origin: device.origin().clone(),
             name: device.name(),
             why: why.to_string(),

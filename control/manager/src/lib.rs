@@ -77,12 +77,12 @@ mod turn;
 pub mod upgrade;
 mod views;
 
-pub use begin::{StartError, run};
+pub use begin::{STOP_THAT_ONE, StartError, run};
 pub use bounds::BoundsError;
 pub use disk::images::ImageError;
 pub use guests::wants_run_state;
 pub use network::NetworkError;
-pub use options::Options;
+pub use options::{Options, Unread, of_an_heir};
 pub use remote::read_key;
 pub use rights::RightsError;
 pub use state::StateError;

@@ -10,7 +10,39 @@ use crate::upgrade::heir::Heir;
 use crate::upgrade::launcher::Launcher;
 
 /// Reads the configuration file again, beside the plan in force.
-pub(crate) type Load = dyn Fn(&Plan) -> Result<Plan, ApiError>;
+pub(crate) type Load = dyn Fn(&Plan) -> Result<Plan, Unread>;
+
+/// Why a file is none that a reload could do.
+#[derive(Debug)]
+pub struct Unread {
+    /// What a reload is refused with.
+    pub refused: ApiError,
+    /// What a process that takes over makes of it, if that is something: it goes by `[daemon]` and the links of the file,
+    /// and a reload by those in force.
+    pub of_an_heir: Option<Box<Plan>>,
+}
+
+impl From<ApiError> for Unread {
+    fn from(refused: ApiError) -> Unread {
+        Unread { refused, of_an_heir: None }
+    }
+}
+
+impl From<Unread> for ApiError {
+    fn from(unread: Unread) -> ApiError {
+        unread.refused
+    }
+}
+
+/// The plan that a process makes of a file which takes over what `running` has: `read` reads it beside a plan, or alone.
+pub fn of_an_heir(
+    running: &Plan,
+    read: impl Fn(Option<&Plan>) -> Option<Plan>,
+) -> Option<Box<Plan>> {
+    let Plan { daemon, links, .. } = read(None)?;
+    let plan = read(Some(&Plan { daemon, links, ..running.clone() }))?;
+    Some(Box::new(plan))
+}
 
 /// What the program gives the control loop besides the plan.
 pub struct Options {

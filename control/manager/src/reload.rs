@@ -17,6 +17,7 @@
 use std::time::Instant;
 
 use config::api::{Answer, ApiError, ErrorKind, NotOpenView, ReloadView};
+use config::{Difference, Plan};
 use control::mode::Mode;
 use control::reload::{Next, Outcome, Reload};
 use sidecore::{instant_of, nanos_of};
@@ -27,6 +28,7 @@ use crate::api::{Listening, Reply};
 use crate::calls::STOPPING;
 use crate::calls::resizing::{self, Undone};
 use crate::opening::shut::{Shut, ShutDevices};
+use crate::options::Unread;
 use crate::rooms::Rooms;
 use apply::Applied;
 use late::{Late, Restored, restore};
@@ -124,7 +126,13 @@ impl Reloading {
         rooms: &mut Rooms,
     ) -> Result<ReloadView, ApiError> {
         self.may_begin(mode)?;
-        let wanted = Wanted::read(rooms)?;
+        let wanted = match (rooms.options.load)(&rooms.plan) {
+            Ok(plan) => Wanted::of(plan, rooms)?,
+            Err(Unread { refused, of_an_heir: Some(plan) }) => {
+                return Ok(of_an_upgrade(rooms, refused, &plan));
+            }
+            Err(Unread { refused, .. }) => return Err(refused),
+        };
         let mut effects = wanted.judge(rooms, false)?;
         let lost = listening.lost(&rooms.plan.daemon);
         effects.extend(lost.iter().map(effects::of_api));
@@ -138,6 +146,7 @@ impl Reloading {
             restart_needed: wanted.restart_needed,
             not_open: not_open(&rooms.shut),
             dry_run: true,
+            ..ReloadView::default()
         })
     }
 
@@ -265,6 +274,20 @@ fn not_open(shut: &ShutDevices) -> Vec<NotOpenView> {
         problem: shut.told(),
     };
     shut.iter().map(view).collect()
+}
+
+/// What is different in a file that an heir takes, and no reload.
+fn of_an_upgrade(rooms: &Rooms, refused: ApiError, plan: &Plan) -> ReloadView {
+    let Difference { changes, restart_needed } = config::diff(&rooms.plan, plan);
+    ReloadView {
+        file: rooms.options.file.clone(),
+        changes: changes.iter().map(|change| change.to_do().to_string()).collect(),
+        restart_needed,
+        not_open: not_open(&rooms.shut),
+        dry_run: true,
+        upgrade_needed: Some(refused.error),
+        ..ReloadView::default()
+    }
 }
 
 fn warn_of_restart(view: &ReloadView) {

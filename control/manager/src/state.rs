@@ -42,10 +42,7 @@ const TRIES_SILENT: u32 = 30;
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// Folder of another daemon.
-    #[error(
-        "state_dir {folder} is kept by another daemon, {holder}: stop that one, or give this one its own `api`, \
-         `run_dir` and `state_dir` in `[daemon]`"
-    )]
+    #[error("state_dir {folder} is kept by another daemon, {holder}")]
     Held {
         /// Its path.
         folder: String,
@@ -340,6 +337,11 @@ impl Keeper {
         Some(Keeper { folder: folder.to_string(), words, pid: backend::lock_holder(file.as_fd()) })
     }
 
+    /// The process that has it, if one lives and can be seen.
+    pub fn pid(&self) -> Option<u32> {
+        self.pid
+    }
+
     /// Whether that process has it, as far as can be seen.
     pub fn is(&self, pid: u32) -> bool {
         match self.pid {
@@ -351,7 +353,7 @@ impl Keeper {
     /// Where whoever has it is asked; nothing, where nobody is seen that has it.
     pub fn api(&self) -> Option<&str> {
         self.pid?;
-        self.words.split_once("`api` is ").map(|(_, api)| api)
+        self.words.split_once("`api` is ").map(|(_, api)| api.trim_end())
     }
 
     /// What a start says that finds it held.

@@ -18,7 +18,7 @@ use sidecore::{Sidecore, nanos_of};
 
 use crate::begin::StartError;
 use crate::manager::Manager;
-use crate::options::Options;
+use crate::options::{Options, Unread, of_an_heir};
 use crate::poll::Token;
 use crate::rooms::Rooms;
 use crate::simulated::{self, Around, Asked, Heard, Simulated, Stage};
@@ -156,7 +156,13 @@ impl Trial {
         let file = Rc::new(RefCell::new(file_of(text, &folder)));
         let plan = read(&file.borrow(), None).unwrap_or_else(|why| panic!("{}", why.error));
         let loaded = Rc::clone(&file);
-        let load = move |running: &Plan| read(&loaded.borrow(), Some(running));
+        let load = move |running: &Plan| {
+            let text = loaded.borrow();
+            read(&text, Some(running)).map_err(|refused| {
+                let of_an_heir = of_an_heir(running, |beside| read(&text, beside).ok());
+                Unread { refused, of_an_heir }
+            })
+        };
         let (daemon, cores) = Simulated::start(plan, options(load))?;
         let cores = cores.into_iter().map(|core| Core(core, false)).collect();
         let (is_stalled, turns, has_ended, expects_defects) = (false, 0, false, false);
@@ -415,7 +421,7 @@ pub(crate) fn refused<T: std::fmt::Debug>(answer: Result<T, ApiError>) -> (Error
     (why.kind, format!("{}; {}", why.error, why.hint))
 }
 
-fn options(load: impl Fn(&Plan) -> Result<Plan, ApiError> + 'static) -> Options {
+fn options(load: impl Fn(&Plan) -> Result<Plan, Unread> + 'static) -> Options {
     Options {
         version: "0",
         commit: None,

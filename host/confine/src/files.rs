@@ -54,7 +54,9 @@ pub fn refuses_image(path: &Path) -> Option<String> {
         return None;
     }
     let is = if real == path { String::new() } else { format!(", which is {}", real.display()) };
-    let folders: Vec<String> = folders.iter().map(|it| it.display().to_string()).collect();
+    // An image may be named as well, and nothing can be put into it.
+    let folders = folders.iter().filter(|it| it.is_dir());
+    let folders: Vec<String> = folders.map(|it| it.display().to_string()).collect();
     Some(format!(
         "its image {}{is}, is in none of the daemon's image_folders: put it into one of {}; or add its \
          folder to image_folders in [daemon] of the file, then `sidecore upgrade`",

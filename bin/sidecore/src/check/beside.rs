@@ -2,58 +2,230 @@
 //!
 //! Nothing is locked and nothing changed. Not here: what that daemon would do with the file (`reload`).
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use config::Plan;
-use config::api::DaemonView;
+use config::api::{DaemonView, DiskList, NicList, PortKind, SwitchList};
 use config::routes::Method;
+use manager::check::Keeper;
 
-use crate::client::Client;
+use super::Checker;
+use crate::client::{Client, is_stopped};
 use crate::failure::Failure;
 
 /// A daemon that has the file's `api` or `state_dir`.
 pub(super) struct Beside {
-    /// As it says itself.
+    /// As it says itself, else as the kernel shows it; 0 where neither is so.
     pub(super) pid: u32,
     /// It was started with this very file.
     pub(super) is_of_file: bool,
     pub(super) client: Client,
+    /// Why it says nothing, if so.
+    pub(super) silence: Option<Failure>,
+}
+
+/// What a daemon has that serves.
+#[derive(Default)]
+pub(super) struct Has {
+    /// The sockets of its devices.
+    pub(super) sockets: Vec<String>,
+    /// The interfaces that its ports are on.
+    pub(super) interfaces: BTreeSet<String>,
+    /// What it says of the ports that are on none.
+    pub(super) problems: Vec<String>,
 }
 
 impl Beside {
     /// The one that a daemon with that file would take the place of; nothing, where none runs that can be seen.
     ///
     /// # Errors
-    /// What a start would say: another daemon has its `api` or its `state_dir`, and not both.
-    pub(super) fn of(path: &Path, plan: &Plan) -> Result<Option<Beside>, Failure> {
-        let at_api = Beside::at(&plan.daemon.api, path);
+    /// What a start would say: another daemon has its `api`, its `api_read` or its `state_dir`.
+    pub(super) fn of(
+        path: &Path,
+        plan: &Plan,
+        limit: Option<Duration>,
+    ) -> Result<Option<Beside>, Failure> {
         let keeper = manager::check::keeper(plan);
-        let keeps = |beside: &Beside| keeper.as_ref().is_some_and(|keeper| keeper.is(beside.pid));
-        if let Some(beside) = at_api.filter(|beside| beside.is_of_file || keeps(beside)) {
-            return Ok(Some(beside));
-        }
+        let ask = |api: &str| Beside::at(api, path, limit);
+        let keeps = |beside: &Beside| keeper.as_ref().is_some_and(|keeper| beside.keeps(keeper));
+        let named =
+            |beside: Beside| match keeper.as_ref().filter(|keeper| beside.is_unknown(keeper)) {
+                Some(keeper) => Beside { pid: keeper.pid().unwrap_or(0), ..beside },
+                None => beside,
+            };
+        let at_api = ask(&plan.daemon.api).map(named);
+        let at_api = at_api.filter(|beside| beside.is_of_file || beside.pid == 0 || keeps(beside));
         // One of this file, with another `api` until it is started anew.
-        let keeps_it = keeper.as_ref().and_then(|keeper| Beside::at(keeper.api()?, path));
-        if let Some(beside) = keeps_it.filter(|beside| beside.is_of_file) {
-            return Ok(Some(beside));
-        }
-        if let Some(refusal) = keeper.and_then(|keeper| keeper.refusal()) {
-            return Err(Failure::host(refusal.to_string(), HINT));
-        }
-        manager::check::api_sockets(plan).map_err(|error| Failure::host(error, HINT))?;
-        Ok(None)
+        let its = || {
+            let keeper = keeper.as_ref()?;
+            let api = keeper.api().filter(|api| *api != plan.daemon.api);
+            api.and_then(ask).filter(|beside| beside.is_of_file)
+        };
+        let lost = || Beside::without_socket(keeper.as_ref()?, path, plan, limit);
+        let Some(beside) = at_api.or_else(its).or_else(lost) else {
+            if let Some(refusal) = keeper.and_then(Keeper::refusal) {
+                return Err(Failure::host(refusal.to_string(), hint()));
+            }
+            manager::check::api_sockets(plan, None)
+                .map_err(|error| Failure::host(error, hint()))?;
+            return Ok(None);
+        };
+        beside.has_it_all(plan, keeper).map_err(|why| Checker::of(Some(&beside)).told(why))?;
+        Ok(Some(beside))
     }
 
-    /// The daemon that answers at that socket.
-    fn at(api: &str, path: &Path) -> Option<Beside> {
-        let client = Client::new(api.to_string());
-        let DaemonView { pid, file, .. } = client.ask(Method::Get, "/v1/daemon").ok()?;
-        let real = |path: &Path| path.canonicalize().ok();
-        let is_of_file = real(path).is_some() && real(path) == real(Path::new(&file));
-        Some(Beside { pid, is_of_file, client })
+    /// That nobody else has what a daemon with this plan would have in its place.
+    fn has_it_all(&self, plan: &Plan, keeper: Option<Keeper>) -> Result<(), Failure> {
+        let of_another = keeper.filter(|keeper| keeper.pid().is_some() && !self.keeps(keeper));
+        if let Some(refusal) = of_another.and_then(Keeper::refusal) {
+            return Err(Failure::host(refusal.to_string(), hint()));
+        }
+        // Of one that is silent it is known whose socket that is.
+        if self.silence.is_some() && self.client.socket() == plan.daemon.api {
+            return Ok(());
+        }
+        manager::check::api_sockets(plan, Some(self.seen()))
+            .map_err(|error| Failure::host(error, hint()))
+    }
+
+    /// The daemon at that socket, if one is there.
+    fn at(api: &str, path: &Path, limit: Option<Duration>) -> Option<Beside> {
+        let client = Client::new(api.to_string()).within(limit);
+        let asked = client.ask::<DaemonView>(Method::Get, "/v1/daemon");
+        let seen = client.number_of(0);
+        match asked {
+            Ok(DaemonView { pid, file, .. }) => {
+                let is_of_file = is_same(path, Path::new(&file));
+                Some(Beside { pid, is_of_file, client, silence: None })
+            }
+            Err(failure @ (Failure::Silent { .. } | Failure::Refused(_))) => {
+                let is_of_file = runs_with(seen, path);
+                Some(Beside { pid: seen, is_of_file, client, silence: Some(failure) })
+            }
+            Err(failure) if client.unreached() == Some(ErrorKind::PermissionDenied) => {
+                Some(Beside { pid: 0, is_of_file: false, client, silence: Some(failure) })
+            }
+            // Nobody, or no daemon.
+            Err(_) => None,
+        }
+    }
+
+    /// The one that has the `state_dir`, and whose API nobody finds at its socket.
+    fn without_socket(
+        keeper: &Keeper,
+        path: &Path,
+        plan: &Plan,
+        limit: Option<Duration>,
+    ) -> Option<Beside> {
+        let (pid, api) = (keeper.pid()?, keeper.api()?);
+        let is_of_file = runs_with(pid, path);
+        let client = Client::new(api.to_string()).within(limit);
+        let is_gone = || {
+            let asked = client.ask::<DaemonView>(Method::Get, "/v1/daemon");
+            asked.is_err() && client.unreached().is_some()
+        };
+        if !(is_of_file || api == plan.daemon.api) || !is_gone() {
+            return None;
+        }
+        let error = format!(
+            "process {pid} runs with this `state_dir`, and nobody listens at its API socket {api}"
+        );
+        let hint = match is_stopped(pid) {
+            true => format!("it is stopped: `kill -CONT {pid}` lets it go on"),
+            false => {
+                format!("it makes a socket that was removed again on SIGHUP: `kill -HUP {pid}`")
+            }
+        };
+        let silence = Some(Failure::Unreachable { error, hint });
+        Some(Beside { pid, is_of_file, client, silence })
+    }
+
+    /// Whether that lock is this one's.
+    fn keeps(&self, keeper: &Keeper) -> bool {
+        self.pid != 0 && (keeper.is(self.pid) || keeper.is(self.seen()))
+    }
+
+    /// Whether nothing is known of it but that it may not be asked, and that lock is of a daemon whose API is there.
+    fn is_unknown(&self, keeper: &Keeper) -> bool {
+        self.pid == 0 && self.silence.is_some() && keeper.api() == Some(self.client.socket())
+    }
+
+    /// Its number here.
+    pub(super) fn seen(&self) -> u32 {
+        match self.silence {
+            Some(_) => self.pid,
+            None => self.client.number_of(self.pid),
+        }
+    }
+
+    /// The user that it runs as, where that can be seen.
+    pub(super) fn user(&self) -> Option<u32> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.seen())).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+        // The second is the one that decides.
+        line.split_whitespace().nth(1)?.parse().ok()
+    }
+
+    /// What it has; nothing is known of one that says nothing.
+    ///
+    /// # Errors
+    /// It cannot be asked any more.
+    pub(super) fn has(&self) -> Result<Option<Has>, Failure> {
+        if self.silence.is_some() {
+            return Ok(None);
+        }
+        let DiskList { disks } = self.client.ask(Method::Get, "/v1/disks")?;
+        let NicList { nics } = self.client.ask(Method::Get, "/v1/nics")?;
+        let SwitchList { switches } = self.client.ask(Method::Get, "/v1/switches")?;
+        let mut has = Has::default();
+        let sockets = disks.into_iter().filter_map(|disk| disk.access.socket);
+        has.sockets =
+            sockets.chain(nics.iter().filter_map(|nic| nic.access.socket.clone())).collect();
+        let wires =
+            nics.into_iter().filter_map(|nic| Some((nic.tap.or(nic.interface)?, nic.problem)));
+        let ports = switches.into_iter().flat_map(|switch| switch.ports);
+        let uplinks = ports.filter(|port| port.kind != PortKind::Nic);
+        for (interface, problem) in wires.chain(uplinks.map(|port| (port.name, port.problem))) {
+            match problem.filter(|problem| problem.contains("cannot open ")) {
+                Some(problem) => has.problems.push(problem),
+                None => has.interfaces.extend([interface]),
+            }
+        }
+        Ok(Some(has))
     }
 }
 
+/// Whether both are names of one file.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().ok();
+    real(one).is_some() && real(one) == real(other)
+}
+
+/// Whether that process was started to serve with this file, as far as its command line shows.
+fn runs_with(pid: u32, path: &Path) -> bool {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words: Vec<String> =
+        line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into()).collect();
+    if !words.iter().any(|word| word == "serve") {
+        return false;
+    }
+    let behind =
+        words.windows(2).find(|words| words[0] == "--config").map(|words| words[1].clone());
+    let within =
+        || words.iter().find_map(|word| word.strip_prefix("--config=").map(str::to_string));
+    let usual = || "/etc/sidecore/sidecore.toml".to_string();
+    let named = PathBuf::from(behind.or_else(within).unwrap_or_else(usual));
+    let folder = std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
+    is_same(path, &folder.join(named))
+}
+
 /// What is right besides.
-const HINT: &str = "stop that one, or give this one its own `api`, `run_dir` and `state_dir` in [daemon]; a file for the daemon that runs \
-                    has the `api` and the `state_dir` of that one";
+fn hint() -> String {
+    format!(
+        "{}; a file for the daemon that runs has the `api` and the `state_dir` of that one",
+        manager::STOP_THAT_ONE
+    )
+}

@@ -19,7 +19,8 @@ pub(super) fn is_free(plan: &Plan, but: Option<u32>) -> Result<(), Failure> {
         manager::check::image_is_free(disk, but).map_err(|why| {
             let why = why.to_string();
             let (error, hint) = why.split_once("; ").unwrap_or((&why, ""));
-            Failure::host(format!("{}: disk {:?}: {error}", disk.origin, disk.id), hint)
+            let what = super::at(&disk.origin, "disk", &disk.id);
+            Failure::host(format!("{what}: {error}"), hint)
         })?;
     }
     for (who, host) in super::hosts(plan) {

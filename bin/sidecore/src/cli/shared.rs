@@ -12,8 +12,10 @@ const TIMEOUT_MS_MAX: u64 = 86_400_000;
 /// What a command does with the global options.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Uses {
-    /// It asks a daemon.
+    /// It asks the daemon that is named.
     api: bool,
+    /// It asks a daemon, which its file may name.
+    timeout: bool,
     /// It prints what programs may read; its errors are JSON in any case.
     json: bool,
     /// It prints tables.
@@ -22,17 +24,21 @@ struct Uses {
 
 /// What the command does whose words these are.
 fn uses(words: &[&str]) -> Uses {
-    let (api, json, wide) = (true, true, false);
+    let (api, timeout, json, wide) = (true, true, true, false);
     match words {
-        ["ls" | "show" | "sidecores" | "top" | "reload"] => Uses { api, json, wide: true },
+        ["ls" | "show" | "sidecores" | "top" | "reload"] => Uses { api, timeout, json, wide: true },
         // Of those with commands of their own what one of these does.
-        ["disk" | "nic" | "switch" | "group"] => Uses { api, json, wide: true },
-        ["disk" | "nic" | "switch" | "group", "ls" | "show"] => Uses { api, json, wide: true },
-        ["remote", ..] => Uses { api, json, wide: true },
-        ["serve"] => Uses { api: false, json, wide: true },
-        ["link", ..] => Uses { api: false, json, wide },
-        ["client" | "completions" | "man" | "docs", ..] => Uses { api: false, json: false, wide },
-        _ => Uses { api, json, wide },
+        ["disk" | "nic" | "switch" | "group"] => Uses { api, timeout, json, wide: true },
+        ["disk" | "nic" | "switch" | "group", "ls" | "show"] => {
+            Uses { api, timeout, json, wide: true }
+        }
+        ["remote", ..] => Uses { api, timeout, json, wide: true },
+        ["serve"] => Uses { api: false, timeout, json, wide: true },
+        ["link", ..] => Uses { api: false, timeout: false, json, wide },
+        ["client" | "completions" | "man" | "docs", ..] => {
+            Uses { api: false, timeout: false, json: false, wide }
+        }
+        _ => Uses { api, timeout, json, wide },
     }
 }
 
@@ -63,9 +69,10 @@ fn of(command: Command, above: &[&str], global: &[clap::Arg]) -> Command {
     let name = command.get_name().to_string();
     let words: Vec<&str> = above.iter().copied().chain([name.as_str()]).collect();
     let command = command.mut_subcommands(|command| of(command, &words, global));
-    let Uses { api, json, wide } = uses(&words);
+    let Uses { api, timeout, json, wide } = uses(&words);
     command.args(global.iter().cloned().map(|argument| match argument.get_id().as_str() {
-        "api" | "timeout" => argument.hide(!api),
+        "api" => argument.hide(!api),
+        "timeout" => argument.hide(!timeout),
         "wide" => argument.hide(!wide),
         "json" if !json => argument.help("Print errors as JSON"),
         _ => argument,
@@ -114,7 +121,8 @@ mod tests {
         ] {
             let help = help(&line.split_whitespace().collect::<Vec<_>>());
             assert_eq!(help.contains("--api <SOCKET>"), api, "{line}: {help}");
-            assert_eq!(help.contains("--timeout <TIME>"), api, "{line}: {help}");
+            let timeout = api || line == "serve";
+            assert_eq!(help.contains("--timeout <TIME>"), timeout, "{line}: {help}");
             assert_eq!(help.contains("Print JSON, errors too"), json, "{line}: {help}");
             assert_eq!(help.contains("Print errors as JSON"), !json, "{line}: {help}");
             assert_eq!(help.contains("--wide"), wide, "{line}: {help}");

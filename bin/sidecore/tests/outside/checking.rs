@@ -517,5 +517,6 @@ fn an_image_that_was_there_once_is_missed() {
         error.contains("a.img is missing, and was there before\n  put it back"),
         "{error}\n{log}"
     );
-    assert_eq!(code, 2);
+    // Another time it may be there.
+    assert_eq!(code, 1);
 }

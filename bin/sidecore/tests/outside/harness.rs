@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output};
 use std::time::Duration;
@@ -26,15 +27,20 @@ impl Daemon {
 
     /// The same with other lines for its sidecores.
     pub(crate) fn with_sidecores(sidecores: &str, disks: &str) -> Daemon {
-        Daemon::begin(Path::new(PROGRAM), sidecores, disks)
+        Daemon::begin(Path::new(PROGRAM), sidecores, disks, None)
     }
 
     /// One that serves nothing, of the program at that path.
     pub(crate) fn of_program(program: &Path) -> Daemon {
-        Daemon::begin(program, "max = 1", "")
+        Daemon::begin(program, "max = 1", "", None)
     }
 
-    fn begin(program: &Path, sidecores: &str, disks: &str) -> Daemon {
+    /// One that another user runs, whose all is there. It takes root.
+    pub(crate) fn of_user(user: u32, disks: &str) -> Daemon {
+        Daemon::begin(Path::new(PROGRAM), "max = 1", disks, Some(user))
+    }
+
+    fn begin(program: &Path, sidecores: &str, disks: &str, user: Option<u32>) -> Daemon {
         let folder = tempfile::tempdir().unwrap();
         let notify = UnixDatagram::bind(folder.path().join("notify")).unwrap();
         notify.set_read_timeout(Some(Duration::from_secs(90))).unwrap();
@@ -44,15 +50,24 @@ impl Daemon {
         );
         std::fs::create_dir(folder.path().join("state")).unwrap();
         std::fs::write(folder.path().join("sidecore.toml"), text).unwrap();
-        let child = Daemon::spawn(program, folder.path());
+        if let Some(user) = user {
+            for name in ["", "notify", "state", "sidecore.toml"] {
+                std::os::unix::fs::chown(folder.path().join(name), Some(user), Some(user)).unwrap();
+            }
+        }
+        let child = Daemon::spawn(program, folder.path(), user);
         let daemon = Daemon { folder, notify, child };
         daemon.expect_notice("READY=1\n");
         daemon
     }
 
     /// What it logs is in `log`.
-    fn spawn(program: &Path, folder: &Path) -> Child {
-        Command::new(program)
+    fn spawn(program: &Path, folder: &Path, user: Option<u32>) -> Child {
+        let mut command = Command::new(program);
+        if let Some(user) = user {
+            command.uid(user).gid(user);
+        }
+        command
             .args(["serve", "--config", "sidecore.toml"])
             .current_dir(folder)
             .env("NOTIFY_SOCKET", folder.join("notify"))
@@ -64,7 +79,7 @@ impl Daemon {
 
     /// Starts it again, when it has ended.
     pub(crate) fn again(&mut self) {
-        self.child = Daemon::spawn(Path::new(PROGRAM), self.folder.path());
+        self.child = Daemon::spawn(Path::new(PROGRAM), self.folder.path(), None);
     }
 
     pub(crate) fn expect_notice(&self, wanted: &str) {
@@ -109,6 +124,21 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// A process that took over, and is ended with its test.
+pub(crate) struct Heir(pub(crate) Pid);
+
+impl Heir {
+    pub(crate) fn of(pid: &str) -> Heir {
+        Heir(pid.parse().ok().and_then(Pid::from_raw).expect("a process"))
+    }
+}
+
+impl Drop for Heir {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::KILL);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The program as its users run it: one program of tests, since each would link all of theirs.
 
+mod beside;
 mod checking;
 mod commands;
 mod examples;

@@ -193,8 +193,8 @@ fn what_another_process_holds_is_refused_with_its_name() {
     let (code, _, error) = second();
     assert_eq!(code, 1);
     let holder = format!(
-        "state is kept by another daemon, process {}, whose `api` is {}/run/api.sock: stop that one, or give this \
-         one its own `api`, `run_dir` and `state_dir`",
+        "state is kept by another daemon, process {}, whose `api` is {}/run/api.sock\n  stop that one, or give \
+         this one its own `api`, `run_dir` and `state_dir` in [daemon]\n",
         daemon.child.id(),
         folder.display()
     );

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{Daemon, PROGRAM, addresses_of_its_own, iohost, json};
+use crate::harness::{Daemon, Heir, PROGRAM, addresses_of_its_own, iohost, json};
 
 /// Puts a script in the place of the program that a daemon was started as.
 fn install(program: &Path, script: &str) {
@@ -62,21 +62,6 @@ fn how_an_heir_has_ended_is_told_and_nothing_is_left_of_it() {
     }
     let text = std::fs::read_to_string(daemon.folder.path().join("log")).unwrap();
     assert!(text.contains("given up: the new process has ended (exit status: 7)"), "{text}");
-}
-
-/// A process that took over, and is ended with its test.
-struct Heir(Pid);
-
-impl Heir {
-    fn of(pid: &str) -> Heir {
-        Heir(pid.parse().ok().and_then(Pid::from_raw).expect("a process"))
-    }
-}
-
-impl Drop for Heir {
-    fn drop(&mut self) {
-        let _ = kill_process(self.0, Signal::KILL);
-    }
 }
 
 /// What was different in the file, as a reload says it.

@@ -24,6 +24,9 @@ pub struct ReloadView {
     /// Nothing was changed: this is what would be done.
     #[serde(default)]
     pub dry_run: bool,
+    /// Why a reload would refuse the file, where an upgrade does what is different: a dry run's alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upgrade_needed: Option<String>,
 }
 
 /// What an upgrade took over from the file: what was different when it was asked for, as a reload would say it.

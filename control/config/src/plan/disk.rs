@@ -276,8 +276,8 @@ fn check_folder(
     if goes_up || !folders.iter().any(|folder| path.starts_with(folder)) {
         let wrong = format!("the image {path:?} is in none of the daemon's image_folders");
         let right = format!(
-            "put it into one of {}; or add its folder to image_folders in [daemon] of the file, and \
-             then `sidecore upgrade`",
+            "give an image that is in one of {}; or add its folder to image_folders in [daemon] of the file, and then \
+             `sidecore upgrade`",
             shorten(&folders.iter().map(String::as_str).collect::<Vec<_>>())
         );
         mistakes.push(Mistake::new(at.clone(), wrong, right));

@@ -33,13 +33,17 @@ pub(super) fn begin(socket: &OwnedFd) -> io::Result<()> {
     Ok(start(socket, BACKLOG)?)
 }
 
-/// That [`listen`] could make one there. Nothing is changed.
+/// That [`listen`] could make one there; with `but`, when that process listens there no more. Nothing is changed.
 ///
 /// # Errors
 /// As [`listen`].
-pub(crate) fn check(path: &Path) -> io::Result<()> {
+pub(crate) fn check(path: &Path, but: Option<u32>) -> io::Result<()> {
+    let is_its = || but.is_some() && but == maker_at(path);
     match SocketPlace::find(path, Purpose::Own) {
-        Ok(place) => is_stale(&place, path).map(drop)?,
+        Ok(place) => match is_stale(&place, path) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_its() => {}
+            found => drop(found?),
+        },
         Err(refused) if refused.is_missing() => {}
         Err(refused) => return Err(refused.into()),
     }
@@ -68,6 +72,12 @@ pub(super) fn is_at(path: &Path, listener: &OwnedFd) -> io::Result<bool> {
         // So many wait that no more may: who they wait for is not known.
         Err(_) => true,
     })
+}
+
+/// The process that listens at that path, where one can be connected to.
+fn maker_at(path: &Path) -> Option<u32> {
+    let owner = socket_peercred(open_connection(path).ok()?).ok()?;
+    u32::try_from(owner.pid.as_raw_nonzero().get()).ok()
 }
 
 /// Removes the socket at that path, if it is one.

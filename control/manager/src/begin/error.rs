@@ -13,6 +13,10 @@ use crate::network::NetworkError;
 use crate::remote::error::LinkError;
 use crate::state::StateError;
 
+/// What to do about another daemon that has what is to be this one's.
+pub const STOP_THAT_ONE: &str =
+    "stop that one, or give this one its own `api`, `run_dir` and `state_dir` in [daemon]";
+
 /// Failure to start. Nothing is left behind.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -91,6 +95,7 @@ impl StartError {
                 "stop who has it, or move away what is there; or give this daemon its own `api`, `run_dir` and \
                  `state_dir` in [daemon]"
             }
+            StartError::State(StateError::Held { .. }) => STOP_THAT_ONE,
             StartError::Moved { .. } => "put the former path back, or stop the daemon and start it",
             StartError::State(_)
             | StartError::Link(_)

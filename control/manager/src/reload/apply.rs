@@ -77,6 +77,7 @@ pub(super) fn apply(
         not_open: Vec::new(),
         effects,
         dry_run: false,
+        upgrade_needed: None,
     };
     prepared.take_sockets(rooms);
     let closed = closed(&changes, rooms);

@@ -10,6 +10,7 @@ use super::additions::Additions;
 use super::effects::{Seen, refuse_losses, refuse_misfits, say_made};
 use crate::devices::device::Device;
 use crate::in_use::InUse;
+use crate::options::Unread;
 use crate::remote::party::check_key;
 use crate::rights::given;
 use crate::rooms::Rooms;
@@ -32,7 +33,15 @@ impl Wanted {
     /// # Errors
     /// The file is wrong, or asks for what no reload can do.
     pub(crate) fn read(rooms: &mut Rooms) -> Result<Wanted, ApiError> {
-        let mut plan = (rooms.options.load)(&rooms.plan)?;
+        let plan = (rooms.options.load)(&rooms.plan)?;
+        Wanted::of(plan, rooms)
+    }
+
+    /// The same of a plan that was made of the file.
+    ///
+    /// # Errors
+    /// It asks for what no reload can do.
+    pub(super) fn of(mut plan: Plan, rooms: &mut Rooms) -> Result<Wanted, ApiError> {
         let mut difference = config::diff(&rooms.plan, &plan);
         settle_own_sizes(&mut difference.changes, &mut plan, rooms)?;
         add_reopenings(&mut difference.changes, &plan, rooms);
@@ -83,8 +92,10 @@ pub(crate) fn check_file(rooms: &mut Rooms) -> Result<TakenFileView, ApiError> {
     let file = rooms.options.file.clone();
     let mut wanted = match (rooms.options.load)(&rooms.plan) {
         Ok(wanted) => wanted,
-        Err(why) => {
-            let not_compared = Some(why.error);
+        Err(Unread { of_an_heir: Some(wanted), .. }) => *wanted,
+        Err(Unread { refused, .. }) => {
+            // What is behind the first line is for who corrects the file, and the new process takes it as it is.
+            let not_compared = refused.error.lines().next().map(str::to_string);
             return Ok(TakenFileView { file, not_compared, ..TakenFileView::default() });
         }
     };

@@ -336,7 +336,7 @@ fn plan_image(plan: Option<&Plan>, id: &str) -> Option<PathBuf> {
 /// Of a process that finds that file.
 pub(super) fn options(file: &Rc<RefCell<File>>, launcher: Launcher) -> Options {
     let file = Rc::clone(file);
-    let load = move |running: &Plan| file.borrow().load(Some(running));
+    let load = move |running: &Plan| Ok(file.borrow().load(Some(running))?);
     Options {
         version: "0",
         commit: None,
