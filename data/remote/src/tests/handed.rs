@@ -84,6 +84,106 @@ fn what_the_disk_has_not_had_comes_again_and_nothing_is_executed_twice() {
     }
 }
 
+/// It stood in a ring whose queue was elsewhere, and no disk has had it.
+#[test]
+fn what_was_handed_out_and_has_not_ended_comes_again() {
+    let (mut pair, one) = Pair::bound(LEASE_MS);
+    pair.executes = false;
+    pair.write(one, 512, b'a', 512);
+    pair.run(2 * MS);
+    let work = pair.host.next_work(pair.now).expect("a request");
+    replace_host(&mut pair, true);
+    drop(work);
+    pair.executes = true;
+    pair.greet();
+    pair.run(100 * MS);
+    assert_eq!(pair.finished(), [(u64::from(b'a'), Status::Ok, 0)]);
+    assert_eq!((pair.writes(), pair.disk[512]), (b"a".to_vec(), b'a'));
+}
+
+/// No flush ends well at whoever serves its guest next, until somebody knows of the loss.
+#[test]
+fn a_loss_of_which_nobody_knows_goes_over() {
+    let (mut pair, one) = Pair::bound(LEASE_MS);
+    pair.write(one, 0, b'a', 512);
+    pair.run(10 * MS);
+    // The machine is another one.
+    (pair.host, pair.verifier.boot) = (host(1), 2);
+    pair.greet();
+    pair.run(50 * MS);
+    pair.finished();
+    let one = replace_client(&mut pair, one);
+    pair.greet();
+    for status in [Status::IoError, Status::Ok] {
+        pair.ask(one, Op::Flush, 0, 0);
+        pair.run(50 * MS);
+        assert_eq!(pair.finished(), [(0, status, 0)]);
+        pair.client.forgive(one);
+    }
+}
+
+/// What was beyond the end is gone, whatever is there by now.
+#[test]
+fn a_device_that_shrank_under_a_guest_has_done_so_for_its_next_process_too() {
+    let (mut pair, one) = Pair::bound(LEASE_MS);
+    for size in [SIZE as u64 / 2, SIZE as u64] {
+        pair.host.update(0, size, 3);
+        pair.run(10 * MS);
+    }
+    let one = replace_client(&mut pair, one);
+    pair.greet();
+    pair.run(10 * MS);
+    let request = Request { op: Op::Flush, offset: 0, len: 0, tag: 0 };
+    assert_eq!(pair.client.submit(one, request, |_| true), Err(Rejected::Over));
+}
+
+/// Its client is away meanwhile, and counts on what it wrote.
+#[test]
+fn that_a_device_was_let_go_without_a_sync_goes_over() {
+    for syncs in [true, false] {
+        let (mut pair, one) = Pair::bound(LEASE_MS);
+        pair.write(one, 0, b'a', 512);
+        pair.run(10 * MS);
+        assert_eq!(pair.finished().len(), 1);
+        (pair.is_cut, pair.syncs) = ([true; 2], syncs);
+        pair.run(3 * u64::from(LEASE_MS) * MS);
+        assert_eq!(pair.memory.len(), 1, "its lease is over");
+        let mut saved = Vec::new();
+        assert!(pair.host.save(0, &mut Writer(&mut saved)), "it is remembered");
+        pair.host = host(pair.kept_generation);
+        assert_eq!(pair.host.take_over(0, &mut Reader(&saved), pair.now), Ok(false));
+        pair.is_cut = [false; 2];
+        pair.greet();
+        pair.run(50 * MS);
+        pair.ask(one, Op::Flush, 0, 0);
+        pair.run(50 * MS);
+        let status = if syncs { Status::Ok } else { Status::IoError };
+        assert_eq!(pair.finished(), [(0, status, 0)]);
+    }
+}
+
+/// Its client has not heard of that, and asks the next process.
+#[test]
+fn how_a_device_was_given_back_goes_over() {
+    for (syncs, why) in [(true, Over::Released), (false, Over::Unsynced)] {
+        let (mut pair, one) = Pair::bound(LEASE_MS);
+        pair.write(one, 0, b'a', 512);
+        pair.run(10 * MS);
+        pair.finished();
+        (pair.is_cut[1], pair.syncs) = (true, syncs);
+        pair.client.release(one);
+        pair.run(50 * MS);
+        let mut saved = Vec::new();
+        assert!(pair.host.save(0, &mut Writer(&mut saved)), "it is remembered");
+        pair.host = host(pair.kept_generation);
+        assert_eq!(pair.host.take_over(0, &mut Reader(&saved), pair.now), Ok(false));
+        pair.is_cut[1] = false;
+        pair.greet();
+        pair.run(50 * MS);
+        assert_eq!(pair.events.last(), Some(&Event::Over { attachment: one, why }));
+    }
+}
+
 #[test]
 fn a_read_whose_answer_nobody_heard_is_done_again() {
     let (mut pair, one) = Pair::bound(LEASE_MS);
