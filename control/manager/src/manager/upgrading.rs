@@ -25,6 +25,8 @@ use crate::network::uplink::Uplink;
 use crate::poll::Token;
 use crate::reload;
 use crate::remote::Remote;
+#[cfg(test)]
+use crate::remote::handing::InheritedShard;
 use crate::rights::Rights;
 use crate::rights::given;
 use crate::rooms::Rooms;
@@ -350,6 +352,23 @@ impl Manager {
         self.save_shards().expect("links are at rest");
         self.let_go_of_hosts();
         self.take_back(&ProbationError::Ended, Reach::Served);
+    }
+
+    /// Goes on with a client's link as another process does, of which its predecessor has `said` that.
+    pub(crate) fn go_on_with_link(&mut self, id: &str, said: impl FnOnce(&mut Rooms, LinkEstate)) {
+        assert!(self.drain.freeze(), "all is out");
+        let until = self.rooms.turn.tick() + std::time::Duration::from_secs(10);
+        self.bring_all_home(nanos_of(until)).expect("all comes home");
+        let Rooms { remote, devices, .. } = &mut self.rooms;
+        let of_it = |(_, link, ..): &(_, &str, _, &_)| *link == id;
+        let (key, _, shard, link) = remote.home().find(of_it).expect("a link that is here");
+        let (words, bytes) = remote.save_shard((key, shard, link), devices).expect("at rest");
+        let sidecore::Link::Client(made) = link else { unreachable!("a client's") };
+        let sockets = vec![made.socket().handed().try_clone_to_owned().expect("a descriptor")];
+        let parts = vec![InheritedShard { shard, words, bytes }];
+        said(&mut self.rooms, LinkEstate { id: id.to_string(), sockets, parts });
+        self.links(Remote::open_inherited_links);
+        self.send_all_out();
     }
 }
 

@@ -354,7 +354,7 @@ impl Client<'_, '_> {
     fn disk_of(&mut self, number: u16) -> Option<u32> {
         match self.asked(number)? {
             Asked::Disk(device, ..) => Some(device),
-            Asked::Look(_) | Asked::Nic(_) => None,
+            Asked::Look(_) | Asked::Nic(_) | Asked::GivenBack => None,
         }
     }
 

@@ -19,11 +19,13 @@ use super::clients::Who;
 use super::error::{HandingError, InheritError};
 use super::host::Host;
 use super::link::{End, OneLink};
+use super::parts::RemoteParts;
 use super::serving::Serving;
 use super::using::{Asked, Using};
 use super::words::{ClientWords, ExportWords, NumberWords, ShardWords, WhoWords};
 use crate::defects::found;
 use crate::devices::Devices;
+use crate::devices::device::Device;
 
 /// What a link begins with.
 pub(super) struct Inherited {
@@ -176,10 +178,14 @@ impl Client<'_, '_> {
             let parts = its.and_then(|its| devices.disk(its));
             made.remember_image(words.number, parts.map_or(0, |parts| parts.bond.told_number()));
         }
-        // What this process has not is given back.
+        // What this process has not is given back. Its number is nobody's before its link says so.
         let has = |disk: u16| known.iter().any(|(one, its, _)| one.number == disk && its.is_some());
         let gone: Vec<u16> = made.disks().filter(|disk| !has(*disk)).collect();
-        gone.into_iter().for_each(|disk| made.release(disk));
+        for disk in gone {
+            let asked = made.device(disk).and_then(|name| self.called(name));
+            self.using.go_on_as(disk, asked.unwrap_or(Asked::GivenBack));
+            made.release(disk);
+        }
         for (words, its, _) in &known {
             let (device, whose) = (words.device.clone(), words.whose.clone());
             let asked = Asked::Disk(its.unwrap_or(u32::MAX), device, whose);
@@ -194,6 +200,18 @@ impl Client<'_, '_> {
         }
         self.look_at_free();
         self.ask_again();
+    }
+
+    /// The disk that is called so at its IOhost, as what a number is for.
+    fn called(&self, name: u64) -> Option<Asked> {
+        let disk = |device: &Device| {
+            let parts = device.disk()?;
+            let remote = parts.remote.as_ref()?;
+            let is_it = remote.link() == self.line.key() && device_of(remote.name()) == name;
+            let whose = RemoteParts::whose(&parts.plan).filter(|_| is_it)?;
+            Some(Asked::Disk(device.number(), parts.plan.id.clone(), whose))
+        };
+        self.around.devices.values().find_map(disk)
     }
 
     /// A device has that number of its link, since a process before this one asked for it.

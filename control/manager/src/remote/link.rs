@@ -100,6 +100,13 @@ impl OneLink {
         }
     }
 
+    /// A client's is as that of a process that has just begun.
+    #[cfg(test)]
+    pub(super) fn begin_anew(&mut self) {
+        self.end = End::Client(Using::new(), Ports::default());
+        self.line.shards.iter_mut().for_each(|shard| shard.life.shut());
+    }
+
     pub(super) fn using(&mut self) -> Option<&mut Using> {
         match &mut self.end {
             End::Client(using, _) => Some(using),

@@ -56,6 +56,11 @@ impl RemoteParts {
         &self.name
     }
 
+    #[cfg(test)]
+    pub(super) fn be_called(&mut self, name: &str) {
+        self.name = name.to_string();
+    }
+
     /// What its guest's requests do, and why.
     pub(crate) fn availability(&self) -> &Availability {
         &self.availability

@@ -70,6 +70,8 @@ pub(super) enum Asked {
     Disk(u32, String, String),
     /// The NIC of this port.
     Nic(u32),
+    /// A disk that a process before this one gave back without a word, and that is none of this one's.
+    GivenBack,
 }
 
 impl Using {
@@ -254,7 +256,7 @@ impl Using {
     pub(super) fn disks(&self) -> impl Iterator<Item = (u16, u32, &str, &str)> {
         self.numbers.iter().filter_map(|(number, asked)| match asked {
             Asked::Disk(device, id, whose) => Some((*number, *device, id.as_str(), whose.as_str())),
-            Asked::Look(_) | Asked::Nic(_) => None,
+            Asked::Look(_) | Asked::Nic(_) | Asked::GivenBack => None,
         })
     }
 
@@ -265,7 +267,8 @@ impl Using {
 
     /// Whether disks were given back, and whoever is to let go of them is there.
     pub(super) fn is_giving_back(&self) -> bool {
-        self.seen().is_some_and(|seen| seen.is_up > 0) && self.disks().next().is_some()
+        let is_disk = |asked: &Asked| matches!(asked, Asked::Disk(..) | Asked::GivenBack);
+        self.seen().is_some_and(|seen| seen.is_up > 0) && self.numbers.values().any(is_disk)
     }
 }
 

@@ -1,8 +1,10 @@
 //! What an upgrade leaves of links whose new process ends at once, and when that process is alone with them.
 
+use super::super::link::OneLink;
 use super::*;
 use crate::manager::Manager;
 use crate::upgrade::guard::{Predecessor, Probation};
+use crate::upgrade::links::LinkEstate;
 use crate::upgrade::predecessor::what_must_end;
 use crate::upgrade::succession::Succession;
 
@@ -171,6 +173,53 @@ fn a_disk_that_cannot_be_made_stable_now_is_let_go_when_it_can_be_or_is_not_said
         let mut vmm = Vmm::served(&mut trial, "r", 1);
         assert_eq!(does(&mut trial, &mut vmm, READ, 9, 0), Some(0));
         assert_eq!(vmm.guest.data(0), [7; 512]);
+    }
+}
+
+/// Its number is not another's before its link says that it is free, whatever the next one wants.
+#[test]
+fn what_a_predecessor_gave_back_without_a_word_keeps_its_number_until_it_is_free() {
+    for is_there in [true, false] {
+        let _ground = OnGround::new();
+        let mut trial = Trial::of(&format!("{LENDS}{IMAGE}{USES}{USED}"));
+        trial.pass(ms(100));
+        open(&mut trial, "r");
+        let mut vmm = Vmm::served(&mut trial, "r", 1);
+        assert_eq!(does(&mut trial, &mut vmm, WRITE, 9, 7), Some(0));
+        let number = trial.rooms().devices.number_of("r").expect("a disk");
+        trial.amid(|manager| {
+            manager.go_on_with_link("in", |rooms, mut estate| {
+                let parts = rooms.devices.disk_mut(number).and_then(|disk| disk.remote.as_mut());
+                let parts = parts.expect("a link's");
+                assert_eq!(parts.availability_mut().release(), Some(1), "one was for a look");
+                let words = estate.parts[0].words.client.as_mut().expect("a client's");
+                assert_eq!(words.disks.len(), 1);
+                words.disks.clear();
+                if !is_there {
+                    parts.be_called("another");
+                }
+                let key = parts.link();
+                let known = rooms.remote.known().map(|(id, words)| (id.to_string(), words));
+                let known = known.collect();
+                rooms.remote.link(key).expect("a link").begin_anew();
+                rooms.remote.know_as_before(None, &known);
+                let LinkEstate { id, sockets, parts } = estate;
+                rooms.remote.inherit_link(&id, sockets, parts).expect("it makes sense");
+            });
+        });
+        trial
+            .rooms()
+            .devices
+            .disk_mut(number)
+            .and_then(|disk| disk.remote.as_mut())
+            .expect("it")
+            .be_called("d");
+        trial.pass(ms(3_000));
+        assert_eq!(does(&mut trial, &mut vmm, READ, 9, 0), Some(0));
+        assert_eq!(vmm.guest.data(0), [7; 512]);
+        let using = trial.rooms().remote.links.iter_mut().find_map(OneLink::using).expect("it");
+        let numbers: Vec<u16> = using.disks().map(|(number, ..)| number).collect();
+        assert_eq!(numbers.len(), 1, "{numbers:?}");
     }
 }
 
