@@ -74,9 +74,10 @@ impl Locks<'_> {
         }
         let wants = device.wants_to_start();
         let is_idle = device.attached().is_empty() && !device.is_started(None) && !is_clients;
+        let is_awaited = device.is_parting_for_one();
         let Some(disk) = device.disk_mut() else { return rings };
         let now = self.turn.now();
-        if !is_idle && !is_clients {
+        if !is_idle && !is_clients && !is_awaited {
             disk.forget_unbegun();
         }
         let may_start = if disk.locks.is_here() {

@@ -166,7 +166,7 @@ impl FrontEnds<'_> {
     pub(crate) fn release_ready(&mut self, number: u32) {
         let device = self.devices.get(number);
         let device = found!(self.turn.defects, device, "device whose front-ends may wait");
-        for id in device.waits_no_more() {
+        for id in device.waits_no_more(self.turn.now()) {
             self.come_back(number, id);
         }
     }

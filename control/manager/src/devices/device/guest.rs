@@ -47,7 +47,11 @@ impl Device {
         }
         // Another process may be about to take over: it is that one's to let go.
         let is_to_part = is_last && disk.locks.may_part();
-        is_to_part && (mode.has_heir() || disk.let_go(self.number, now, poll))
+        // Whoever is told that it has stopped may start the disk elsewhere: not while that cannot even begin.
+        is_to_part
+            && (mode.has_heir()
+                || disk.let_go(self.number, now, poll)
+                || disk.begins_at().is_some())
     }
 
     /// Keeps which image the guest of its disk is on, which comes to the socket that it has itself: it may be planned in a

@@ -55,7 +55,10 @@ impl Device {
             Cause::Queues => {
                 self.attached_in(id, scope).iter().filter_map(leaving).min().unwrap_or(came)
             }
-            Cause::Parting => self.kind.disk().and_then(DiskParts::parting_since)?,
+            Cause::Parting => {
+                let disk = self.kind.disk()?;
+                disk.parting_since().or(disk.begins_at().map(|_| came))?
+            }
             Cause::Start => self.starts_first(id).map(|_| came)?,
             Cause::Image => self.is_unsettled(id, scope).then_some(came)?,
         };
@@ -84,13 +87,22 @@ impl Device {
                 let what = "the image, of which a process that died had requests under way";
                 format!("{what}{}", because(why))
             }
-            Some(Cause::Parting) => "the disk to make stable what was written".to_string(),
+            Some(Cause::Parting) => {
+                let why = disk.and_then(DiskParts::unbegun_why).map(str::to_string);
+                format!("the disk to make stable what was written{}", because(why))
+            }
             Some(Cause::Queues) | None => views::unanswered(self.unanswered_requests()),
         }
     }
 
+    /// Whether a front-end waits until its disk is let go.
+    pub(crate) fn is_parting_for_one(&self) -> bool {
+        let cause = |connection: &Connection| connection.waits().map(|(_, cause)| cause);
+        self.connections.values().any(|connection| cause(connection) == Some(Cause::Parting))
+    }
+
     /// Front-ends whose held message waits for nothing any more.
-    pub(crate) fn waits_no_more(&self) -> Vec<u32> {
+    pub(crate) fn waits_no_more(&self, now: Instant) -> Vec<u32> {
         let is_over = |(id, connection): (&u32, &Connection)| {
             let (held, (_, cause)) = (connection.held()?, connection.waits()?);
             let scope = connection.session.scope(&held.message);
@@ -99,7 +111,9 @@ impl Device {
                     !self.attached_in(*id, scope).is_empty() || !self.left_to(*id, scope).is_empty()
                 }
                 Cause::Start => self.starts_first(*id).is_some(),
-                Cause::Parting => self.kind.disk().and_then(DiskParts::parting_since).is_some(),
+                Cause::Parting => self.kind.disk().is_some_and(|disk| {
+                    disk.parting_since().is_some() || disk.begins_at().is_some_and(|at| at > now)
+                }),
                 Cause::Image => self.is_unsettled(*id, scope),
             };
             (!waits).then_some(*id)

@@ -126,6 +126,42 @@ fn a_disk_for_which_no_thread_is_left_is_let_go_when_there_is_one_and_says_why_i
     assert_eq!(problem(&mut trial), "");
 }
 
+/// Whoever has the answer may start the disk elsewhere, where locks do not reach. It comes when what was written is
+/// stable, or not at all.
+#[test]
+fn the_last_ring_has_not_stopped_before_a_sync_could_begin() {
+    let mut trial = Trial::of(FILE);
+    let mut vmm = Vmm::served(&mut trial, "a", 1);
+    assert_eq!(vmm.does(&mut trial, WRITE, 7, 7), Some(0));
+    trial.spend_threads(true);
+    assert_eq!(vmm.stop(&mut trial, 0), None);
+    trial.pass(Duration::from_millis(1_500));
+    let why = "what was written cannot be made stable now: ";
+    assert!(problem(&mut trial).starts_with(why), "{}", problem(&mut trial));
+    let before = trial.turns;
+    trial.pass(Duration::from_millis(400));
+    assert!(trial.turns - before < 20, "it is tried all the time");
+    assert!(is_locked(&trial) && !vmm.is_cut_off(&mut trial));
+    trial.spend_threads(false);
+    trial.pass(Duration::from_millis(900));
+    assert!(!is_locked(&trial));
+    assert_eq!(vmm.base_of(&mut trial, 0), Some(1));
+    assert_eq!(trial.disk("a").problem, None);
+    // Where it does not come in time nobody is told where the ring stands.
+    vmm.start(&mut trial, 0);
+    assert_eq!(vmm.does(&mut trial, WRITE, 7, 8), Some(0));
+    trial.spend_threads(true);
+    assert_eq!(vmm.stop(&mut trial, 0), None);
+    trial.pass(Duration::from_millis(2_900));
+    assert!(!vmm.is_cut_off(&mut trial));
+    trial.pass(Duration::from_millis(200));
+    assert!(vmm.is_cut_off(&mut trial));
+    assert_eq!(vmm.base_of(&mut trial, 0), None);
+    trial.spend_threads(false);
+    trial.pass(Duration::from_secs(2));
+    assert!(!is_locked(&trial), "it is let go all the same");
+}
+
 /// Without the answer its VMM does not start the guest elsewhere, on a disk that is still being written.
 #[test]
 fn a_disk_that_is_not_let_go_in_time_ends_the_connection_without_an_answer() {
