@@ -354,7 +354,7 @@ impl Manager {
         self.take_back(&ProbationError::Ended, Reach::Served);
     }
 
-    /// Goes on with a client's link as another process does, of which its predecessor has `said` that.
+    /// Goes on with a link as another process does, of which its predecessor has `said` that.
     pub(crate) fn go_on_with_link(&mut self, id: &str, said: impl FnOnce(&mut Rooms, LinkEstate)) {
         assert!(self.drain.freeze(), "all is out");
         let until = self.rooms.turn.tick() + std::time::Duration::from_secs(10);
@@ -363,8 +363,11 @@ impl Manager {
         let of_it = |(_, link, ..): &(_, &str, _, &_)| *link == id;
         let (key, _, shard, link) = remote.home().find(of_it).expect("a link that is here");
         let (words, bytes) = remote.save_shard((key, shard, link), devices).expect("at rest");
-        let sidecore::Link::Client(made) = link else { unreachable!("a client's") };
-        let sockets = vec![made.socket().handed().try_clone_to_owned().expect("a descriptor")];
+        let socket = match link {
+            sidecore::Link::Client(made) => made.socket(),
+            sidecore::Link::Host(made) => made.socket(),
+        };
+        let sockets = vec![socket.handed().try_clone_to_owned().expect("a descriptor")];
         let parts = vec![InheritedShard { shard, words, bytes }];
         said(&mut self.rooms, LinkEstate { id: id.to_string(), sockets, parts });
         self.links(Remote::open_inherited_links);

@@ -100,10 +100,18 @@ impl OneLink {
         }
     }
 
-    /// A client's is as that of a process that has just begun.
+    /// It is as that of a process that has just begun.
     #[cfg(test)]
     pub(super) fn begin_anew(&mut self) {
-        self.end = End::Client(Using::new(), Ports::default());
+        self.end = match self.end {
+            End::Client(..) => End::Client(Using::new(), Ports::default()),
+            End::Iohost(_) => {
+                let shards = self.line.shards.len();
+                End::Iohost(
+                    Serving::new(&remote::handshake::Identity::None, shards).expect("no key"),
+                )
+            }
+        };
         self.line.shards.iter_mut().for_each(|shard| shard.life.shut());
     }
 

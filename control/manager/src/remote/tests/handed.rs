@@ -3,6 +3,7 @@
 use super::super::link::OneLink;
 use super::*;
 use crate::manager::Manager;
+use crate::rooms::Rooms;
 use crate::upgrade::guard::{Predecessor, Probation};
 use crate::upgrade::links::LinkEstate;
 use crate::upgrade::predecessor::what_must_end;
@@ -221,6 +222,65 @@ fn what_a_predecessor_gave_back_without_a_word_keeps_its_number_until_it_is_free
         let numbers: Vec<u16> = using.disks().map(|(number, ..)| number).collect();
         assert_eq!(numbers.len(), 1, "{numbers:?}");
     }
+}
+
+/// Another process knows before anybody speaks who is at which shard, and who has what.
+#[test]
+fn an_iohost_goes_on_with_whoever_was_there() {
+    let _ground = OnGround::new();
+    let mut trial = Trial::of(&format!("{LENDS}{IMAGE}{USES}{USED}"));
+    trial.pass(ms(100));
+    open(&mut trial, "r");
+    let mut vmm = Vmm::served(&mut trial, "r", 1);
+    assert_eq!(does(&mut trial, &mut vmm, WRITE, 9, 7), Some(0));
+    let stands = |rooms: &mut Rooms| {
+        let serving = rooms.remote.links.iter().find_map(OneLink::serving).expect("an IOhost's");
+        let one = serving.exports().first().expect("an export");
+        let there: Vec<_> = serving.assigned.at(0).copied().collect();
+        (there, one.holder().copied(), one.shard(), one.generation())
+    };
+    let before = stands(trial.rooms());
+    assert_eq!((before.0.len(), before.2, before.3 > 0), (1, Some(0), true));
+    assert_eq!(before.0.first().copied(), before.1);
+    assert_eq!(replaces_iohost(&mut trial, stands).1, before);
+    trial.pass(ms(3_000));
+    assert_eq!(does(&mut trial, &mut vmm, READ, 9, 0), Some(0));
+    assert_eq!(vmm.guest.data(0), [7; 512]);
+}
+
+/// Another process goes on with the IOhost's end: what it was told, and what it has before it hears anybody.
+fn replaces_iohost<T>(trial: &mut Trial, look: impl Fn(&mut Rooms) -> T) -> (Vec<u8>, T) {
+    trial.amid(|manager| {
+        let mut told = Vec::new();
+        manager.go_on_with_link("out", |rooms, estate| {
+            let key = rooms.remote.key_of("out").expect("it");
+            rooms.remote.link(key).expect("a link").begin_anew();
+            let LinkEstate { id, sockets, parts } = estate;
+            told.clone_from(&parts[0].bytes);
+            rooms.remote.inherit_link(&id, sockets, parts).expect("it makes sense");
+        });
+        (told, look(&mut manager.rooms))
+    })
+}
+
+/// What its clients have done is in the hands of its shard, and is the next one's if nobody has spoken meanwhile.
+#[test]
+fn what_clients_have_done_goes_from_process_to_process() {
+    let ground = OnGround::new();
+    let mut trial = Trial::of(&format!("{LENDS}{LENT}{USES}{USED}"));
+    trial.pass(ms(100));
+    open(&mut trial, "r");
+    let mut vmm = Vmm::served(&mut trial, "r", 1);
+    assert_eq!(does(&mut trial, &mut vmm, WRITE, 9, 7), Some(0));
+    ground.cut(true);
+    let (first, ()) = replaces_iohost(&mut trial, |_| ());
+    assert!(first.len() > 1_000, "its slots: {first:?}");
+    trial.rest();
+    assert_eq!(replaces_iohost(&mut trial, |_| ()).0, first);
+    ground.cut(false);
+    trial.pass(ms(10_000));
+    assert_eq!(does(&mut trial, &mut vmm, READ, 9, 0), Some(0));
+    assert_eq!(vmm.guest.data(0), [7; 512]);
 }
 
 /// Ports that lead to the host were closed for the process that took over, and are opened anew.
