@@ -210,13 +210,15 @@ fn images_are_there(plan: &Plan, checker: &Checker) -> Result<Vec<String>, Failu
             return Err(Failure::host(error, hint));
         }
         let can_be_made = disk.spec.size.is_some() && !disk.readonly;
-        if can_be_made && path.parent().is_some_and(Path::is_dir) {
+        let volume = manager::check::to_activate(disk);
+        if can_be_made && (volume.is_some() || path.parent().is_some_and(Path::is_dir)) {
             notes.extend(image_opens(disk, &images, checker)?);
             continue;
         }
-        let hint = match can_be_made {
-            true => "correct `path`, or make the folder that it names",
-            false => {
+        let hint = match (volume, can_be_made) {
+            (Some(activate), _) => activate,
+            (None, true) => "correct `path`, or make the folder that it names",
+            (None, false) => {
                 "correct `path`, put the image back, or for a new disk add a `size`: then an empty one \
                  is made"
             }

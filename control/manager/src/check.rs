@@ -259,7 +259,7 @@ impl Images {
 
     /// Why a missing image of that disk of the plan is not made anew, if so.
     pub fn is_gone(&self, disk: &DiskPlan, plan: &Plan) -> Option<String> {
-        self.seen.has(disk, plan).then(|| images::is_gone(disk))
+        self.seen.has(disk, plan).then(|| images::is_gone(disk, images::is_among_devices(disk)))
     }
 
     /// That the name of a disk's image leads through no folder that others could change, and that this process can open
@@ -288,6 +288,11 @@ impl Images {
 /// Which step of it does.
 pub fn image_name(disk: &DiskPlan) -> Result<(), CheckError> {
     Ok(images::check(disk)?)
+}
+
+/// What to do about an image that is missing, if it is a device: it is never made.
+pub fn to_activate(disk: &DiskPlan) -> Option<&'static str> {
+    images::is_among_devices(disk).then_some(names::ACTIVATE)
 }
 
 /// That nobody has locked the image of a disk, but process `but`, which serves it. One that may move is served when the

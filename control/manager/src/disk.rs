@@ -144,7 +144,9 @@ impl DiskParts {
         let (purpose, vetting) = DiskParts::order(&plan, is_kept, bonds, is_again);
         let (disk, file) = match openers.open(&plan, (purpose, is_kept), vetting, patience) {
             Outcome::Over(disk, file) => (disk, file),
-            Outcome::Missing => return Err((NotOpen::Wrong(images::is_gone(&plan)), None)),
+            Outcome::Missing { is_device } => {
+                return Err((NotOpen::Wrong(images::is_gone(&plan, is_device)), None));
+            }
             Outcome::GivenUp(why) => return Err((NotOpen::Wrong(why), None)),
             Outcome::Unfit(misfit) => return Err((NotOpen::Unfit(misfit), None)),
             Outcome::NotYet(why) => return Err((NotOpen::not_yet(why, path), None)),
@@ -287,8 +289,8 @@ impl DiskParts {
             Outcome::Over(opened, _) => {
                 opened.map(|opened| opened.disk).map_err(|error| NotOpen::new(&error, plan))?
             }
-            Outcome::Missing => {
-                return Err(NotOpen::Wrong(format!("{path} is missing: put it back")));
+            Outcome::Missing { is_device } => {
+                return Err(NotOpen::Wrong(images::is_away(plan, is_device)));
             }
             Outcome::GivenUp(why) => return Err(NotOpen::Wrong(why)),
             Outcome::Unfit(misfit) => return Err(NotOpen::Unfit(misfit)),

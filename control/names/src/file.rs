@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::kept::sync_folder;
 use crate::walk::{Folder, Found, Owner, Place, is_ours, kind_of};
-use crate::{Purpose, Refused};
+use crate::{Purpose, Refused, devices};
 
 /// File systems whose files are the kernel's own words (linux/magic.h, and the sources of those that are
 /// not there): to read or write one is to ask or tell the kernel something.
@@ -84,13 +84,14 @@ pub fn open_or_make_image(
 ) -> Result<(OwnedFd, bool), Refused> {
     let purpose = Purpose::Image { user_folder };
     for _ in 0..CHANGED_MAX {
-        let place = Place::find(path, purpose)?;
+        let place = Place::find(path, purpose).map_err(|why| devices::named(why, purpose))?;
         if let Some(opened) = open_found(&place, access)? {
             return Ok((opened, false));
         }
         if let Owner::User(owner) = place.folder.owner {
             return Err(Refused::NotMade { step: place.real(), owner });
         }
+        devices::refuse(&place.folder, &place.real(), purpose)?;
         refuse_pseudo(place.folder.fd.as_fd(), place.real())?;
         let flags = access | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | QUIET;
         match openat(&place.folder.fd, &place.name, flags, Mode::from_raw_mode(FILE_MODE)) {
@@ -182,10 +183,12 @@ fn unlink_if(place: &Place, file: (u64, u64)) -> Result<bool, Refused> {
 /// # Errors
 /// As [`open_or_make_image`].
 pub fn can_make_image(path: &Path, user_folder: bool) -> Result<Option<u64>, Refused> {
-    let place = Place::find(path, Purpose::Image { user_folder })?;
+    let purpose = Purpose::Image { user_folder };
+    let place = Place::find(path, purpose).map_err(|why| devices::named(why, purpose))?;
     if let Owner::User(owner) = place.folder.owner {
         return Err(Refused::NotMade { step: place.real(), owner });
     }
+    devices::refuse(&place.folder, &place.real(), purpose)?;
     refuse_pseudo(place.folder.fd.as_fd(), place.real())?;
     let no_new = |source| Refused::NoNew { step: place.real(), source };
     let folder = place.folder.fd.as_fd();

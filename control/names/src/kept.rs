@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::file::{FILE_MODE, check_own, read_found};
 use crate::walk::{Folder, Found, kind_of};
-use crate::{Purpose, Refused};
+use crate::{Purpose, Refused, devices};
 
 /// A folder of the daemon's own, which is walked to anew for each call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ impl Kept {
     }
 
     fn put(&self, name: &str, text: &str, for_good: bool) -> io::Result<()> {
-        let folder = Folder::make(&self.folder, Purpose::Own)?;
+        let folder = to_keep_in(&self.folder)?;
         let (next, name) = (OsString::from(format!(".{name}.new")), OsStr::new(name));
         // One that an earlier process did not finish; and that it is a name.
         if folder.look(&next)?.is_some() {
@@ -134,6 +134,7 @@ impl Kept {
     /// [`Refused`]: others could change what is there, this process may not write, or there is no room.
     pub fn look(&self) -> Result<(), Refused> {
         let folder = nearest(&self.folder, Purpose::Own)?;
+        devices::refuse(&folder, &self.folder, Purpose::Own)?;
         let os = |source| Refused::Os { step: folder.real.clone(), source };
         let room = fstatvfs(&folder.fd).map_err(os)?;
         // Where the file system counts neither blocks nor files there is no bound.
@@ -155,7 +156,7 @@ impl Kept {
     /// # Errors
     /// What the file system said, or [`Refused`]: nothing is known of the lock then.
     pub fn lock(&self, name: &str, text: &str) -> io::Result<Locking> {
-        let folder = Folder::make(&self.folder, Purpose::Own)?;
+        let folder = to_keep_in(&self.folder)?;
         let name = OsStr::new(name);
         let mut found = folder.look(name)?;
         if found.is_none() {
@@ -213,7 +214,7 @@ impl Kept {
     /// # Errors
     /// What the file system said, or [`Refused`]; what was there may still be.
     pub fn overwrite(&self, name: &str, text: &str) -> io::Result<()> {
-        let folder = Folder::make(&self.folder, Purpose::Own)?;
+        let folder = to_keep_in(&self.folder)?;
         let name = OsStr::new(name);
         let (file, is_new) = match folder.look(name)? {
             Some(found) => (open_own(&folder, name, &found, OFlags::WRONLY)?, false),
@@ -246,6 +247,15 @@ impl Kept {
     }
 }
 
+/// Makes the folder at `path`, in which files are to be kept, and what is missing on the way, and says where it is without
+/// links. Nothing is made in a folder of another user than root and the daemon's.
+///
+/// # Errors
+/// [`Refused`]: a step that others could change, or the kernel's word.
+pub fn make_folder(path: &Path) -> Result<PathBuf, Refused> {
+    to_keep_in(path).map(|folder| folder.real)
+}
+
 /// That this process may make names in `folder`, as far as a look tells: nothing is changed, and a folder that is missing
 /// can be made.
 ///
@@ -257,17 +267,28 @@ pub fn may_make_in(folder: &Path, purpose: Purpose) -> Result<(), Refused> {
 
 /// That folder, or the first one above it that is there, in which this process may make names.
 fn nearest(folder: &Path, purpose: Purpose) -> Result<Folder, Refused> {
-    let mut path = folder;
-    let folder = loop {
-        match (Folder::find(path, purpose), path.parent()) {
-            (Err(refused), Some(above)) if refused.is_missing() => path = above,
-            (folder, _) => break folder?,
-        }
-    };
+    let folder = there(folder, purpose)?;
     let access = Access::WRITE_OK | Access::EXEC_OK;
     let allowed = accessat(&folder.fd, ".", access, AtFlags::EACCESS);
     allowed.map_err(|source| Refused::Os { step: folder.real.clone(), source })?;
     Ok(folder)
+}
+
+/// The same, whoever may make names in it.
+fn there(folder: &Path, purpose: Purpose) -> Result<Folder, Refused> {
+    let mut path = folder;
+    loop {
+        match (Folder::find(path, purpose), path.parent()) {
+            (Err(refused), Some(above)) if refused.is_missing() => path = above,
+            (folder, _) => return folder,
+        }
+    }
+}
+
+/// The folder at `path`, made if it is missing, if files may be made there.
+fn to_keep_in(path: &Path) -> Result<Folder, Refused> {
+    devices::refuse(&there(path, Purpose::Own)?, path, Purpose::Own)?;
+    Folder::make(path, Purpose::Own)
 }
 
 /// What became of [`Kept::lock`].

@@ -11,6 +11,7 @@
 //! Not here: files of `/proc` and `/sys` with fixed names, and what is read of an image (`backend`).
 #![forbid(unsafe_code)]
 
+mod devices;
 mod file;
 mod kept;
 mod medium;
@@ -22,16 +23,17 @@ mod walk;
 #[cfg(test)]
 mod tests;
 
+pub use devices::{as_device, is_among_devices};
 pub use file::{
     ImageKind, OwnText, can_make_image, kernel_text, kind_of_image, open_image, open_or_make_image,
     read_text, sync_image, unmake_image,
 };
-pub use kept::{Kept, Locking, may_make_in};
+pub use kept::{Kept, Locking, make_folder, may_make_in};
 pub use medium::{Medium, Mounts};
-pub use refused::Refused;
+pub use refused::{ACTIVATE, Refused};
 pub use socket::{Socket, SocketPlace};
 pub use spot::{Spot, Spots};
-pub use walk::{make_folder, real_name};
+pub use walk::real_name;
 
 /// What a name is for, and with that whose folders it may lead through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,6 +7,9 @@ use rustix::io::Errno;
 
 use crate::Purpose;
 
+/// What to do about an image whose name lies where devices are.
+pub const ACTIVATE: &str = "activate its volume (such as with `vgchange -ay`, `cryptsetup open` or `iscsiadm`), or correct `path`";
+
 /// Why a name is not opened. Each text names the step of the path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
@@ -118,6 +121,17 @@ pub enum Refused {
         /// Whose folder it is.
         owner: u32,
     },
+    /// Nothing is there, and it is where devices are.
+    #[error(
+        "{} is missing, and no file is made in /dev, where it would lie in memory until the next boot; {}",
+        step.display(), among_devices(*purpose)
+    )]
+    AmongDevices {
+        /// The name, or the first step of the way that is missing.
+        step: PathBuf,
+        /// What the name is for.
+        purpose: Purpose,
+    },
     /// Nothing is there, and its folder takes no new file.
     #[error(
         "{} is missing, and its folder takes no new file: {source}; {}",
@@ -182,6 +196,13 @@ fn advice(source: Errno) -> &'static str {
         _ => {
             "let the daemon's user write to that folder (`ls -ld`, `lsattr -d`), or name another one"
         }
+    }
+}
+
+fn among_devices(purpose: Purpose) -> &'static str {
+    match purpose {
+        Purpose::Image { .. } => ACTIVATE,
+        Purpose::Own | Purpose::Socket => "name another folder",
     }
 }
 

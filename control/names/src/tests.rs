@@ -200,7 +200,7 @@ fn a_folder_that_a_list_lets_others_write_is_refused() {
     let refused = Refused::Writable { step: site.at("listed"), mode: 0o775 };
     assert_eq!(image(&listed, false), Err(refused.clone()));
     assert_eq!(image(&listed, true), Err(refused.clone()));
-    let own = make_folder(&site.at("listed"), Purpose::Own);
+    let own = make_folder(&site.at("listed"));
     assert_eq!(own, Err(refused));
 }
 
@@ -394,8 +394,7 @@ fn files_of_the_daemons_own_are_short_its_own_and_replaced_whole() {
     let theirs = Kept::in_folder(site.at("mallory"), 8);
     assert!(theirs.replace("a", "x").is_err() && theirs.overwrite("a", "x").is_err());
     assert!(theirs.read("a").is_err());
-    assert!(make_folder(&site.at("mallory/new"), Purpose::Own).is_err());
-    assert!(make_folder(&site.at("mallory/new"), Purpose::Socket).is_err());
+    assert!(make_folder(&site.at("mallory/new")).is_err());
     assert_eq!(fs::read_dir(site.at("mallory")).expect("a folder").count(), 0);
 }
 

@@ -62,15 +62,6 @@ pub(crate) struct Found {
     pub(crate) stat: Stat,
 }
 
-/// Makes the folder at `path` and what is missing on the way, and says where it is without links. Nothing is
-/// made in a folder of another user than root and the daemon's.
-///
-/// # Errors
-/// [`Refused`]: a step that others could change, or the kernel's word.
-pub fn make_folder(path: &Path, purpose: Purpose) -> Result<PathBuf, Refused> {
-    Walk::of(path, purpose)?.folder(true).map(|folder| folder.real)
-}
-
 /// `path` without links and `..` in its folders; as it is where a step of it is not there, or others could change it.
 pub fn real_name(path: &Path) -> PathBuf {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return path.into() };

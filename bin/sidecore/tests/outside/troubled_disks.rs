@@ -66,6 +66,47 @@ fn a_missing_image_fails_alone_until_it_is_there() {
     assert!(daemon.folder.path().join("gone.sock").exists());
 }
 
+/// A volume that is not active: a file at its name would be in memory, and gone with the next boot.
+#[test]
+fn a_volume_that_is_not_there_is_never_made_as_a_file() {
+    let name = format!("sidecore-test-{}", std::process::id());
+    let volume = format!("/dev/{name}");
+    let in_group = format!("{volume}/vm1");
+    let daemon = Daemon::start(&format!(
+        "{}{}",
+        null("good"),
+        disk("late", &format!("path = \"{volume}-late\"\nsize = \"1M\"\n"))
+    ));
+    let folder = daemon.folder.path();
+    symlink(&in_group, folder.join("link")).unwrap();
+    let (state, problem) = shown(&daemon, "late");
+    assert_eq!(state, "failed");
+    assert!(problem.contains("no file is made in /dev"), "{problem}");
+    assert!(problem.contains("activate its volume"), "{problem}");
+    // By command, with a size or without.
+    for path in [&volume, &in_group, "link"] {
+        for size in ["", " --size 1M"] {
+            let (code, _, error) = daemon.run(&format!("disk add u --path {path}{size}"));
+            assert_eq!(code, 1, "{error}");
+            assert!(error.contains("activate its volume") && !error.contains("--size"), "{error}");
+            assert!(!error.contains("`size`"), "{error}");
+        }
+    }
+    // As a check says it, of each way to write it.
+    for (path, size) in [(&*volume, true), (&volume, false), (&in_group, true), ("link", true)] {
+        let size = if size { "size = \"1M\"\n" } else { "" };
+        let text = format!(
+            "[daemon]\nstate_dir = \"other\"\n[[disk]]\nid = \"a\"\npath = \"{path}\"\n{size}"
+        );
+        fs::write(folder.join("f.toml"), text).unwrap();
+        let words = ["serve", "--check", "--config", "f.toml"];
+        let (code, _, error) = run(Command::new(PROGRAM).args(words).current_dir(folder));
+        assert_eq!(code, 1, "{error}");
+        assert!(error.contains("\n  activate its volume"), "{error}");
+    }
+    assert!(!Path::new(&volume).exists() && !Path::new(&format!("{volume}-late")).exists());
+}
+
 #[test]
 fn a_disk_that_is_shorter_than_its_image_is_said_to_be() {
     let daemon = Daemon::start(&null("good"));

@@ -131,7 +131,7 @@ impl Bonds {
     /// All that was there at the start was tried: from now on what is used is remembered.
     pub(crate) fn begin(&mut self) {
         self.is_starting = false;
-        if let Err(error) = names::make_folder(&self.folder, names::Purpose::Own) {
+        if let Err(error) = names::make_folder(&self.folder) {
             warn!("which images guests are on cannot be kept: {error}");
         }
     }

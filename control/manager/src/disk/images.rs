@@ -32,7 +32,9 @@ pub enum ImageError {
 /// The same words as where it is opened.
 fn unmade(path: &str, why: &Refused) -> String {
     match why {
-        Refused::NoNew { .. } | Refused::NotMade { .. } => format!("cannot open {path}: {why}"),
+        Refused::NoNew { .. } | Refused::NotMade { .. } | Refused::AmongDevices { .. } => {
+            format!("cannot open {path}: {why}")
+        }
         why => format!("{path} is missing, and cannot be made: {why}"),
     }
 }
@@ -79,7 +81,13 @@ impl Names for Maker {
     fn open(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Unopened> {
         let ImageNames { user_folder } = self.names;
         if !flags.contains(OFlags::CREATE) {
-            return names::open_image(path, user_folder, flags).map_err(unopened);
+            let opened = names::open_image(path, user_folder, flags);
+            // Whoever only asks what has its name now is told by the kernel.
+            let is_asked = flags.contains(OFlags::PATH);
+            return opened.map_err(|why| match why.is_missing() && !is_asked {
+                true => unopened(names::as_device(path, why)),
+                false => unopened(why),
+            });
         }
         let opened = names::open_or_make_image(path, user_folder, flags - OFlags::CREATE);
         let (opened, is_new) = opened.map_err(unopened)?;
@@ -146,10 +154,27 @@ pub(crate) fn missing(plan: &DiskPlan) -> Option<&str> {
     (kind == Ok(None)).then_some(path)
 }
 
+/// Whether its image is a device: one that is missing is to be activated, and is never made. Waits for its file system.
+pub(crate) fn is_among_devices(plan: &DiskPlan) -> bool {
+    plan.source.path().is_some_and(|path| names::is_among_devices(Path::new(path)))
+}
+
+/// What an operator reads of an image that is not here, and is missing when its locks are asked for.
+pub(crate) fn is_away(plan: &DiskPlan, is_device: bool) -> String {
+    let path = plan.source.path().unwrap_or_default();
+    match is_device {
+        true => format!("{path} is missing; {}", names::ACTIVATE),
+        false => format!("{path} is missing: put it back"),
+    }
+}
+
 /// What an operator reads of an image that was there once: it is not made anew, since it would hold nothing of what its
 /// guest wrote. What he may do is harmless where its file system comes back meanwhile.
-pub(crate) fn is_gone(plan: &DiskPlan) -> String {
+pub(crate) fn is_gone(plan: &DiskPlan, is_device: bool) -> String {
     let path = plan.source.path().unwrap_or_default();
+    if is_device {
+        return format!("its image {path} is missing, and was there before; {}", names::ACTIVATE);
+    }
     let anew = match plan.source.size_bytes().is_some() && !plan.readonly {
         true => format!(" (or `touch {path}`, for an empty one)"),
         false => String::new(),

@@ -133,7 +133,8 @@ fn check_each(
                 DevicePlan::Disk(disk) => {
                     let Looked { lies, misfit } = openers.check(disk, bonds)?;
                     if lies == Lies::Nowhere && state.seen.has(disk, in_force) {
-                        return Err(NotOpen::Wrong(images::is_gone(disk)));
+                        // A device that is missing was refused as such.
+                        return Err(NotOpen::Wrong(images::is_gone(disk, false)));
                     }
                     additions.made.extend((lies == Lies::Nowhere).then(|| disk.id.clone()));
                     additions.misfits.extend(misfit.filter(|_| !has_that_part(disk, going)));

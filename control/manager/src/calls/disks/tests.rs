@@ -270,6 +270,38 @@ fn an_image_that_was_there_stays_though_its_disk_is_not_added() {
     }
 }
 
+/// A volume that is not active is no reason to make a file in memory, by whoever asks.
+#[test]
+fn no_image_is_made_among_devices_by_command_file_or_restart() {
+    let volume = "/dev/sidecore-test-volume/vm1";
+    let mut trial = Trial::of(FILE);
+    let link = trial.path("vm1");
+    std::os::unix::fs::symlink(volume, &link).expect("a link");
+    let link = link.display().to_string();
+    let in_dev = "/dev/sidecore-test-vm1";
+    for path in [volume, in_dev, &link] {
+        for size in [None, Some(Size(1 << 20))] {
+            let spec = DiskSpec { path: Some(path.to_string()), size, ..DiskSpec::new("b") };
+            let why = trial.ask(Call::AddDisk { spec, force: true }).expect_err("it is added");
+            assert!(why.error.contains("no file is made in /dev"), "{}", why.error);
+            assert!(why.hint.starts_with("activate its volume"), "{}", why.hint);
+        }
+        let wanted = format!("{FILE}[[disk]]\nid = \"b\"\npath = {path:?}\nsize = \"1M\"\n");
+        let why = trial.reload(&wanted, false).expect_err("it is reloaded").error;
+        assert!(why.contains("no file is made in /dev"), "{why}");
+    }
+    let mut folder = trial.die();
+    for path in [volume, in_dev, &link] {
+        let text = format!("{FILE}[[disk]]\nid = \"b\"\npath = {path:?}\nsize = \"1M\"\n");
+        let mut trial = Trial::start(&text, folder).unwrap_or_else(|why| panic!("{why}"));
+        let disk = trial.disk("b");
+        assert_eq!(disk.state, DiskState::Failed);
+        assert!(disk.problem.is_some_and(|why| why.contains("activate its volume")));
+        assert!(!Path::new(path).exists());
+        folder = trial.die();
+    }
+}
+
 /// As on ext4, whose files have 16 TiB at most.
 #[test]
 fn an_image_that_cannot_be_as_long_as_it_is_to_be_is_not_left_behind() {

@@ -16,7 +16,10 @@ pub(crate) enum Outcome {
     /// It is open, or was refused, and which file it is.
     Over(Result<Opened, OpenError>, Option<FileId>),
     /// Nothing lies at its name, and none was to be made.
-    Missing,
+    Missing {
+        /// Its name lies where devices are.
+        is_device: bool,
+    },
     /// This process has given its folder up: why, and what to do.
     GivenUp(String),
     /// It does not fit the size of its disk, and was to.
@@ -142,7 +145,7 @@ impl Order {
         vetting: &Vetting,
     ) -> Outcome {
         if is_kept && images::missing(plan).is_some() {
-            return Outcome::Missing;
+            return Outcome::Missing { is_device: images::is_among_devices(plan) };
         }
         if let Some(why) = images::given_up(plan) {
             return Outcome::GivenUp(why);

@@ -29,7 +29,7 @@ fn an_image_that_is_late_is_taken_later_whatever_has_become_known_since() {
     let folder = tempfile::tempdir().expect("a folder");
     let plan = plan(folder.path(), "1M");
     let mut openers = Openers::default();
-    assert!(matches!(ask(&mut openers, &plan, true), Outcome::Missing));
+    assert!(matches!(ask(&mut openers, &plan, true), Outcome::Missing { is_device: false }));
     // Asked for as a new one, and again as one that is kept.
     let first = openers.open(&plan, (Purpose::Have, false), Vetting::none(), Patience::Again);
     let over = match first {
