@@ -306,7 +306,11 @@ pub fn image_is_free(disk: &DiskPlan, but: Option<u32>) -> Result<(), CheckError
     }
     match Disk::is_free(&images::source_of(disk), &ImageNames::of(disk)) {
         Err(OpenError::Held { holder: Holder::Living(pid), .. }) if but == Some(pid) => Ok(()),
-        Err(OpenError::Held { holder: Holder::Ended(_), .. }) if but.is_some() => Ok(()),
+        Err(OpenError::Held { holder: Holder::Ended(_) | Holder::Heir { .. }, .. })
+            if but.is_some() =>
+        {
+            Ok(())
+        }
         free => free.map_err(|why| CheckError::NotOpen(why.into())),
     }
 }

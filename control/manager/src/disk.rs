@@ -87,6 +87,10 @@ pub(crate) struct DiskParts {
     pub(crate) unbegun: Option<Box<Unbegun>>,
     /// Which file its image was when that was opened last.
     pub(crate) file: Option<FileId>,
+    /// It has lost data, as is kept here, and its image is not open: it may be elsewhere, and known to nobody there.
+    pub(crate) lost_before: bool,
+    /// That its image could not be marked was said.
+    pub(crate) unmarked_said: bool,
     /// What it has of a link, if another machine has it.
     pub(crate) remote: Option<RemoteParts>,
 }
@@ -128,20 +132,21 @@ impl DiskParts {
         Ok(())
     }
 
-    /// Opens what the disk is made of. With `is_kept` an image that is missing is not made.
+    /// Opens what the disk is made of. With `is_kept` an image that is missing is not made. With `is_lost` one whose locks
+    /// follow its guest keeps them: data was lost in it.
     ///
     /// # Errors
     /// Why it cannot be opened and what to do, and which file it is, if that is known.
     pub(crate) fn open(
         plan: DiskPlan,
-        is_kept: bool,
+        (is_kept, is_lost): (bool, bool),
         bonds: &Bonds,
         openers: &mut Openers,
         patience: Patience,
     ) -> Result<DiskParts, (NotOpen, Option<FileId>)> {
         let path = plan.source.path().unwrap_or_default();
         let is_again = patience == Patience::Again;
-        let (purpose, vetting) = DiskParts::order(&plan, is_kept, bonds, is_again);
+        let (purpose, vetting) = DiskParts::order(&plan, (is_kept, is_lost), bonds, is_again);
         let (disk, file) = match openers.open(&plan, (purpose, is_kept), vetting, patience) {
             Outcome::Over(disk, file) => (disk, file),
             Outcome::Missing { is_device } => {
@@ -169,13 +174,18 @@ impl DiskParts {
         bonds: &Bonds,
         openers: &mut Openers,
     ) -> Option<Duration> {
-        let (purpose, vetting) = DiskParts::order(plan, false, bonds, false);
+        let (purpose, vetting) = DiskParts::order(plan, (false, false), bonds, false);
         openers.begin(plan, (purpose, false, fits), vetting)
     }
 
-    fn order(plan: &DiskPlan, is_kept: bool, bonds: &Bonds, is_again: bool) -> (Purpose, Vetting) {
+    fn order(
+        plan: &DiskPlan,
+        (is_kept, is_lost): (bool, bool),
+        bonds: &Bonds,
+        is_again: bool,
+    ) -> (Purpose, Vetting) {
         let was_used = is_kept || bonds.may_have_missed(is_again);
-        let purpose = if follows(plan) { Purpose::Follow } else { Purpose::Have };
+        let purpose = if follows(plan) { Purpose::Follow { is_lost } } else { Purpose::Have };
         (purpose, Vetting::of(plan, bonds, was_used))
     }
 
@@ -224,6 +234,7 @@ impl DiskParts {
         let (bond, astray) = (Box::default(), None);
         let (stall_said, resizing, unresized, unbegun, remote) = (None, None, None, None, None);
         let (file, made) = (None, None);
+        let (lost_before, unmarked_said) = (false, false);
         let failures = Failures::from(disk.faults());
         DiskParts {
             plan,
@@ -240,6 +251,8 @@ impl DiskParts {
             resizing,
             unresized,
             unbegun,
+            lost_before,
+            unmarked_said,
             remote,
             file,
         }
@@ -247,13 +260,15 @@ impl DiskParts {
 
     /// Whether it could not make data stable, here or at its IOhost, and no operator has said yet that he knows.
     pub(crate) fn sync_failed(&self) -> bool {
-        self.disk.sync_failed() || self.remote.as_ref().is_some_and(RemoteParts::is_lost)
+        self.disk.sync_failed()
+            || self.lost_before
+            || self.remote.as_ref().is_some_and(RemoteParts::is_lost)
     }
 
     /// What a mark of that says of the disk besides its name: its image, or which one of which link.
-    pub(crate) fn marked_as(&self) -> Option<String> {
-        let image = self.plan.source.path().map(str::to_string);
-        image.or_else(|| RemoteParts::whose(&self.plan))
+    pub(crate) fn marked_as(plan: &DiskPlan) -> Option<String> {
+        let image = plan.source.path().map(str::to_string);
+        image.or_else(|| RemoteParts::whose(plan))
     }
 
     /// Its plan is another from here on.

@@ -311,6 +311,7 @@ impl Rooms {
         }
         let disk = found!(self.turn.defects, device.disk(), "disk that has lost data");
         self.unsynced.mark(disk);
+        self.watch.hurry(self.turn.now());
     }
 
     fn guests(&mut self) -> (&mut Guests, guests::Around<'_>) {

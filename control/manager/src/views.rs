@@ -16,6 +16,7 @@ use crate::devices::device::Device;
 use crate::devices::queue::Queue;
 use crate::disk::DiskParts;
 use crate::disk::stalls::Stall;
+use crate::disk::unsynced;
 use crate::opening::shut::Shut;
 use crate::remote::availability::Requests;
 use crate::sidecores::Cores;
@@ -202,13 +203,7 @@ pub(crate) fn problem_of(device: &Device, now: Instant) -> Option<String> {
         };
         Some(format!("queue {index} is stopped: {violation}; it serves again after {remedy}"))
     });
-    let unsynced = device.disk().filter(|disk| disk.sync_failed()).map(|disk| {
-        format!(
-            "the disk could not make data stable, and what it lost is not known: no flush succeeds \
-             until you have checked its data and say `sidecore disk clear {}`",
-            disk.plan.id
-        )
-    });
+    let unsynced = device.disk().filter(|disk| disk.sync_failed()).map(unsynced::words);
     let unserved = device
         .queues()
         .iter()

@@ -4,6 +4,8 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 use crate::file::{Facts, FaultSnapshot, File, Opened};
 use crate::link::{LinkKey, Remote};
 use crate::names::{KernelNames, Names};
@@ -411,6 +413,30 @@ impl Disk {
     pub fn assume_sync_failed(&self) {
         if let Kind::File(opened) = &self.kind {
             opened.set_sync_failed(true);
+        }
+    }
+
+    /// Whether its file says itself that it has lost data.
+    pub fn is_marked(&self) -> bool {
+        matches!(&self.kind, Kind::File(opened) if opened.is_marked())
+    }
+
+    /// Why its file could not be marked, though it has lost data: nobody else who opens it knows.
+    pub fn unmarked(&self) -> Option<Errno> {
+        match &self.kind {
+            Kind::File(opened) => opened.unmarked(),
+            _ => None,
+        }
+    }
+
+    /// Takes the mark off its file, and ends [`Self::sync_failed`]. Waits for its file system.
+    ///
+    /// # Errors
+    /// The mark is still there, and it has failed as before.
+    pub fn clear_mark(&self) -> Result<(), Errno> {
+        match &self.kind {
+            Kind::File(opened) => opened.clear_mark(),
+            _ => Ok(()),
         }
     }
 

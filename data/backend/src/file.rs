@@ -16,6 +16,7 @@ mod holder;
 mod image;
 mod judge;
 mod lock;
+mod mark;
 mod open;
 mod way;
 mod writers;

@@ -2,10 +2,12 @@
 //!
 //! Not here: what is asked of any device (`removal`), and sizes (`resizing`).
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use backend::Disk;
 use config::api::{ApiError, ErrorKind};
-use config::plan::{DeviceKind, DevicePlan, ServicePlan};
+use config::plan::{DeviceKind, DevicePlan, DiskPlan, ServicePlan};
 use config::spec::DiskChange;
 use config::{DiskSpec, Plan};
 use control::mode::Mode;
@@ -16,6 +18,7 @@ use crate::api::Reply;
 use crate::devices::device::Device;
 use crate::devices::queue::Queue;
 use crate::disk::DiskParts;
+use crate::disk::images::source_of;
 use crate::opening::apart;
 use crate::opening::not_open::{NotOpen, refused_with};
 use crate::opening::open::{self, Socket, check_socket};
@@ -144,20 +147,48 @@ fn may_have_lost(device: &Device, parts: &DiskParts) -> bool {
 pub(crate) fn clear(id: &str, rooms: &mut Rooms, mode: Mode) -> Answered {
     let number = rooms.devices.number_of(id).ok_or_else(|| rooms.plan.no_such_disk(id))?;
     let parts = rooms.devices.disk(number).ok_or_else(|| rooms.plan.no_such_disk(id))?;
-    if !parts.sync_failed() {
+    // The latter where the image was cleared late, and nobody was told.
+    if !(parts.sync_failed() || rooms.unsynced.is_lost(&parts.plan)) {
         let error = format!("disk {id:?} has lost no data that it knows of");
         return Err(ApiError::new(ErrorKind::Conflict, error, "there is nothing to clear"));
     }
+    let (disk, plan) = (Arc::clone(&parts.disk), parts.plan.clone());
+    clear_image(&disk, &plan, rooms)?;
     rooms.unsynced.forget(id).map_err(|error| {
+        disk.assume_sync_failed();
         let error = format!("the mark of disk {id:?} cannot be removed: {error}");
         ApiError::new(ErrorKind::Internal, error, "mend the state folder and clear it again")
     })?;
-    parts.disk.forget_sync_failure();
+    disk.forget_sync_failure();
+    let parts = rooms.devices.disk_mut(number).ok_or_else(|| rooms.plan.no_such_disk(id))?;
+    parts.lost_before = false;
     // Its image may have stayed for that alone, and be waited for elsewhere.
     rooms.turn.touch(number);
     rooms.have_links(mode, |remote, around| remote.forgive_remote(number, around));
     info!(disk = id, "cleared: it may flush again");
     shown::disk(rooms, id, true)
+}
+
+/// Takes the mark of lost data off an image that has one.
+fn clear_image(disk: &Arc<Disk>, plan: &DiskPlan, rooms: &mut Rooms) -> Result<(), ApiError> {
+    if !disk.is_marked() {
+        return Ok(());
+    }
+    let clears = Arc::clone(disk);
+    let cleared = rooms.openers.aside(source_of(plan), move || clears.clear_mark());
+    let (why, hint) = match cleared {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(error)) => {
+            (error.to_string(), "have its file system be writable, and clear it again")
+        }
+        Err(_) => {
+            let why = "its file system has not answered yet".to_string();
+            (why, "clear it again when that answers")
+        }
+    };
+    let path = plan.source.path().unwrap_or_default();
+    let error = format!("the mark on {path} cannot be removed: {why}");
+    Err(ApiError::new(ErrorKind::Internal, error, hint))
 }
 
 #[cfg(test)]

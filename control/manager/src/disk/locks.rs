@@ -123,12 +123,17 @@ impl Locks<'_> {
                 self.has_come(number, disk)
             }
             Err(why) => {
-                if !again {
-                    warn!(disk = id, "it waits for its image: {why}");
-                }
+                // Of what nobody knows yet holds what was found.
+                let known = parts.locks.why().filter(|known| known.is_found());
+                let why = if why.is_found() { why } else { known.cloned().unwrap_or(why) };
                 let parts = self.devices.disk_mut(number);
-                if !parts.is_some_and(|parts| parts.locks.refused(why, nanos_of(now))) {
-                    self.turn.defects.note("disk whose locks do not come");
+                let words = parts.and_then(|parts| {
+                    parts.locks.refused(why, nanos_of(now)).then(|| parts.waits_for())
+                });
+                match words {
+                    Some(Some(words)) if !again => warn!(disk = id, "{words}"),
+                    Some(_) => {}
+                    None => self.turn.defects.note("disk whose locks do not come"),
                 }
                 Taken::Not
             }
@@ -145,7 +150,7 @@ impl Locks<'_> {
         self.devices.keep_begun(number, self.bonds, self.plan);
         self.watch.wake();
         if let Some(device) = self.devices.get_mut(number) {
-            if let Some(parts) = device.disk() {
+            if let Some(parts) = device.disk_mut() {
                 self.unsynced.recall(parts);
             }
             if grew {

@@ -147,7 +147,10 @@ impl DiskParts {
         // Whoever stopped that process would stop the guest there.
         let todo = [backend::LET_IT_MOVE, backend::STOP_IT];
         let why = match todo.iter().find_map(|todo| why.strip_suffix(todo)) {
-            Some(why) => format!("{why}; it goes on when the guest there has stopped or moved"),
+            Some(why) => format!(
+                "{why}; it goes on when the guest there has stopped or moved (and where data was lost there, when somebody \
+                 has said `sidecore disk clear` there)"
+            ),
             None => why,
         };
         Some(format!("it waits for its image: {why}"))

@@ -3,18 +3,23 @@
 //! The kernel tells of a lost page once. A disk keeps that in mind as long as it is open
 //! (`backend::Disk::sync_failed`); after a crash, the successor's first flush would succeed and hide
 //! it. So control leaves a mark on disk, and a disk that has one is opened as failed until an
-//! operator clears it. Not here: what a failed disk refuses (`backend`).
+//! operator clears it. The image has a mark itself where it takes one (`backend`), for whoever else opens it: that is put
+//! there by the threads that look at images (`watch`), since the file system may not answer. Not here: what a failed disk refuses (`backend`).
 
 use std::io;
 use std::path::Path;
 
 use config::Plan;
+use config::plan::DiskPlan;
 use names::Kept;
 use tracing::{error, warn};
 
 use crate::disk::DiskParts;
 use crate::state;
 
+/// What follows of it where an image has no mark.
+pub(crate) const UNMARKED: &str =
+    "another daemon that opens it does not know, nor does this one with another `state_dir`";
 /// Longest mark that is read, bytes: a path, or a link and a name.
 const MARK_BYTES_MAX: u64 = 16 << 10;
 
@@ -52,7 +57,8 @@ impl Unsynced {
 
     /// Marks a disk that has lost data, and says so.
     pub(crate) fn mark(&self, parts: &DiskParts) {
-        let (id, image) = (&parts.plan.id, parts.marked_as().unwrap_or_default());
+        let id = &parts.plan.id;
+        let image = DiskParts::marked_as(&parts.plan).unwrap_or_default();
         error!(
             disk = id,
             "it could not make data stable: no flush succeeds until you have checked its data and say \
@@ -71,15 +77,43 @@ impl Unsynced {
         self.marks.remove(id)
     }
 
-    /// A disk that has a mark is opened as failed. Whether it has one.
-    pub(crate) fn recall(&self, parts: &DiskParts) -> bool {
-        let id = &parts.plan.id;
-        let is_marked = parts.marked_as().is_some_and(|image| self.has(id, &image));
-        if is_marked {
-            warn!(disk = id, "it could not make data stable before; no flush succeeds");
+    /// Whether the disk that `plan` has has a mark.
+    pub(crate) fn is_lost(&self, plan: &DiskPlan) -> bool {
+        DiskParts::marked_as(plan).is_some_and(|image| self.has(&plan.id, &image))
+    }
+
+    /// A disk that has a mark, here or on its image, is opened as failed. Whether it has one here.
+    pub(crate) fn recall(&self, parts: &mut DiskParts) -> bool {
+        let (id, is_lost) = (&parts.plan.id, self.is_lost(&parts.plan));
+        match (is_lost, parts.disk.is_marked()) {
+            (true, _) => {
+                warn!(disk = id, "it could not make data stable before; no flush succeeds")
+            }
+            (false, true) => warn!(
+                disk = id,
+                "its image is marked: a daemon could not make data stable in it before; no flush succeeds until you \
+                 have checked its data and say `sidecore disk clear {id}`"
+            ),
+            (false, false) => {}
+        }
+        if is_lost {
             parts.disk.assume_sync_failed();
         }
-        is_marked
+        parts.lost_before = is_lost && parts.disk.is_away();
+        is_lost
+    }
+
+    /// Says once of a disk that has lost data that its image could not be marked, or takes no mark.
+    pub(crate) fn say_unmarked(parts: &mut DiskParts) {
+        let unmarked = parts.disk.unmarked();
+        if let Some(error) = unmarked.filter(|_| !parts.unmarked_said) {
+            let id = &parts.plan.id;
+            warn!(
+                disk = id,
+                "that it has lost data does not stand on its image ({error}): {UNMARKED}"
+            );
+        }
+        parts.unmarked_said = unmarked.is_some();
     }
 
     /// A disk is gone for good, and with it what was said of it. One that is only made anew, because
@@ -91,6 +125,28 @@ impl Unsynced {
             warn!(disk = id, %error, "its mark of lost data could not be removed");
         }
     }
+}
+
+/// What an operator reads of a disk that has lost data.
+pub(crate) fn words(parts: &DiskParts) -> String {
+    let id = &parts.plan.id;
+    if parts.lost_before {
+        return format!(
+            "it could not make data stable before, and what was lost is not known; its image is elsewhere by now: check \
+             its data, and say `sidecore disk clear {id}`, also where its guest is"
+        );
+    }
+    let mut text = format!(
+        "the disk could not make data stable, and what it lost is not known: no flush succeeds until you have \
+         checked its data and say `sidecore disk clear {id}`"
+    );
+    if parts.locks.may_part() {
+        text += "; its image stays locked here until then, also for a guest that moves";
+    }
+    if let Some(error) = parts.disk.unmarked() {
+        text += &format!("; that does not stand on its image ({error}): {UNMARKED}");
+    }
+    text
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use crate::devices::Devices;
 use crate::devices::device::Device;
 use crate::disk::DiskParts;
 use crate::disk::images::ImageNames;
+use crate::disk::unsynced::Unsynced;
 use crate::opening::openers::Openers;
 use crate::threads::{self, Thread};
 use crate::turn::Turn;
@@ -123,6 +124,12 @@ impl Watch {
     /// Disks were added or opened.
     pub(crate) fn wake(&mut self) {
         self.has_disks = true;
+    }
+
+    /// What is known of a disk is to stand on its image: it is looked at now.
+    pub(crate) fn hurry(&mut self, now: Instant) {
+        self.has_disks = true;
+        self.at = self.at.min(now);
     }
 
     /// Begins a round for each medium that has none under way.
@@ -258,6 +265,7 @@ fn note_astray(
     if looked_at.as_ptr() != Arc::as_ptr(&parts.disk) {
         return;
     }
+    Unsynced::say_unmarked(parts);
     let before = std::mem::replace(&mut parts.astray, astray);
     let kind = |astray: &Option<Astray>| astray.as_ref().map(std::mem::discriminant);
     if kind(&before) == kind(&astray) {

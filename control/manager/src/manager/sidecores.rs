@@ -326,7 +326,13 @@ mod tests {
         let plan = load(&text, "file", "/", &host, None).expect("a plan");
         let of_disk = |(number, plan): (u32, &config::plan::DiskPlan)| {
             let (bonds, mut openers) = (Bonds::in_folder("/nowhere"), Openers::default());
-            let parts = DiskParts::open(plan.clone(), false, &bonds, &mut openers, Patience::First);
+            let parts = DiskParts::open(
+                plan.clone(),
+                (false, false),
+                &bonds,
+                &mut openers,
+                Patience::First,
+            );
             let parts = parts.expect("a disk of nothing");
             Device::new(number, Facts::from(plan), Kind::Disk(parts))
         };

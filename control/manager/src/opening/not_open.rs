@@ -79,11 +79,16 @@ impl NotOpen {
             };
         };
         match holder {
-            Holder::Ended(_) => NotOpen::Ended(error.to_string()),
+            Holder::Ended(_) | Holder::Heir { .. } => NotOpen::Ended(error.to_string()),
             Holder::Living(_) if *may_land => NotOpen::Landing(error.to_string()),
             Holder::Living(pid) if *pid == std::process::id() => NotOpen::Ours(error.to_string()),
             Holder::Living(_) => NotOpen::Living(error.to_string()),
         }
+    }
+
+    /// Whether it says what somebody found: nothing is known yet otherwise.
+    pub(crate) fn is_found(&self) -> bool {
+        !matches!(self, NotOpen::Late(_))
     }
 
     /// What it is to whoever would try again.

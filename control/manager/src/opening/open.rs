@@ -84,7 +84,7 @@ pub(crate) fn open(
         (DevicePlan::Disk(plan), Some((handles, facts, is_fenced))) => {
             let mut parts = DiskParts::inherit(plan, &facts, handles, &rooms.bonds)?;
             parts.locks.were_fenced(is_fenced);
-            rooms.unsynced.recall(&parts);
+            rooms.unsynced.recall(&mut parts);
             // Now, and not when its rings stand still.
             begun = has_guest.then(|| parts.bond.inherit()).flatten();
             Device::new(number, Facts::from(&parts.plan), Kind::Disk(parts))
@@ -174,18 +174,18 @@ fn open_disk(
         let facts = Facts::from(&plan);
         let opened = rooms.have_links(mode, |remote, around| remote.open_remote(plan, around));
         let mut parts = opened?.bound(&rooms.bonds);
-        let is_lost = rooms.unsynced.recall(&parts);
+        let is_lost = rooms.unsynced.recall(&mut parts);
         if let Some(remote) = &mut parts.remote {
             remote.set_lost(is_lost);
         }
         return Ok(Device::new(number, facts, Kind::Disk(parts)));
     }
-    let is_kept = rooms.was_there(&plan);
+    let known = (rooms.was_there(&plan), rooms.unsynced.is_lost(&plan));
     let is_tried_again = rooms.shut.named(&plan.id).is_some();
     let patience = if is_tried_again { Patience::Again } else { Patience::First };
     let facts = Facts::from(&plan);
-    let opened = DiskParts::open(plan, is_kept, &rooms.bonds, &mut rooms.openers, patience);
-    let parts = opened.map_err(|error| match error {
+    let opened = DiskParts::open(plan, known, &rooms.bonds, &mut rooms.openers, patience);
+    let mut parts = opened.map_err(|error| match error {
         (NotOpen::Ours(text), Some(file)) => NotOpen::Ours(rooms.devices.name_holder(text, file)),
         (error, _) => error,
     })?;
@@ -193,7 +193,7 @@ fn open_disk(
         rooms.openers.undo(&parts.plan, parts.disk, parts.made, None);
         return Err(ours);
     }
-    rooms.unsynced.recall(&parts);
+    rooms.unsynced.recall(&mut parts);
     if parts.was_empty
         && let Some(path) = parts.plan.source.path()
     {

@@ -47,7 +47,7 @@ impl Shut {
     pub(crate) fn waiting_for(plan: DevicePlan, why: &NotOpen, now: Instant) -> Shut {
         let is_living = why.obstacle() == Obstacle::Living;
         let hope = Hope::Waits { retry: Retry::from(nanos_of(now)), is_living };
-        Shut { plan, problem: why.to_string(), is_found: is_found(why), hope }
+        Shut { plan, problem: why.to_string(), is_found: why.is_found(), hope }
     }
 
     /// A device that an operator has to see to.
@@ -114,9 +114,9 @@ impl Shut {
     /// It was tried again in vain; some device `goes` which may have what it needs.
     fn still(&mut self, why: &NotOpen, goes: bool, now: Instant) {
         // Of what nobody knows yet holds what was found.
-        let is_news = is_found(why) || !self.is_found;
+        let is_news = why.is_found() || !self.is_found;
         if is_news {
-            (self.problem, self.is_found) = (why.to_string(), is_found(why));
+            (self.problem, self.is_found) = (why.to_string(), why.is_found());
         }
         self.hope = match self.hope {
             Hope::Waits { retry, is_living } => {
@@ -131,11 +131,6 @@ impl Shut {
             error!(device = self.plan.id(), "cannot be served: {why}");
         }
     }
-}
-
-/// Whether it says what somebody found.
-fn is_found(why: &NotOpen) -> bool {
-    !matches!(why, NotOpen::Late(_))
 }
 
 /// Devices of the plan that are not open, at most one of each name.

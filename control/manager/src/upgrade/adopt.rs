@@ -269,7 +269,8 @@ mod tests {
         let host = HostCpus { online: vec![0], auto: vec![0], auto_count: 1 };
         let plan = load(text, "file", "/", &host, None).expect("a plan").disks.remove(0);
         let (facts, bonds) = (Facts::from(&plan), Bonds::in_folder("/nowhere"));
-        let parts = DiskParts::open(plan, false, &bonds, &mut Openers::default(), Patience::First);
+        let parts =
+            DiskParts::open(plan, (false, false), &bonds, &mut Openers::default(), Patience::First);
         Device::new(0, facts, Kind::Disk(parts.expect("a disk of nothing")))
     }
 

@@ -24,7 +24,7 @@ pub enum OpenError {
         source: Errno,
     },
     /// Its lock is held (docs/decisions/0005, "The fence").
-    #[error("{path} is in use: {holder}")]
+    #[error("{path} is in use: {}", in_use(*holder, *is_marked))]
     Held {
         /// The file.
         path: PathBuf,
@@ -32,6 +32,8 @@ pub enum OpenError {
         holder: Holder,
         /// Somebody else has the lock that direct requests keep: those of a process that has ended may still be under way.
         may_land: bool,
+        /// It says itself that a daemon could not make stable what was written: that one keeps it until it is cleared.
+        is_marked: bool,
     },
     /// A block device that the host itself uses.
     #[error(
@@ -174,4 +176,19 @@ pub enum ResizeError {
         /// Why.
         why: &'static str,
     },
+}
+
+/// Who has it, and what to do about it.
+fn in_use(holder: Holder, is_marked: bool) -> String {
+    match holder {
+        Holder::Living(pid) if is_marked && !holder.is_this_process() => format!(
+            "process {pid} holds it; data was lost in it that could not be made stable, so a daemon keeps it until \
+             somebody has checked its data and says `sidecore disk clear` at that one"
+        ),
+        holder if is_marked && !holder.is_this_process() => format!(
+            "{holder}; data was lost in it that could not be made stable, and a daemon that has it keeps it until \
+             somebody has checked its data and says `sidecore disk clear` at that one"
+        ),
+        holder => holder.to_string(),
+    }
 }

@@ -24,11 +24,12 @@ impl Disk {
     }
 
     /// What others have done to the open image, if something. `names` finds what has its name now. A file that was
-    /// taken over without a label gets one. Waits for as long as its file system does.
+    /// taken over without a label gets one, and one that has lost data its mark. Waits for as long as its file system does.
     pub fn astray(&self, names: &dyn Names) -> Option<Astray> {
         match &self.kind {
             Kind::File(opened) => {
                 opened.label();
+                opened.mark_lost();
                 opened.astray(names, self.size_bytes)
             }
             _ => None,

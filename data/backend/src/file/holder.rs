@@ -26,6 +26,14 @@ const LOOKS: u32 = 3;
 pub enum Holder {
     /// A process that lives. It will not let go by itself: refuse the disk.
     Living(u32),
+    /// One that took the lock has ended, and the only daemon that cannot be looked into may have taken over from it: or
+    /// it is as below. Try again.
+    Heir {
+        /// Who took the lock.
+        maker: u32,
+        /// That daemon.
+        pid: u32,
+    },
     /// Nobody that lives and can be seen: one that has ended or is ending, whose last requests are
     /// still with the disk; one in another pid namespace or on another host; or udev, which looks at
     /// a device for a moment. Try again.
@@ -59,10 +67,18 @@ impl fmt::Display for Holder {
                 let name = name.unwrap_or_else(|| "of unknown name".into());
                 write!(f, "process {pid} ({name}) holds it{todo}")
             }
+            Holder::Heir { maker, pid } => {
+                let name = command_name(pid).unwrap_or_else(|| "of unknown name".into());
+                write!(
+                    f,
+                    "process {pid} ({name}) holds it if that has taken over from process {maker}, which took the lock and \
+                     has ended; otherwise requests of process {maker} are still with the disk; it is tried again"
+                )
+            }
             Holder::Ended(Some(pid)) => write!(
                 f,
                 "requests of process {pid}, which has ended, are still with the disk, or a process \
-                 that it started holds it; it is tried again"
+                 that it started, or that took over from it, holds it; it is tried again"
             ),
             Holder::Ended(None) => f.write_str(
                 "requests of a process that has ended are still with the disk, or a process that \
@@ -97,7 +113,7 @@ struct Lock {
 pub fn lock_holder(fd: BorrowedFd<'_>) -> Option<u32> {
     match holder_of(fd, Kind::Flock) {
         Holder::Living(pid) => Some(pid),
-        Holder::Ended(_) => None,
+        Holder::Ended(_) | Holder::Heir { .. } => None,
     }
 }
 
@@ -158,7 +174,30 @@ fn look(file: &str, kind: Kind) -> Holder {
         }
         (false, None) => None,
     };
-    living.map_or(Holder::Ended(ended), Holder::Living)
+    match (living, ended) {
+        (Some(pid), _) => Holder::Living(pid),
+        (None, Some(maker)) => heir_of(maker, has_it).unwrap_or(Holder::Ended(ended)),
+        (None, None) => Holder::Ended(None),
+    }
+}
+
+/// The daemon that may have taken over from one that took a lock and has ended: the only one that lives and shows nobody
+/// which locks it `has`.
+fn heir_of(maker: u32, has_it: impl Fn(u32) -> Option<bool>) -> Option<Holder> {
+    let (own, ours) = (std::process::id(), command_name(std::process::id()));
+    let may_be = |pid: &u32| {
+        *pid != own && command_name(*pid) == ours && is_daemon(*pid) && has_it(*pid).is_none()
+    };
+    let mut heirs = pids().filter(may_be);
+    let heir = heirs.next().filter(|pid| lives(*pid));
+    heir.filter(|_| heirs.next().is_none()).map(|pid| Holder::Heir { maker, pid })
+}
+
+/// Whether a process answers operators, as a daemon does by a thread of this name, and its helpers do not.
+fn is_daemon(pid: u32) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+    names.any(|name| name.trim_end() == "api")
 }
 
 /// Who has claimed the block device of number `device` under another name than that of `fd`, on which

@@ -17,8 +17,9 @@ use super::flushes::Flushes;
 use super::format::Foreign;
 use super::image::ImageFacts;
 use super::lock::{self, Refused};
+use super::mark::Mark;
 use super::writers::Writers;
-use super::{device, holder};
+use super::{Holder, device, holder, mark};
 use crate::disk::at_most;
 use crate::names::{Names, Unopened};
 #[cfg(feature = "simulated")]
@@ -81,6 +82,8 @@ pub(crate) struct Opened {
     /// A label was tried, whatever came of it.
     is_labelled: AtomicBool,
     sync_failed: AtomicBool,
+    /// Whether that stands on the file itself.
+    mark: Mark,
     /// Readable once that was latched, for control.
     sync_failure: OwnedFd,
     pub(crate) writers: Writers,
@@ -179,7 +182,7 @@ impl Opened {
             return Err(OpenError::UsedByHost(path.into()));
         }
         match lock::kept_by(file.as_fd(), !readonly) {
-            Some(holder) => Err(OpenError::Held { path: path.into(), holder, may_land: false }),
+            Some(holder) => Err(how.held(&file, holder, false)),
             None => Ok(()),
         }
     }
@@ -390,6 +393,7 @@ impl<'a> How<'a> {
             let Some(fenced) = self.fenced()? else { continue };
             let Fenced { cached, direct, stat, in_memory, is_direct_only } = fenced;
             let image = self.image(&cached)?;
+            let mark = self.mark(&cached);
             let mut opened = Opened {
                 path: self.path.into(),
                 cached,
@@ -406,7 +410,8 @@ impl<'a> How<'a> {
                 image,
                 longest: AtomicU64::new(0),
                 is_labelled: AtomicBool::new(true),
-                sync_failed: AtomicBool::new(false),
+                sync_failed: AtomicBool::new(mark.is_there()),
+                mark,
                 sync_failure: failure_fd().map_err(self.os("watch"))?,
                 writers: Writers::default(),
                 flushes: Flushes::default(),
@@ -478,7 +483,8 @@ impl<'a> How<'a> {
         };
         if self.fenced && !one_lock_only {
             let second = direct.as_ref().map_or(cached.as_fd(), |direct| direct.fd.as_fd());
-            lock::lock_bytes(second, !self.readonly).map_err(|error| self.refused(error))?;
+            lock::lock_bytes(second, !self.readonly)
+                .map_err(|error| self.refused(second, error))?;
         }
         let locked = fstat(&cached).map_err(self.os("look at"))?;
         let now = self.names.open(self.path, OFlags::PATH | OFlags::CLOEXEC);
@@ -503,7 +509,8 @@ impl<'a> How<'a> {
         if !self.fenced {
             return Ok(());
         }
-        lock::lock_file(file.as_fd(), !self.readonly).map_err(|error| self.refused(error))
+        let locked = lock::lock_file(file.as_fd(), !self.readonly);
+        locked.map_err(|error| self.refused(file, error))
     }
 
     /// Whether the kernel's own claim is asked for (`O_EXCL`): a block device may have other names,
@@ -534,7 +541,7 @@ impl<'a> How<'a> {
         }
         // It is locked under another name, or the claim goes a moment later than the lock.
         let holder = holder::holder_of_device(locked, stat.st_rdev);
-        OpenError::Held { path: self.path.into(), holder, may_land: false }
+        self.held(locked, holder, false)
     }
 
     /// A second descriptor of the same file that passes the page cache.
@@ -583,11 +590,15 @@ impl<'a> How<'a> {
         }
     }
 
-    fn refused(&self, refused: Refused) -> OpenError {
+    /// Whoever has it may keep it for what it has lost.
+    fn held(&self, file: impl AsFd, holder: Holder, may_land: bool) -> OpenError {
+        let is_marked = !self.is_simulated() && !self.readonly && mark::is_on(file);
+        OpenError::Held { path: self.path.into(), holder, may_land, is_marked }
+    }
+
+    fn refused(&self, file: impl AsFd, refused: Refused) -> OpenError {
         match refused {
-            Refused::Held { holder, may_land } => {
-                OpenError::Held { path: self.path.into(), holder, may_land }
-            }
+            Refused::Held { holder, may_land } => self.held(file, holder, may_land),
             Refused::Os(error) => self.os("lock")(error),
         }
     }

@@ -96,6 +96,86 @@ fn a_disk_that_has_lost_data_stays_until_an_operator_knows_and_is_let_go_then() 
     assert_eq!(trial.disk("a").locked, Some(false));
 }
 
+/// Has the disk lose data, and time for its image to say so. False: images have no attributes here, which is said.
+fn loses(trial: &mut Trial) -> bool {
+    let number = trial.rooms().devices.number_of("a").expect("a device");
+    trial.rooms().devices.disk(number).expect("a disk").disk.assume_sync_failed();
+    trial.rooms().note_unsynced(number);
+    trial.pass(Duration::from_secs(2));
+    let flags = rustix::fs::XattrFlags::empty();
+    if rustix::fs::setxattr(trial.path("a.img"), c"user.sidecore.probe", b"x", flags).is_err() {
+        let said = b"skipped: files in memory have no attributes here\n";
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), said);
+        return false;
+    }
+    let disk = &trial.rooms().devices.disk(number).expect("a disk").disk;
+    assert!(disk.is_marked(), "that data was lost stands on the image");
+    true
+}
+
+/// Whoever opens it next would find that its flushes end well: a destination, or this daemon with another `state_dir`.
+#[test]
+fn lost_data_stands_on_the_image_and_is_known_before_a_guest_comes() {
+    let mut trial = Trial::of(FILE);
+    let mut vmm = Vmm::served(&mut trial, "a", 1);
+    assert_eq!(vmm.does(&mut trial, WRITE, 7, 7), Some(0));
+    if !loses(&mut trial) {
+        return;
+    }
+    let told = "its image stays locked here until then";
+    assert!(problem(&mut trial).contains(told), "{}", problem(&mut trial));
+    let folder = trial.die();
+    std::fs::remove_dir_all(folder.path().join("state")).expect("a folder");
+    std::fs::create_dir(folder.path().join("state")).expect("a folder");
+    let mut trial = Trial::start(FILE, folder).unwrap_or_else(|why| panic!("{why}"));
+    assert!(problem(&mut trial).contains("sidecore disk clear a"), "{}", problem(&mut trial));
+    assert_eq!((trial.disk("a").locked, is_locked(&trial)), (Some(true), true));
+    let mut vmm = Vmm::served(&mut trial, "a", 1);
+    assert_ne!(vmm.does(&mut trial, FLUSH, 0, 0), Some(0), "it lies");
+    drop(vmm.hang_up());
+    trial.pass(Duration::from_secs(10));
+    assert!(is_locked(&trial), "it stays");
+    trial.ask(Call::ClearDisk { id: "a".to_string() }).expect("it is cleared");
+    trial.rest();
+    assert!(!is_locked(&trial));
+    // Nor does its image say so any more.
+    let folder = trial.die();
+    let mut trial = Trial::start(FILE, folder).unwrap_or_else(|why| panic!("{why}"));
+    assert_eq!((problem(&mut trial).as_str(), is_locked(&trial)), ("", false));
+    let mut vmm = Vmm::served(&mut trial, "a", 1);
+    assert_eq!(vmm.does(&mut trial, FLUSH, 0, 0), Some(0));
+}
+
+/// The owner of an image may write what he likes there: it hides nothing of what this daemon knows.
+#[test]
+fn lost_data_is_known_after_a_restart_whatever_the_image_says() {
+    let mut trial = Trial::of(FILE);
+    let vmm = Vmm::served(&mut trial, "a", 1);
+    if !loses(&mut trial) {
+        return;
+    }
+    drop(vmm.hang_up());
+    let folder = trial.die();
+    let image = folder.path().join("a.img");
+    let write = |byte: &[u8]| {
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(&image, c"user.sidecore.unsynced", byte, flags).expect("an attribute");
+    };
+    write(b"0");
+    let mut trial = Trial::start(FILE, folder).unwrap_or_else(|why| panic!("{why}"));
+    assert!(problem(&mut trial).contains("could not make data stable"), "{}", problem(&mut trial));
+    assert!(is_locked(&trial), "as before the restart");
+    trial.ask(Call::ClearDisk { id: "a".to_string() }).expect("it is cleared");
+    trial.rest();
+    assert!(!is_locked(&trial) && problem(&mut trial).is_empty());
+    // What he may do with it is to have flushes refused, until an operator says that he knows.
+    write(b"x");
+    let mut vmm = Vmm::served(&mut trial, "a", 1);
+    assert_ne!(vmm.does(&mut trial, FLUSH, 0, 0), Some(0));
+    trial.ask(Call::ClearDisk { id: "a".to_string() }).expect("it is cleared");
+    assert_eq!(vmm.does(&mut trial, FLUSH, 0, 0), Some(0));
+}
+
 /// It is tried again each second, and nobody need touch the disk for that.
 #[test]
 fn a_disk_for_which_no_thread_is_left_is_let_go_when_there_is_one_and_says_why_it_is_not() {
@@ -202,6 +282,26 @@ fn an_image_that_another_process_has_is_waited_for_and_nothing_of_it_is_read() {
     trial.pass(Duration::from_secs(2));
     assert_eq!(vmm.guest.status(0), Some(0));
     assert_eq!(problem(&mut trial), "");
+}
+
+/// While it is asked for again nothing new is known of it.
+#[test]
+fn who_has_an_image_stays_said_while_it_is_asked_for_again() {
+    let mut trial = Trial::of(FILE);
+    let elsewhere = lock(&trial);
+    let vmm = Vmm::served(&mut trial, "a", 1);
+    assert!(problem(&mut trial).contains(" is in use: "), "{}", problem(&mut trial));
+    trial.slow(Duration::from_secs(3));
+    for _ in 0..100 {
+        trial.pass(Duration::from_millis(100));
+        assert!(problem(&mut trial).contains(" is in use: "), "{}", problem(&mut trial));
+    }
+    trial.slow(Duration::ZERO);
+    drop((elsewhere, vmm.hang_up()));
+    // Of one of which nothing was known before, that is said.
+    trial.slow(Duration::from_secs(3));
+    let _vmm = Vmm::served(&mut trial, "a", 1);
+    assert!(problem(&mut trial).contains("has not answered yet"), "{}", problem(&mut trial));
 }
 
 /// A guest that has gone elsewhere by then needs it no more.

@@ -47,12 +47,23 @@ fn what_the_kernel_says_comes_with_what_to_do() {
 
 #[test]
 fn who_has_an_image_decides_whether_it_is_waited_for() {
-    let held = |holder| OpenError::Held { path: "/srv/a.img".into(), holder, may_land: false };
-    let landing = |holder| OpenError::Held { path: "/srv/a.img".into(), holder, may_land: true };
+    let held = |holder| OpenError::Held {
+        path: "/srv/a.img".into(),
+        holder,
+        may_land: false,
+        is_marked: false,
+    };
+    let landing = |holder| OpenError::Held {
+        path: "/srv/a.img".into(),
+        holder,
+        may_land: true,
+        is_marked: false,
+    };
     let own = std::process::id();
     let cases = [
         (held(Holder::Ended(Some(7))), Obstacle::Passing),
         (held(Holder::Ended(None)), Obstacle::Passing),
+        (held(Holder::Heir { maker: 7, pid: 1 }), Obstacle::Passing),
         (held(Holder::Living(own)), Obstacle::Ours),
         (held(Holder::Living(1)), Obstacle::Living),
         (landing(Holder::Living(1)), Obstacle::Living),
@@ -62,6 +73,15 @@ fn who_has_an_image_decides_whether_it_is_waited_for() {
         (OpenError::UsedByHost("/dev/sda".into()), Obstacle::Lasting),
         (OpenError::Empty { path: "/srv/a.img".into(), size_bytes: 0 }, Obstacle::Lasting),
     ];
+    let kept = OpenError::Held {
+        path: "/srv/a.img".into(),
+        holder: Holder::Living(1),
+        may_land: false,
+        is_marked: true,
+    };
+    let words = kept.to_string();
+    assert!(words.ends_with("says `sidecore disk clear` at that one"), "{words}");
+    assert_eq!(NotOpen::new(&kept, &plan("")).obstacle(), Obstacle::Living);
     for (error, obstacle) in cases {
         let why = NotOpen::new(&error, &plan(""));
         assert_eq!(why.obstacle(), obstacle, "{error}");

@@ -123,7 +123,20 @@ pub(crate) enum Purpose {
     /// It is to be had.
     Have,
     /// It is to be known, as if it were to be had, and let go again; one that is locked elsewhere is looked at.
-    Follow,
+    Follow {
+        /// Data was lost in it, as far as its daemon knows: then it stays, and so it does if its image says so.
+        is_lost: bool,
+    },
+}
+
+impl Purpose {
+    /// What is to be had of an image that was opened: nobody else is to have one in which data was lost.
+    fn kept_or_away(self, disk: Arc<Disk>) -> Arc<Disk> {
+        match self {
+            Purpose::Follow { is_lost } if !is_lost && !disk.sync_failed() => disk.away(),
+            Purpose::Have | Purpose::Follow { .. } => disk,
+        }
+    }
 }
 
 impl Order {
@@ -157,7 +170,7 @@ impl Order {
         let names = Maker::new(self.names);
         let disk = vetting.vetted(plan, |vet| match Disk::open_by(&self.image, &names, vet) {
             Err(OpenError::Held { holder, .. })
-                if self.purpose == Purpose::Follow && !holder.is_this_process() =>
+                if self.purpose != Purpose::Have && !holder.is_this_process() =>
             {
                 Disk::look(&self.image, &names, vet)
             }
@@ -170,7 +183,7 @@ impl Order {
         }
         let opened = disk.map(|disk| {
             let was_empty = disk.was_empty();
-            let disk = if self.purpose == Purpose::Follow { disk.away() } else { disk };
+            let disk = self.purpose.kept_or_away(disk);
             Opened { disk, was_empty, made }
         });
         Outcome::Over(opened, images::file_of(plan))

@@ -72,6 +72,9 @@ fn each_holder_is_told_in_words() {
     assert!(own.contains("this daemon serves it already"), "{own}");
     let ended = Holder::Ended(Some(4242)).to_string();
     assert!(ended.contains("process 4242, which has ended"), "{ended}");
+    let heir = Holder::Heir { maker: 4242, pid: std::process::id() }.to_string();
+    assert!(heir.starts_with(&format!("process {} (", std::process::id())), "{heir}");
+    assert!(heir.contains("holds it if that has taken over from process 4242"), "{heir}");
     let unseen = Holder::Ended(None).to_string();
     assert!(unseen.contains("cannot be seen from here"), "{unseen}");
 }

@@ -65,8 +65,17 @@ impl How<'_> {
         }
         if self.fenced && !self.readonly && !self.is_simulated() {
             image.ensure_label(file);
+            mark::make_room(file);
         }
         Ok(image)
+    }
+
+    /// The mark of a file that is to be written; a simulation has none.
+    pub(super) fn mark(&self, file: &OwnedFd) -> Mark {
+        match self.fenced && !self.readonly && !self.is_simulated() {
+            true => Mark::of(file),
+            false => Mark::none(),
+        }
     }
 }
 

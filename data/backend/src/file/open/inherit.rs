@@ -45,6 +45,7 @@ impl Opened {
         if !in_memory && !is_simulated() {
             Ring::new(2, None).map_err(OpenError::NoUring)?;
         }
+        let mark = if readonly || is_simulated() { Mark::none() } else { Mark::of(&cached) };
         let opened = Opened {
             path: path.into(),
             is_direct_only: direct.is_none() && flags.contains(OFlags::DIRECT),
@@ -62,7 +63,8 @@ impl Opened {
             image,
             longest: AtomicU64::new(0),
             is_labelled: AtomicBool::new(false),
-            sync_failed: AtomicBool::new(false),
+            sync_failed: AtomicBool::new(mark.is_there()),
+            mark,
             sync_failure: failure_fd().map_err(os("watch"))?,
             writers: Writers::default(),
             flushes: Flushes::default(),

@@ -49,6 +49,47 @@ impl Opened {
         self.sync_failed.store(failed, Ordering::SeqCst);
     }
 
+    /// Has the file say itself that it has lost data, if it has and does not say so. Waits for its file system.
+    pub(crate) fn mark_lost(&self) {
+        if self.readonly || self.is_simulated() || !self.sync_failed() || self.mark.is_there() {
+            return;
+        }
+        if !self.mark.put(&self.cached, || self.sync_failed()) {
+            // It is lost anew, if somebody has just cleared it.
+            self.latch_sync_failed();
+        }
+    }
+
+    /// See [`crate::Disk::clear_mark`].
+    pub(crate) fn clear_mark(&self) -> Result<(), Errno> {
+        let had_failed = self.sync_failed.swap(false, Ordering::SeqCst);
+        let cleared = self.mark.take_off(&self.cached);
+        if cleared.is_err() {
+            self.sync_failed.store(had_failed, Ordering::SeqCst);
+        }
+        cleared
+    }
+
+    /// See [`crate::Disk::is_marked`].
+    pub(crate) fn is_marked(&self) -> bool {
+        self.mark.is_there()
+    }
+
+    /// See [`crate::Disk::unmarked`].
+    pub(crate) fn unmarked(&self) -> Option<Errno> {
+        self.mark.refused().filter(|_| self.sync_failed())
+    }
+
+    #[cfg(feature = "simulated")]
+    fn is_simulated(&self) -> bool {
+        self.kernel.is_some()
+    }
+
+    #[cfg(not(feature = "simulated"))]
+    fn is_simulated(&self) -> bool {
+        false
+    }
+
     /// See [`crate::Disk::sync_failure_fd`].
     pub(crate) fn sync_failure_fd(&self) -> BorrowedFd<'_> {
         self.sync_failure.as_fd()
