@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod disk;
+mod exits;
 mod group;
 mod machine;
 mod net;
@@ -18,6 +19,7 @@ mod show;
 mod top;
 
 pub(crate) use disk::{AddArgs, DiskCommand};
+pub(crate) use exits::ExitsArgs;
 pub(crate) use group::GroupCommand;
 pub(crate) use machine::{ClientArgs, VdpaCommand};
 pub(crate) use net::{NicAddArgs, NicCommand, SwitchCommand};
@@ -229,6 +231,8 @@ long nobody looked at those that came: 99 of 100 for no longer than that.")]
     Sidecores,
     /// Show who is at work now, again and again.
     Top(TopArgs),
+    /// Show where a guest's exits come from: its functions, reasons, and how long they took.
+    Exits(ExitsArgs),
     /// Let the daemon read its configuration file again.
     #[command(after_help = "\
 Examples:

@@ -11,6 +11,7 @@ mod completions;
 mod disk;
 mod doctor;
 mod documents;
+mod exits;
 mod failure;
 mod fixed;
 mod group;
@@ -114,6 +115,7 @@ fn run(cli: Cli, output: &Output) -> Result<ExitCode, Failure> {
         Command::Ls => overview::list(&client, output)?,
         Command::Show(args) => overview::show(&args, &client, output)?,
         Command::Sidecores => overview::sidecores(&client, output)?,
+        Command::Exits(args) => exits::run(&args, &client, output)?,
         Command::Top(args) => top::run(&args, &client, output)?,
         Command::Reload(args) => reload::run(args, &client, output)?,
         Command::Upgrade => overview::upgrade(&client, output)?,

@@ -9,8 +9,6 @@
 mod btf;
 mod program;
 mod roster;
-#[expect(unsafe_code, reason = "bpf(2) has no safe form")]
-mod sys;
 mod tracker;
 mod unavailable;
 pub mod vcpus;

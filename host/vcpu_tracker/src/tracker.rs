@@ -4,24 +4,18 @@
 //! through the map's memory. Called by the program and by benches.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 use std::sync::Arc;
 
+use bpf::sys::{self, Kind};
+use bpf::{Instruction, Own};
 use runstate::Table;
 use runstate::layout::WORDS;
 use rustix::io::Errno;
 
 use crate::btf::Btf;
-use crate::program::{Facts, Instruction, assemble};
+use crate::program::{Facts, assemble};
 use crate::roster::Roster;
-use crate::sys;
 use crate::unavailable::Unavailable;
-
-/// The link that `/proc/self/ns/pid` is in the first namespace, whose numbers the kernel uses itself
-/// (`PROC_PID_INIT_INO`).
-const FIRST_PIDS: &str = "pid:[4026531836]";
-/// The time namespace of the machine itself (`PROC_TIME_INIT_INO`).
-const FIRST_TIMES: &str = "time:[4026531834]";
 
 /// The running program.
 #[derive(Debug)]
@@ -64,22 +58,17 @@ impl Tracker {
         seed: u32,
         instructions: fn(Facts) -> Vec<Instruction>,
     ) -> Result<Tracker, Unavailable> {
-        let here = std::fs::read_link("/proc/self/ns/pid").ok();
-        if here.is_none_or(|here| here != Path::new(FIRST_PIDS)) {
-            return Err(Unavailable::OwnPids);
-        }
-        // Of a kernel without such there is none.
-        let here = std::fs::read_link("/proc/self/ns/time").ok();
-        if here.is_some_and(|here| here != Path::new(FIRST_TIMES)) {
-            return Err(Unavailable::OwnTime);
-        }
-        let map = sys::make_map(8 * WORDS as u32).map_err(refused("its map"))?;
+        bpf::namespaces().map_err(|own| match own {
+            Own::Pids => Unavailable::OwnPids,
+            Own::Time => Unavailable::OwnTime,
+        })?;
+        let map = sys::make_mapped(8 * WORDS as u32).map_err(refused("its map"))?;
         let unmapped = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
         let table = Table::of_map(&map).map_err(unmapped).map_err(refused("its map's memory"))?;
         let (pid_at, tracepoint) = kernel_facts()?;
         let facts = Facts { map: std::os::fd::AsRawFd::as_raw_fd(&map), pid_at, seed };
-        let program =
-            sys::load(&instructions(facts), tracepoint).map_err(refused("the program"))?;
+        let program = sys::load(&instructions(facts), Kind::Arguments(tracepoint), "runstate")
+            .map_err(refused("the program"))?;
         let link = sys::attach(program.as_fd()).map_err(refused("to attach it"))?;
         Ok(Tracker { table: Arc::new(table), seed, program, _link: link })
     }
@@ -142,6 +131,7 @@ fn refused(step: &'static str) -> impl Fn(Errno) -> Unavailable {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::time::Duration;
 
     use rustix::thread::gettid;
@@ -172,8 +162,7 @@ mod tests {
                 return;
             }
             Err(Unavailable::OwnPids) => {
-                let here = std::fs::read_link("/proc/self/ns/pid").expect("ours");
-                assert_ne!(here, Path::new(FIRST_PIDS), "numbers here are the kernel's");
+                assert_eq!(bpf::namespaces(), Err(Own::Pids), "numbers here are the kernel's");
                 return;
             }
             Err(error) => panic!("{error}"),

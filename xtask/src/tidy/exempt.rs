@@ -37,9 +37,9 @@ const EXEMPTIONS: &[Exemption] = &[
         reason: "the memory of a map of the kernel's, which has no safe form",
     },
     Exemption {
-        path: "host/vcpu_tracker/src/sys.rs",
+        path: "host/bpf/src/sys.rs",
         rule: "unsafe",
-        reason: "bpf(2), which has no safe form",
+        reason: "bpf(2) and perf_event_open(2), which have no safe form",
     },
     Exemption {
         path: "lab/src/guest/flight.rs",

@@ -26,7 +26,9 @@ struct Uses {
 fn uses(words: &[&str]) -> Uses {
     let (api, timeout, json, wide) = (true, true, true, false);
     match words {
-        ["ls" | "show" | "sidecores" | "top" | "reload"] => Uses { api, timeout, json, wide: true },
+        ["ls" | "show" | "sidecores" | "top" | "reload" | "exits"] => {
+            Uses { api, timeout, json, wide: true }
+        }
         // Of those with commands of their own what one of these does.
         ["disk" | "nic" | "switch" | "group"] => Uses { api, timeout, json, wide: true },
         ["disk" | "nic" | "switch" | "group", "ls" | "show"] => {

@@ -13,9 +13,10 @@ use crate::harness::{Daemon, PROGRAM, json, run};
 use crate::helps::{Leaf, leaves, typed};
 
 /// What is not typed here, and what shows that it works.
-const ELSEWHERE: [(&str, &str); 5] = [
+const ELSEWHERE: [(&str, &str); 6] = [
     ("sidecore upgrade", "recover/upgrade: the daemon of a test must not leave its process"),
     ("sidecore client ", "remote/client: it takes a kernel with VDUSE"),
+    ("sidecore exits ", "guest/exits: it takes a VM of KVM"),
     ("sidecore serve --config sidecore.toml", "it is how each daemon of these tests is started"),
     ("sidecore serve --config /etc/sidecore/sidecore.toml", "likewise"),
     ("SIDECORE_LOG=debug sidecore serve", "likewise"),

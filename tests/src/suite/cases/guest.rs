@@ -3,6 +3,7 @@
 //! What is said in a guest is in `tests/guest/scripts`. Cases that need no boot of their own share the guest of
 //! [`shared`], into which each one's disks are plugged.
 
+mod exits;
 mod parts;
 mod platform;
 mod tuned;
@@ -31,6 +32,8 @@ pub(super) const GROUP: Group = Group::new(
         Case::run("pasted", pasted),
         Case::run("platform", platform::platform).usually(60),
         Case::run("kernel-6-12", kernel_6_12).usually(45),
+        Case::run("exits", exits::exits).usually(60),
+        Case::run("exits-6-12", exits::exits_6_12).usually(60),
         Case::run("tuned", tuned::tuned).needs_built(Built::Tune).usually(60),
         Case::run("tuned-6-12", tuned::tuned_6_12).needs_built(Built::Tune).usually(60),
     ],

@@ -1,0 +1,155 @@
+//! `sidecore exits`: where a guest's exits come from, for a while.
+//!
+//! Here: whom the words mean, the time, and the files. What is counted, and how, is the library's (`exits`); how it
+//! looks is [`text`].
+
+mod text;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::time::Duration;
+
+use config::api::{ApiError, DiskView, ErrorKind, NicView};
+use config::routes::Method;
+use exits::{About, Counted, Counter, Refusal, Report, Symbols, TEXT_BYTES_MAX, Tally, Vm, Watch};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::cli::ExitsArgs;
+use crate::client::{Client, path_of};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::overview::pause;
+
+/// Where this machine's files are.
+const ROOT: &str = "/";
+/// Between two looks whether the VM is there still.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// `exits`
+pub(crate) fn run(args: &ExitsArgs, client: &Client, output: &Output) -> Result<(), Failure> {
+    let symbols = symbols(args)?;
+    let vm = find(&args.vm, client)?;
+    let report = count(&vm, args.time, &symbols).map_err(refused)?;
+    output.show(&report, |report| text::whole(report, output.room))
+}
+
+fn refused(refusal: Refusal) -> Failure {
+    let hint = refusal.hint();
+    Failure::host(refusal.to_string(), hint)
+}
+
+/// A number is a process; a name is QEMU's, or else a disk's or a NIC's.
+fn find(who: &str, client: &Client) -> Result<Vm, Failure> {
+    let root = Path::new(ROOT);
+    if let Ok(pid) = who.parse() {
+        return Vm::of_process(root, pid).map_err(refused);
+    }
+    let no_name = match Vm::named(root, who) {
+        Err(refusal @ Refusal::NoName(_)) => refusal,
+        found => return found.map_err(refused),
+    };
+    match socket_of(who, client) {
+        Ok(socket) => Vm::at_socket(root, &socket).map_err(refused),
+        Err(failure) => Err(neither(&no_name, failure)),
+    }
+}
+
+/// No VM has that name, and the daemon did not say whose device it is.
+fn neither(no_name: &Refusal, failure: Failure) -> Failure {
+    match failure {
+        Failure::Unreachable { error, hint } => {
+            Failure::Unreachable { error: format!("{no_name}, and {error}"), hint }
+        }
+        Failure::Silent { error, hint } => {
+            Failure::Silent { error: format!("{no_name}, and {error}"), hint }
+        }
+        Failure::Refused(ApiError { kind: ErrorKind::NotFound, .. }) => {
+            Failure::host(format!("{no_name}, nor is there such a disk or NIC"), no_name.hint())
+        }
+        other => other,
+    }
+}
+
+fn socket_of(id: &str, client: &Client) -> Result<String, Failure> {
+    let disk = client.ask::<DiskView>(Method::Get, &path_of("disks", id, ""));
+    let access = match disk {
+        Ok(disk) => disk.access,
+        Err(_) => client.ask::<NicView>(Method::Get, &path_of("nics", id, ""))?.access,
+    };
+    access.socket.ok_or_else(|| {
+        let hint = "ask on the machine whose guest has it";
+        Failure::host(format!("{id} is a device of other machines' guests"), hint)
+    })
+}
+
+fn symbols(args: &ExitsArgs) -> Result<Symbols, Failure> {
+    let (file, base) = match (&args.kallsyms, &args.map, args.base) {
+        (Some(file), ..) => (file, None),
+        (None, Some(file), base) => (file, base),
+        (None, None, _) => return Ok(Symbols::default()),
+    };
+    let text = read(file).map_err(|error| {
+        Failure::usage(format!("{}: {error}", file.display()), "name another file")
+    })?;
+    let symbols = match base {
+        None => Symbols::kallsyms(&text),
+        Some(base) => Symbols::map(&text, base),
+    };
+    symbols.map_err(|why| Failure::usage(format!("{}: {why}", file.display()), ""))
+}
+
+/// No more than is understood, and a byte, by which it is known that there is more.
+fn read(file: &Path) -> std::io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let most = TEXT_BYTES_MAX as u64 + 1;
+    if file == Path::new("-") {
+        std::io::stdin().take(most).read_to_end(&mut text)?;
+    } else {
+        File::open(file)?.take(most).read_to_end(&mut text)?;
+    }
+    Ok(text)
+}
+
+fn count(vm: &Vm, time: Duration, symbols: &Symbols) -> Result<Report, Refusal> {
+    let root = Path::new(ROOT);
+    let counter = vm.counter(root);
+    let mut watch = Watch::attach(root, vm.pid)?;
+    let mut notes = watch.missing().to_vec();
+    let look = || counter.as_ref().map_err(Clone::clone).and_then(Counter::exits);
+    let first = look();
+    watch.arm(now_ns())?;
+    let second = look();
+    if !wait(vm, time) {
+        notes.push("The VM has ended meanwhile".to_string());
+    }
+    let third = look();
+    watch.disarm()?;
+    let end_ns = now_ns();
+    let fourth = look();
+    let tally = Tally::of(&watch.read(end_ns)?);
+    let counted = (|| Ok(Counted { at_start: [first?, second?], at_end: [third?, fourth?] }))();
+    let about = About { process: vm.pid, name: vm.name.clone(), notes };
+    Ok(Report::of(&tally, symbols, counted, about))
+}
+
+/// Whether the VM was there all the time; ends when it does.
+fn wait(vm: &Vm, time: Duration) -> bool {
+    let end_ns = now_ns().saturating_add(time.as_nanos() as u64);
+    loop {
+        let left = Duration::from_nanos(end_ns.saturating_sub(now_ns()));
+        if left.is_zero() {
+            return true;
+        }
+        pause(left.min(LOOK));
+        if !vm.is_there(Path::new(ROOT)) {
+            return false;
+        }
+    }
+}
+
+/// The clock of programs in the kernel.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
