@@ -359,6 +359,8 @@ impl Writer {
         self.load(1, vcpu::HALTED);
         self.code.op(ADD, 1, 2, 0, 0);
         self.store(vcpu::HALTED, 1);
+        // The thread runs: if it was displaced, its return was missed, and no later one may count what is halted here.
+        self.store_number(vcpu::DISPLACED_SINCE, 0);
     }
 
     /// A thread that could run loses its processor; one gets it.
