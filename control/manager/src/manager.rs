@@ -351,7 +351,8 @@ impl Manager {
     pub(crate) fn go_on_reloading(&mut self) {
         self.settle();
         let mode = self.mode();
-        if !mode.is_stopping() {
+        // An heir that dies before it has committed leaves nothing that only its file has.
+        if !mode.is_stopping() && !mode.may_be_taken_back() {
             // What goes has given back by now what these need.
             open_shut(&mut self.rooms, mode);
             self.settle();

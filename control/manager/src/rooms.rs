@@ -108,8 +108,10 @@ impl Rooms {
         if !(mode.is_inheriting() || mode.has_heir()) {
             timers.set(Timer::Turn, state.seen.look_at());
         }
-        if !mode.is_stopping() {
+        if !mode.is_stopping() && !mode.may_be_taken_back() {
             timers.set(Timer::Turn, shut.due_at());
+        }
+        if !mode.is_stopping() {
             timers.set(Timer::Turn, network.due_at());
             timers.set(Timer::Turn, remote.due_at());
         }

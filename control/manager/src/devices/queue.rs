@@ -2,7 +2,7 @@
 //!
 //! Not here: how it is made (`start`), who moves it (`moves`, `network::travel`), and when it starts (`manager`).
 
-mod left;
+pub(crate) mod left;
 mod weighed;
 
 use std::sync::Arc;

@@ -105,6 +105,9 @@ pub(crate) enum RingError {
     Call(#[source] io::Error),
 }
 
+/// Begins what is said of such a ring, in each version.
+pub(crate) const PLACE_LOST: &str = "another process served its packed ring and died";
+
 impl RingError {
     /// Whether it is mended by another start of the guest, and by that alone.
     pub(crate) fn is_guests(&self) -> bool {

@@ -4,6 +4,7 @@ use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 use config::api::{Answer, Call, DiskState};
+use config::plan::DevicePlan;
 use control::mode::Mode;
 use guest_memory::{Health, Loss};
 use rustix::fs::{FlockOperation, flock};
@@ -11,6 +12,8 @@ use vhost_user::message::RingState;
 use vhost_user::{LogArea, Message, bits};
 
 use crate::calls::removal;
+use crate::opening::not_open::NotOpen;
+use crate::opening::shut::Shut;
 use crate::rooms::Timer;
 use crate::simulated::Launchers;
 use crate::state::StateFile;
@@ -441,4 +444,29 @@ fn whoever_changes_something_while_the_daemon_stops_is_refused_and_nothing_is_ch
     let (kind, why) = refused(trial.answer(asked));
     assert_eq!((kind, &why[..27]), (config::api::ErrorKind::Busy, "the daemon is being stopped"));
     assert_eq!(std::fs::read_to_string(&kept).expect("kept"), before);
+}
+
+/// One that dies before leaves no image and no socket that nobody has planned.
+#[test]
+fn an_heir_makes_what_is_new_in_its_file_when_it_has_committed() {
+    let mut trial = Trial::of(MEMORY);
+    let (image, socket) = (trial.path("b.img"), trial.path("b.sock"));
+    let (path, listens) = (image.display(), socket.display());
+    let text =
+        format!("[[disk]]\nid = \"b\"\npath = \"{path}\"\nsize = \"1M\"\nsocket = \"{listens}\"\n");
+    let host = cpus::HostCpus { online: vec![0], auto: vec![0], auto_count: 1 };
+    let plan = config::plan::load(&text, "f", "/etc", &host, None).expect("a plan");
+    let predecessor = watched(&mut trial);
+    let rooms = trial.rooms();
+    let (why, now) = (NotOpen::Late("it is new".to_string()), rooms.turn.now());
+    rooms.shut.insert(Shut::waiting_for(DevicePlan::Disk(plan.disks[0].clone()), &why, now));
+    let before = trial.turns;
+    trial.pass(ms(300));
+    // Whoever only asks gives the loop a turn.
+    trial.disk("a");
+    trial.pass(ms(400));
+    assert!(!predecessor.is_let_go() && !image.exists() && !socket.exists());
+    assert!(trial.turns - before < 50, "{} turns", trial.turns - before);
+    trial.pass(ms(600));
+    assert!(predecessor.is_let_go() && image.exists() && socket.exists());
 }

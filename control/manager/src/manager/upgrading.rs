@@ -576,6 +576,7 @@ impl Manager {
         // Not before: it looks into folders of users, who may make whoever looks there wait.
         given::keep_all(&mut self.listening, &mut self.rooms);
         self.resize_as_planned();
+        self.rooms.shut.retry_all(self.rooms.turn.now());
         // Rings that were not served, and images that were elsewhere.
         self.rooms.turn.touch_all(self.rooms.devices.keys().copied());
     }

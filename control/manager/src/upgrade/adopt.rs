@@ -11,7 +11,7 @@ use vhost_user::{Frame, Framer, Refused, Reject};
 
 use super::error::{AdoptError, HeirError};
 use super::estate::{ConnectionEstate, DeviceEstate, Estate, Parcel};
-use super::wire::{DeviceWords, RingWords};
+use super::wire::{DeviceWords, RingWords, WITH_LOST};
 use crate::bounds::Bounds;
 use crate::devices::Devices;
 use crate::devices::connection::Connection;
@@ -20,6 +20,8 @@ use crate::devices::front_end::FrontEndError;
 use crate::devices::kind::Kind;
 use crate::devices::lent::Lent;
 use crate::devices::queue::Known;
+use crate::devices::queue::left::Left;
+use crate::devices::start::PLACE_LOST;
 use crate::poll::{Poll, Token};
 use crate::turn::Turn;
 
@@ -162,7 +164,7 @@ impl Adopting<'_> {
             if let Some(asked_ns) = ring.asked_ns {
                 self.estate.moments.asked.push((device.number(), ring.queue, asked_ns));
             }
-            place_ring(device, ring);
+            place_ring(device, ring, self.estate.format);
         }
     }
 }
@@ -191,14 +193,23 @@ fn go_on_as(device: &mut Device, words: &DeviceWords, now: Instant) -> Result<()
     }
 }
 
-fn place_ring(device: &mut Device, ring: RingWords) {
-    let RingWords { queue: index, base, is_lost, failed, violation, problem, .. } = ring;
+/// Whether nobody knows where a ring stands. A program that has no word for that says it in its problem alone.
+fn says_lost(ring: &RingWords, format: u32) -> bool {
+    let says = |problem: &String| problem.starts_with(PLACE_LOST);
+    let is_unserved = ring.asked_ns.is_none();
+    ring.is_lost || format < WITH_LOST && is_unserved && ring.problem.as_ref().is_some_and(says)
+}
+
+fn place_ring(device: &mut Device, ring: RingWords, format: u32) {
+    let is_lost = says_lost(&ring, format);
+    let RingWords { queue: index, base, failed, violation, problem, .. } = ring;
     let RingWords { left, was_attached, place, asked_ns, counters, .. } = ring;
     let Some(queue) = device.queue_mut(index) else {
         return warn!(device = device.facts().id, queue = index, "there is no such queue");
     };
     queue.counters().go_on_from(&counters);
     let again = place.map(|place| (place.sidecore, place.by_hand));
+    let why = problem.clone().filter(|_| is_lost && format < WITH_LOST);
     let known = Known { was_attached, again, left, violation, problem };
     queue.go_on_as(known, asked_ns.is_some());
     // It has no front-end that runs it, or had none when this was told.
@@ -210,11 +221,15 @@ fn place_ring(device: &mut Device, ring: RingWords) {
     if connection.session.base(index) != Some(base) {
         connection.session.stopped_at(index, base);
     }
+    let at = connection.session.set_up(index).filter(|_| is_lost).map(|facts| Left::lost(&facts));
     if is_lost {
         connection.session.lost(index);
     }
     if failed {
         connection.session.failed(index);
+    }
+    if let Some(((at, why), queue)) = at.zip(why).zip(device.queue_mut(index)) {
+        queue.lose_place(at, why);
     }
 }
 
@@ -254,11 +269,11 @@ mod tests {
     use super::*;
     use crate::clock::now;
     use crate::devices::device_plan::Facts;
+    use crate::devices::start::RingError;
     use crate::disk::DiskParts;
     use crate::disk::bonds::Bonds;
     use crate::opening::openers::{Openers, Patience};
     use crate::upgrade::bequest::ring_words;
-    use crate::upgrade::wire::WITH_LOST;
     use config::diff::made_of;
     use config::plan::DevicePlan;
 
@@ -344,9 +359,27 @@ mod tests {
                 stands.0,
                 "an older program refuses what it does not know"
             );
-            place_ring(&mut after, ring);
+            place_ring(&mut after, ring, format);
             let session = &after.connection(0).expect("its front-end").session;
             assert_eq!((session.is_lost(0), session.has_failed(0)), stands, "format {format}");
+        }
+    }
+
+    /// It knew of nothing but a start that was given up, and its heir is not to begin where the ring stood once.
+    #[test]
+    fn a_ring_that_an_older_program_says_is_lost_is_so_for_its_heir() {
+        let bounds = Bounds::of_this_process(1, 0, 0);
+        let words = RingError::PlaceLost.to_string();
+        let others = RingError::PackedLost.to_string();
+        for (problem, is_lost) in [(&words, true), (&others, false)] {
+            let (mut device, (near, _)) = (device(), UnixStream::pair().expect("a connection"));
+            let connection = device.new_connection(OwnedFd::from(near), &bounds, now());
+            device.adopt(0, connection, true);
+            let mut ring = ring_words(&device, WITH_LOST - 1).remove(0);
+            (ring.problem, ring.was_attached) = (Some(problem.clone()), true);
+            place_ring(&mut device, ring, WITH_LOST - 1);
+            let session = &device.connection(0).expect("its front-end").session;
+            assert_eq!(session.is_lost(0), is_lost, "{problem}");
         }
     }
 }
