@@ -34,8 +34,9 @@ pub trait Kernel: Debug + Send + Sync {
     fn opened(&self, path: &Path, cached: BorrowedFd<'_>, direct: Option<BorrowedFd<'_>>);
     /// Everything that was written to a file so far is to be stable: whether it is.
     fn sync(&self, file: BorrowedFd<'_>) -> bool;
-    /// Who keeps the locks of a file, if it is not the process that asks: all of them are one to the machine.
-    fn holder(&self, file: BorrowedFd<'_>) -> Option<Holder>;
+    /// Who keeps the locks of a file, if it is not the process that asks: all of them are one to the machine. And whether
+    /// requests of a process that has ended may be under way beside somebody who lives.
+    fn holder(&self, file: BorrowedFd<'_>) -> Option<(Holder, bool)>;
     /// A ring more, and its number. `done` is to be readable while it has completions.
     fn ring(&self, done: Arc<OwnedFd>) -> u64;
     /// A ring hands over a command for `file`, as it was opened; `held` is the same description. What it asks

@@ -5,15 +5,21 @@
 //! description that it was submitted through until it has run, and so its locks, as the real kernel does.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use backend::{Asked, Holder, Kernel};
 use guests::Trace;
 use random::Random;
+use rustix::fs::{FlockOperation, flock};
 
 use crate::medium::{Begun, Medium, SECTOR};
+
+/// No process has it.
+const READER: u32 = u32::MAX;
+/// How often somebody comes, of the looks while requests of a dead process are under way.
+const READER_ONE_IN: u64 = 2;
 
 const EIO: i32 = -5;
 const EINTR: i32 = -4;
@@ -93,6 +99,15 @@ struct Ring {
     completed: VecDeque<(u64, i32)>,
 }
 
+/// Somebody else on the machine, who may read an image and has taken the first lock of it.
+#[derive(Debug)]
+struct Reader {
+    disk: usize,
+    until_ns: u64,
+    /// The description, with its lock.
+    _held: OwnedFd,
+}
+
 /// What unwinds a daemon that is killed in the midst of a pass: nothing of what follows is done.
 #[derive(Debug)]
 pub(crate) struct Killed;
@@ -109,6 +124,7 @@ struct Inner {
     rings_made: u64,
     /// Which process asks now.
     process: fn() -> u32,
+    reader: Option<Reader>,
     /// Nothing fails any more.
     is_calm: bool,
     /// Who asks something of the kernel next is killed, sooner or later.
@@ -132,6 +148,7 @@ impl Machinery {
             rings: BTreeMap::new(),
             rings_made: 0,
             process,
+            reader: None,
             is_calm: false,
             is_doomed: false,
         })))
@@ -142,6 +159,7 @@ impl Machinery {
         let mut inner = self.inner();
         inner.is_calm = true;
         inner.is_doomed = false;
+        inner.reader = None;
         inner.disks.iter_mut().for_each(|disk| disk.temper.calm());
     }
 
@@ -185,13 +203,17 @@ impl Machinery {
 
     /// When the next command runs.
     pub(crate) fn next_due_ns(&self) -> Option<u64> {
-        self.inner().flights.iter().map(|flight| flight.due_ns).min()
+        let inner = self.inner();
+        let reader = inner.reader.as_ref().map(|reader| reader.until_ns);
+        inner.flights.iter().map(|flight| flight.due_ns).chain(reader).min()
     }
 
     /// Runs what is due. How much that was.
     pub(crate) fn run(&self, now_ns: u64) -> usize {
         let mut inner = self.inner();
         inner.now_ns = now_ns;
+        inner.reader.take_if(|reader| reader.until_ns <= now_ns);
+        inner.look_in();
         let mut ran = 0;
         while let Some(at) = inner.due() {
             let flight = inner.flights.swap_remove(at);
@@ -262,17 +284,19 @@ impl Kernel for Machinery {
         is_done
     }
 
-    fn holder(&self, file: BorrowedFd<'_>) -> Option<Holder> {
+    fn holder(&self, file: BorrowedFd<'_>) -> Option<(Holder, bool)> {
         let inner = self.inner();
         let file = file_of(file);
-        let is_dead = |flight: &Flight| {
-            inner.disks[flight.disk].file == file && !inner.rings.contains_key(&flight.ring)
-        };
-        if inner.flights.iter().any(is_dead) {
-            return Some(Holder::Ended(None));
+        let is_it = |disk: usize| inner.disks[disk].file == file;
+        let has_dead = inner.flights.iter().any(|it| is_it(it.disk) && inner.is_dead(it));
+        if inner.reader.as_ref().is_some_and(|reader| is_it(reader.disk)) {
+            return Some((Holder::Living(READER), has_dead));
+        }
+        if has_dead {
+            return Some((Holder::Ended(None), false));
         }
         let owner = inner.disks.iter().find(|disk| disk.file == file)?.owner;
-        (owner != (inner.process)()).then_some(Holder::Living(owner))
+        (owner != (inner.process)()).then_some((Holder::Living(owner), false))
     }
 
     fn ring(&self, done: Arc<OwnedFd>) -> u64 {
@@ -338,6 +362,29 @@ impl Inner {
             owner: 0,
         });
         self.disks.len() - 1
+    }
+
+    /// Whether the process that asked has ended.
+    fn is_dead(&self, flight: &Flight) -> bool {
+        !self.rings.contains_key(&flight.ring)
+    }
+
+    /// While requests of a process that has ended are under way, past the page cache alone, somebody may take the first
+    /// lock of their image, which no daemon has between two tries.
+    fn look_in(&mut self) {
+        let dead = self.flights.iter().find(|flight| flight.direct && self.is_dead(flight));
+        let Some(disk) = dead.map(|flight| flight.disk) else { return };
+        if self.is_calm || self.reader.is_some() || !self.random.one_in(READER_ONE_IN) {
+            return;
+        }
+        let Ok(file) = std::fs::File::open(&self.disks[disk].path) else { return };
+        let held = OwnedFd::from(file);
+        let is_it = file_of(held.as_fd()) == self.disks[disk].file;
+        if is_it && flock(&held, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            let until_ns = self.now_ns + self.random.of(&[20_000, 1_000_000, 500_000_000]);
+            self.trace.note(self.now_ns, "reader", [disk as u64, until_ns - self.now_ns, 0]);
+            self.reader = Some(Reader { disk, until_ns, _held: held });
+        }
     }
 
     fn submit(&mut self, ring: u64, file: RawFd, held: OwnedFd, asked: Asked, tag: u64) {

@@ -6,7 +6,7 @@ use lives::{Outcome, run};
 const SEEDS: u64 = 48;
 
 /// What happens in lives, in the words of their traces.
-const EVERYTHING: [&str; 51] = [
+const EVERYTHING: [&str; 52] = [
     "turn",
     "pass",
     "ask",
@@ -56,6 +56,7 @@ const EVERYTHING: [&str; 51] = [
     "vanishes",
     "key",
     "silent",
+    "reader",
     "stop",
     "size",
 ];

@@ -86,8 +86,10 @@ fn taken(result: Result<(), Errno>, fd: BorrowedFd<'_>, kind: Kind) -> Result<()
         // The same number as EWOULDBLOCK.
         Err(Errno::AGAIN | Errno::ACCESS) => {
             #[cfg(feature = "simulated")]
-            if let Some(holder) = crate::simulated::here().and_then(|kernel| kernel.holder(fd)) {
-                return Err(Refused::Held { holder, may_land: false });
+            if let Some((holder, may_land)) =
+                crate::simulated::here().and_then(|kernel| kernel.holder(fd))
+            {
+                return Err(Refused::Held { holder, may_land });
             }
             let holder = holder_of(fd, kind);
             Err(Refused::Held { holder, may_land: kind == Kind::Flock && may_land(fd, holder) })

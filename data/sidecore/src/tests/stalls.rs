@@ -79,7 +79,7 @@ impl Kernel for Small {
         true
     }
 
-    fn holder(&self, _: BorrowedFd<'_>) -> Option<backend::Holder> {
+    fn holder(&self, _: BorrowedFd<'_>) -> Option<(backend::Holder, bool)> {
         None
     }
 

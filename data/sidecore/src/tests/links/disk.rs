@@ -116,7 +116,7 @@ impl Kernel for Slow {
         true
     }
 
-    fn holder(&self, _: BorrowedFd<'_>) -> Option<backend::Holder> {
+    fn holder(&self, _: BorrowedFd<'_>) -> Option<(backend::Holder, bool)> {
         None
     }
 
