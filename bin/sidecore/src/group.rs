@@ -154,7 +154,8 @@ fn list_text(before: &GroupList, now: &GroupList, room: Room) -> String {
 
 fn group_text(before: Option<&GroupView>, now: &GroupView, room: Room) -> String {
     let used = before.map(|before| rates(&before.used, &now.used)).unwrap_or_default();
-    let names = |list: &[String]| if list.is_empty() { "none".into() } else { list.join(", ") };
+    // A member may be called `none`.
+    let names = |list: &[String]| known((!list.is_empty()).then(|| list.join(", ")));
     let facts = [
         ("id", now.id.clone()),
         ("declared", now.declared.clone()),
@@ -242,6 +243,9 @@ mod tests {
                 .starts_with("no groups; ")
         );
         let none = GroupView::default();
-        assert!(group_text(None, &none, Room::Whole).contains("limit       no limit\n"));
+        let text = group_text(None, &none, Room::Whole);
+        assert!(text.contains("limit       no limit\n") && text.contains("disks       -\n"));
+        let of_one = GroupView { disks: vec!["none".to_string()], ..none };
+        assert!(group_text(None, &of_one, Room::Whole).contains("disks       none\n"));
     }
 }

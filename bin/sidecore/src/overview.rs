@@ -195,27 +195,51 @@ fn part(
 /// `upgrade`
 pub(crate) fn upgrade(client: &Client, output: &Output) -> Result<(), Failure> {
     let done: UpgradeView = client.ask(Method::Post, "/v1/upgrade")?;
-    output.show(&done, upgrade_text)?;
-    // What is in force may still be tried again and again.
-    match client.ask::<LinkList>(Method::Get, "/v1/links") {
-        Ok(list) => not_open(&list).iter().for_each(|line| output.note(line)),
-        Err(_) => {
-            output.note("whether links are open could not be asked: `sidecore remote status`")
-        }
+    if !output.json {
+        output.show(&done, upgrade_text)?;
     }
-    Ok(())
+    // What is in force may still be tried again and again.
+    let links = client.ask::<LinkList>(Method::Get, "/v1/links");
+    let links_not_open = links.ok().map(|list| not_open(&list));
+    match &links_not_open {
+        None => output.note("whether links are open could not be asked: `sidecore remote status`"),
+        Some(links) if !output.json => links.iter().for_each(|link| output.note(&link.text())),
+        Some(_) => {}
+    }
+    match output.json {
+        true => output.show(&Upgraded { done, links_not_open }, |all| upgrade_text(&all.done)),
+        false => Ok(()),
+    }
 }
 
-/// The links without a socket, in words.
-fn not_open(list: &LinkList) -> Vec<String> {
+/// What programs are told of an upgrade.
+#[derive(Serialize)]
+struct Upgraded {
+    #[serde(flatten)]
+    done: UpgradeView,
+    /// Nothing: that could not be asked.
+    links_not_open: Option<Vec<LinkNotOpen>>,
+}
+
+/// A link without a socket.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct LinkNotOpen {
+    id: String,
+    problem: String,
+}
+
+impl LinkNotOpen {
+    fn text(&self) -> String {
+        let LinkNotOpen { id, problem } = self;
+        format!("link {id}: {problem}; `sidecore remote status` says whether it is open since")
+    }
+}
+
+/// The links without a socket.
+fn not_open(list: &LinkList) -> Vec<LinkNotOpen> {
     let shut = list.links.iter().filter(|link| link.sockets.is_empty());
-    let told = |link: &LinkView| {
-        let problem = link.problem.as_ref()?;
-        let id = &link.id;
-        Some(format!(
-            "link {id}: {problem}; `sidecore remote status` says whether it is open since"
-        ))
-    };
+    let told =
+        |link: &LinkView| Some(LinkNotOpen { id: link.id.clone(), problem: link.problem.clone()? });
     shut.filter_map(told).collect()
 }
 
@@ -274,7 +298,13 @@ mod tests {
             link("shut", &[], Some("cannot open")),
         ];
         let told = "link shut: cannot open; `sidecore remote status` says whether it is open since";
-        assert_eq!(not_open(&LinkList { links }), [told]);
+        let found = not_open(&LinkList { links });
+        assert_eq!(found.iter().map(LinkNotOpen::text).collect::<Vec<_>>(), [told]);
+        let done = UpgradeView { pid: 7, version: "1.2.3".to_string(), ..UpgradeView::default() };
+        let told = serde_json::to_value(Upgraded { done, links_not_open: Some(found) }).unwrap();
+        assert_eq!((&told["pid"], &told["version"]), (&7.into(), &"1.2.3".into()));
+        let shut = serde_json::json!([{ "id": "shut", "problem": "cannot open" }]);
+        assert_eq!(told["links_not_open"], shut);
     }
 
     #[test]
