@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use config::api::{ApiError, CountersView, DiskList, DiskView, ErrorKind, FaultsView};
+use config::api::{ApiError, CountersView, DiskList, DiskState, DiskView, ErrorKind, FaultsView};
 use config::routes::Method;
 use config::spec::{DiskChange, DiskMove, DiskResize, Format};
 use config::{Size, Target};
@@ -55,9 +55,7 @@ pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Res
         }
         DiskCommand::Accept { id } => {
             let disk: DiskView = client.ask(Method::Post, &path_of("disks", &id, "/accept"))?;
-            output.show(&disk, |disk| {
-                format!("the guest of disk {} goes on with the image that is there\n", disk.id)
-            })
+            output.show(&disk, |disk| accepted_text(disk))
         }
         DiskCommand::Move { id, wish } => {
             let path = path_of("disks", &id, "/move");
@@ -84,6 +82,19 @@ fn moved_text(id: &str, wish: &DiskMove) -> String {
             format!("queue {queue} of disk {id} is moved by the loads again\n")
         }
         (Target::Auto, None) => format!("the queues of disk {id} are moved by the loads again\n"),
+    }
+}
+
+/// Who goes on with the image that is there. A disk that waits, and has no problem, has no guest: its operator may have
+/// meant another daemon's.
+fn accepted_text(disk: &DiskView) -> String {
+    let has_nobody = disk.state == DiskState::Waiting && disk.problem.is_none();
+    match has_nobody && disk.queues_attached == 0 {
+        true => format!(
+            "no guest is connected to disk {} here; the one that comes next goes on with the image that is there\n",
+            disk.id
+        ),
+        false => format!("the guest of disk {} goes on with the image that is there\n", disk.id),
     }
 }
 
@@ -441,6 +452,10 @@ mod tests {
             .map(|line| line.split_whitespace().find(|w| w.ends_with('%')))
             .collect();
         assert_eq!(busy, [Some("61%"), Some("31%"), Some("30%"), None], "{text}");
+        // Who is told of a guest that is not there has asked the wrong daemon.
+        assert!(accepted_text(&disk).starts_with("the guest of disk a goes on"));
+        let nobody = DiskView { state: DiskState::Waiting, queues_attached: 0, ..disk.clone() };
+        assert!(accepted_text(&nobody).starts_with("no guest is connected to disk a here"));
         let whole = DiskView { queues_by_hand: 2, ..disk.clone() };
         let none = DiskView { queues_by_hand: 0, ..disk.clone() };
         let list = table(&[disk, whole, none], Room::Whole);

@@ -35,6 +35,7 @@
 //! | `simulated` | all of this on one thread, in made-up time |
 //! | `trial` | the same, for tests of what control promises |
 //! | `api`, `by_links` | calls and answers on the API's sockets; what clients of links want of control |
+//! | `problems` | several of one device, told together |
 //! | `poll`, `sockets` | the system calls |
 #![forbid(unsafe_code)]
 
@@ -59,6 +60,7 @@ mod network;
 mod opening;
 mod options;
 mod poll;
+mod problems;
 mod reload;
 mod remote;
 mod rights;

@@ -18,6 +18,7 @@ use crate::disk::DiskParts;
 use crate::disk::stalls::Stall;
 use crate::disk::unsynced;
 use crate::opening::shut::Shut;
+use crate::problems::together;
 use crate::remote::availability::Requests;
 use crate::sidecores::Cores;
 
@@ -209,37 +210,39 @@ pub(crate) fn problem_of(device: &Device, now: Instant) -> Option<String> {
         .iter()
         .enumerate()
         .find_map(|(index, queue)| Some(format!("queue {index} {}", queue.problem()?)));
-    let unresized = || device.disk()?.unresized.clone();
-    let unbegun = || Some(device.disk()?.unbegun_why()?.to_string());
-    let in_part = || device.ungiven().map(str::to_string).or_else(unresized).or_else(unbegun);
-    let of_device = || {
-        device
-            .problem()
-            .map(str::to_string)
-            .or_else(in_part)
-            .or_else(|| device.unanswered().map(str::to_string))
-    };
     let hindered = device.disk().and_then(|disk| disk.hindered(now));
     let (fails, waits) = match hindered {
         Some((Requests::Fail, why)) => (Some(why), None),
         Some((Requests::Wait, why)) => (None, Some(why)),
         None => (None, None),
     };
-    let astray = device.disk().and_then(DiskParts::astray_text);
-    let stalled = || Some(Stall::of(device.queues())?.problem(&device.disk()?.plan));
-    let unkept = || {
-        let why = device.disk()?.bond.unkept_why()?;
-        Some(format!("that its guest is on this image {}", crate::disk::bonds::unkept(why)))
-    };
-    let more =
-        || stalled().or(astray).or_else(unkept).or_else(of_device).or_else(|| device.beginning());
     // Why the disk does not answer says more than that it does not; that it is being removed says more than that.
     let stands = match (leaving(device, now), waits) {
         (Some(leaving), Some(why)) if device.is_going() => Some(format!("{leaving}: {why}")),
         (leaving, waits) => waits.or(leaving),
     };
-    let first = broken.or(fails).or(stands);
-    first.or(unsynced).or(unserved).or_else(more)
+    // Of what its guest meets the first is the reason; the rest is so, whatever that is.
+    let met = broken.or(fails).or(stands).or(unserved);
+    together([met, unsynced].into_iter().chain(besides(device)))
+}
+
+/// What is wrong with a device, whether its guest meets it or not.
+fn besides(device: &Device) -> [Option<String>; 8] {
+    let disk = device.disk();
+    let unkept = |disk: &DiskParts| {
+        let why = disk.bond.unkept_why()?;
+        Some(format!("that its guest is on this image {}", crate::disk::bonds::unkept(why)))
+    };
+    [
+        disk.and_then(|disk| Some(Stall::of(device.queues())?.problem(&disk.plan))),
+        disk.and_then(DiskParts::astray_text),
+        disk.and_then(unkept),
+        device.problem().map(str::to_string),
+        device.ungiven().map(str::to_string),
+        disk.and_then(|disk| disk.unresized.clone()),
+        disk.and_then(|disk| disk.unbegun_why().map(str::to_string)),
+        device.unanswered().map(str::to_string).or_else(|| device.beginning()),
+    ]
 }
 
 /// Since when it waits for a disk that does not answer, if that is longer than usual.

@@ -11,7 +11,7 @@ use config::spec::DiskResize;
 use control::mode::Mode;
 use tracing::{info, warn};
 
-use super::{Answered, changes, check_disk_made_by_api, shown};
+use super::{Answered, changes, check_disk_made_by_api, open_disk, shown};
 use crate::api::Reply;
 use crate::defects::found;
 use crate::devices::Devices;
@@ -227,10 +227,7 @@ fn tell_capacity(number: u32, rooms: &mut Rooms, mode: Mode) {
 /// The device of that name, which is to be changed through the API and open.
 fn made_by_api(id: &str, rooms: &Rooms) -> Result<u32, ApiError> {
     check_disk_made_by_api(id, &rooms.plan)?;
-    rooms.devices.number_of(id).ok_or_else(|| {
-        let hint = "`sidecore show` says why; remove it, or put that right";
-        ApiError::new(ErrorKind::Refused, format!("disk {id:?} is not open"), hint)
-    })
+    open_disk(id, rooms)
 }
 
 #[cfg(test)]

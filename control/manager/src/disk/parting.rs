@@ -15,6 +15,7 @@ use crate::disk::bonds::Bonds;
 use crate::disk::sync::DiskSync;
 use crate::opening::not_open::NotOpen;
 use crate::poll::{Poll, Token};
+use crate::problems::together;
 use crate::remote::availability::Requests;
 
 /// Between two tries to begin it.
@@ -132,12 +133,10 @@ impl DiskParts {
         let wait = |why: String| (Requests::Wait, why);
         match at_iohost {
             Some((Requests::Fail, _)) => at_iohost,
-            _ => self
-                .bond
-                .refused()
-                .map(|why| wait(why.to_string()))
-                .or(at_iohost)
-                .or_else(|| self.waits_for().map(wait)),
+            _ => {
+                let refused = self.bond.refused().map(ToString::to_string);
+                together([refused, at_iohost.map(|(_, why)| why), self.waits_for()]).map(wait)
+            }
         }
     }
 

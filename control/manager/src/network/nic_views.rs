@@ -17,6 +17,7 @@ use crate::devices::device::Device;
 use crate::devices::queue::Queue;
 use crate::guests::Guests;
 use crate::opening::shut::{Shut, ShutDevices};
+use crate::problems::together;
 use crate::remote::Remote;
 use crate::views;
 
@@ -69,10 +70,12 @@ impl NicViews<'_> {
         let is_lost = hindered.is_some() && !device.attached().is_empty();
         let silent = uplink.and_then(Uplink::silent_because);
         let carrier = if silent.is_some() { Carrier::Down } else { parts.carrier() };
-        let problem = hindered
-            .or_else(|| views::problem_of(device, self.now))
-            .or_else(|| silent.map(|why| format!("{why}; its guest sees a carrier all the same")))
-            .or_else(|| uplink.and_then(|uplink| Some(uplink.problem()?.to_string())));
+        let problem = together([
+            hindered,
+            views::problem_of(device, self.now),
+            silent.map(|why| format!("{why}; its guest sees a carrier all the same")),
+            uplink.and_then(Uplink::problem),
+        ]);
         let is_cut = uplink.is_some_and(|uplink| !uplink.is_attached());
         let runs = !device.attached().is_empty();
         let state = match device.has_no_front_end() {
@@ -84,7 +87,7 @@ impl NicViews<'_> {
         };
         NicView {
             state,
-            problem: problem.filter(|text| !text.is_empty()),
+            problem,
             link: carrier,
             queues_attached: device.attached().len() as u16,
             sidecore: parts.home().map(|home| home as u16),

@@ -31,6 +31,7 @@ use super::another_tap::TapIs;
 use super::host_ports::{self, Guest, HostPorts, TapQueue};
 use super::place::{Place, vlan_of};
 use super::taps::MadeTaps;
+use crate::problems::together;
 
 /// Between two attempts to open one.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -118,8 +119,9 @@ impl Uplink {
     }
 
     /// Why no frames pass, if none do; or only some.
-    pub(crate) fn problem(&self) -> Option<&str> {
-        self.life.problem().filter(|text| !text.is_empty()).or(self.tap.problem())
+    pub(crate) fn problem(&self) -> Option<String> {
+        let problems = [self.life.problem(), self.tap.problem()];
+        together(problems.map(|problem| problem.map(str::to_string)))
     }
 
     /// Why no frames pass though it is open, as it is now. Asks the kernel.

@@ -9,6 +9,7 @@ use config::spec::Carrier;
 use sidecore::{BridgeId, PortCounters};
 
 use crate::devices::Devices;
+use crate::problems::together;
 
 use super::Network;
 use super::mac_queries::Heard;
@@ -32,9 +33,9 @@ impl Network {
         let mut ports: Vec<PortView> = ports.collect();
         // Uplinks, then NICs, each in the order they came.
         ports.sort_by_key(|port| port.kind == PortKind::Nic);
-        let problem = ports.iter().find_map(|port| {
+        let problem = together(ports.iter().map(|port| {
             port.problem.as_ref().map(|problem| format!("uplink {}: {problem}", port.name))
-        });
+        }));
         let plan = switch.plan();
         SwitchView {
             id: plan.id.clone(),
@@ -109,7 +110,7 @@ fn uplink_view(uplink: &Uplink) -> PortView {
             HostPlan::Lent { .. } | HostPlan::Remote { .. } => PortKind::Remote,
         },
         link: if is_up { Carrier::Up } else { Carrier::Down },
-        problem: silent.or_else(|| uplink.problem().map(str::to_string)),
+        problem: together([silent, uplink.problem()]),
         vlans: VlanView::from(&uplink.plan().vlan),
         sidecore: Some(uplink.home() as u16),
         served_as: served_as.map(str::to_string),

@@ -490,6 +490,23 @@ fn lost_data_is_remembered_until_an_operator_says_that_he_knows() {
     assert_eq!(std::fs::read_dir(trial.path("state/unsynced")).expect("a folder").count(), 0);
 }
 
+/// Who puts the first right would meet the second.
+#[test]
+fn no_problem_of_a_disk_hides_another_one() {
+    let mut trial = Trial::of(FILE);
+    let spec = image(&trial, "b");
+    add(&mut trial, spec).expect("it is added");
+    let _vmm = Vmm::served(&mut trial, "b", 1);
+    let number = trial.rooms().devices.number_of("b").expect("a device");
+    trial.rooms().devices.disk(number).expect("a disk").disk.assume_sync_failed();
+    std::fs::remove_file(trial.path("b.img")).expect("an image");
+    trial.pass(Duration::from_secs(3));
+    let problem = trial.disk("b").problem.expect("some");
+    let parts = ["could not make data stable", "; besides, ", "was removed or renamed"];
+    let at = parts.map(|part| problem.find(part));
+    assert!(at[0] < at[1] && at[1] < at[2] && at[0].is_some(), "{problem}");
+}
+
 /// The mark would say it again after a restart, and nobody would know why.
 #[test]
 fn lost_data_whose_mark_stays_is_not_cleared() {
@@ -551,6 +568,61 @@ fn queues_go_where_an_operator_wants_them_and_stay_there() {
     assert!(why.starts_with("queue 2 of disk \"a\" is not served now; "), "{why}");
     let freed = trial.ask(go("auto", None)).map(disk_in).expect("they are let go");
     assert_eq!(freed.queues_by_hand, 0);
+}
+
+/// `ls` lists it: that there is none would send its operator elsewhere.
+#[test]
+fn what_is_listed_and_not_open_is_never_said_to_be_none() {
+    let mut trial = Trial::of(FILE);
+    let spec = image(&trial, "b");
+    add(&mut trial, spec).expect("it is added");
+    let folder = trial.die();
+    std::fs::remove_file(folder.path().join("b.img")).expect("an image");
+    std::fs::write(folder.path().join("a-file"), "mine").expect("a file");
+    let text = format!(
+        "{FILE}[[disk]]\nid = \"shut\"\npath = \"{{}}/none.img\"\n[[switch]]\nid = \"lan\"\n[[nic]]\nid = \"n\"\n\
+         switch = \"lan\"\nsocket = \"{{}}/a-file\"\n"
+    );
+    let mut trial = Trial::start(&text, folder).unwrap_or_else(|why| panic!("{why}"));
+    let moved = || DiskMove { to: Target::Sidecore(0), queue: None };
+    let resize = || DiskResize { size: Size(2 << 20) };
+    for id in ["b", "shut"] {
+        assert_eq!(trial.disk(id).state, DiskState::Failed);
+        for call in [
+            Call::AcceptDisk { id: ids(id) },
+            Call::ClearDisk { id: ids(id) },
+            Call::ResizeDisk { id: ids(id), resize: resize(), force: true },
+            Call::MoveDisk { id: ids(id), wish: moved() },
+            Call::ChangeDisk {
+                id: ids(id),
+                change: DiskChange { share: Some(50), ..DiskChange::default() },
+            },
+        ] {
+            let name = format!("{call:?}");
+            let Err(why) = trial.ask(call) else { continue };
+            assert_ne!(why.kind, ErrorKind::NotFound, "{name}: {}", why.error);
+            assert!(why.error.contains(&format!("disk {id:?}")), "{name}: {}", why.error);
+        }
+        let why = trial.ask(Call::ClearDisk { id: ids(id) }).expect_err("it is cleared");
+        assert_eq!(why.error, format!("disk {id:?} is not open"));
+    }
+    let wish = config::spec::NicMove { to: Target::Sidecore(0) };
+    let carrier = config::spec::Carrier::Down;
+    for call in [
+        Call::ShowNic { id: ids("n") },
+        Call::SetCarrier { id: ids("n"), carrier },
+        Call::MoveNic { id: ids("n"), wish },
+        Call::ShowSwitch { id: ids("lan") },
+    ] {
+        let name = format!("{call:?}");
+        let Err(why) = trial.ask(call) else { continue };
+        assert_ne!(why.kind, ErrorKind::NotFound, "{name}: {}", why.error);
+    }
+    // Of another kind, that is said.
+    for call in [Call::ClearDisk { id: ids("n") }, Call::AcceptDisk { id: ids("n") }] {
+        let why = trial.ask(call).expect_err("it is none");
+        assert!(why.error.contains("is a nic"), "{}", why.error);
+    }
 }
 
 /// Sidecores that do not answer call a move off, and the operator is told that nothing has moved.
