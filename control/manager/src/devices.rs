@@ -239,10 +239,6 @@ impl Devices {
     pub(crate) fn len(&self) -> usize {
         self.all.len()
     }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.all.is_empty()
-    }
 }
 
 #[cfg(test)]

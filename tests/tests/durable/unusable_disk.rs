@@ -284,15 +284,10 @@ fn an_image_without_permission_is_shown_with_what_to_do() -> Result<()> {
     std::fs::write(&secret, vec![0; 4096])?;
     std::fs::set_permissions(&secret, Permissions::from_mode(0o600))?;
     let disk = format!("[[disk]]\nid = \"secret\"\npath = {secret:?}\n");
-    // A daemon that can serve none of its disks ends.
-    let started = Daemon::with("unusable-secret", &disk).as_nobody().start();
-    let said = format!("{:#}", started.err().context("it is served")?);
-    for word in [
-        "sidecore.toml:10",
-        "secret.raw",
-        "Permission denied",
-        "the daemon's user must be able to read it",
-    ] {
+    let daemon = Daemon::with("unusable-secret", &disk).as_nobody().start()?;
+    ensure!(daemon.shown("secret", "state")? == "failed");
+    let said = daemon.shown("secret", "problem")?.to_string();
+    for word in ["secret.raw", "Permission denied", "the daemon's user must be able to read it"] {
         ensure!(said.contains(word), "it says {said:?}, and not {word:?}");
     }
     Ok(())

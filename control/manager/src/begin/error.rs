@@ -3,11 +3,8 @@
 //! Not here: what a start finds wrong with one device, which is shown instead (`opening`). Made by `begin`, printed by
 //! the program.
 
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
-
-use config::plan::Origin;
 
 use crate::network::NetworkError;
 use crate::remote::error::LinkError;
@@ -75,9 +72,6 @@ pub enum StartError {
         /// Reason that `show` would give.
         problem: String,
     },
-    /// Devices of the file, none of which is open.
-    #[error("{}", lines(.0))]
-    AllShut(Vec<ShutDevice>),
 }
 
 impl StartError {
@@ -100,34 +94,9 @@ impl StartError {
             StartError::State(_)
             | StartError::Link(_)
             | StartError::Switch { .. }
-            | StartError::NotTakenOver { .. }
-            | StartError::AllShut(_) => {
+            | StartError::NotTakenOver { .. } => {
                 "put that right, and start it again; nothing is left behind"
             }
         }
     }
-}
-
-/// Device that is not open, with all that are shut for the same reason.
-#[derive(Debug)]
-pub struct ShutDevice {
-    /// Kind and name of the first.
-    pub(super) name: String,
-    /// Place of its declaration.
-    pub(super) origin: Origin,
-    /// Reason that `show` would give.
-    pub(super) problem: String,
-    /// Count and names of the others, if there are any.
-    pub(super) more: String,
-}
-
-impl fmt::Display for ShutDevice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ShutDevice { name, origin, problem, more } = self;
-        write!(f, "{name} ({origin}): {problem}{more}")
-    }
-}
-
-fn lines(devices: &[ShutDevice]) -> String {
-    devices.iter().map(ShutDevice::to_string).collect::<Vec<_>>().join("\n")
 }

@@ -3,14 +3,13 @@
 //! Not here: what the loop is made of (`begin`), and how one device is opened (`opening`).
 
 use config::Plan;
-use config::plan::{DevicePlan, DiskPlan, NicPlan, Origin, SwitchPlan};
+use config::plan::{DevicePlan, DiskPlan, NicPlan, SwitchPlan};
 use control::mode::Mode;
 
-use super::error::{ShutDevice, StartError};
+use super::error::StartError;
 use crate::api::Calls;
-use crate::manager::INBOX_INTERVAL;
-use crate::opening::open::{open_shut, take_in};
-use crate::opening::shut::{Alike, Shut, alike};
+use crate::opening::open::take_in;
+use crate::opening::shut::Shut;
 use crate::poll::Token;
 use crate::remote::Remote;
 use crate::rooms::Rooms;
@@ -62,7 +61,6 @@ pub(crate) fn open_all(
         // What it serves is open, and the rest is opened later.
         Some(_) => refuse_if_served_is_shut(rooms),
         None => {
-            refuse_if_all_are_shut(rooms, mode)?;
             rooms.network.find_left_taps(rooms.turn.now());
             rooms.open_ports(mode);
             Ok(())
@@ -102,29 +100,4 @@ fn take_in_all(
         take_in(DevicePlan::Nic(nic), rooms, mode);
     }
     Ok(())
-}
-
-/// A daemon that can serve none of its file's devices does not start, so that a mistake in the
-/// file, or a second daemon on the same images, is seen at once.
-fn refuse_if_all_are_shut(rooms: &mut Rooms, mode: Mode) -> Result<(), StartError> {
-    while rooms.devices.is_empty() && rooms.shut.iter().any(|shut| shut.may_be_refused()) {
-        let pause = rooms.shut.due_at();
-        let now = rooms.turn.tick();
-        rooms.poll.pause(pause.map_or(INBOX_INTERVAL, |at| at.saturating_duration_since(now)));
-        rooms.turn.tick();
-        open_shut(rooms, mode);
-    }
-    let of_file = |shut: &&Shut| *shut.plan().origin() != Origin::Api;
-    if !rooms.devices.is_empty() || rooms.shut.iter().any(Shut::is_waiting) {
-        return Ok(());
-    }
-    let refused =
-        alike(rooms.shut.iter().filter(of_file)).into_iter().map(|Alike { first, more }| {
-            let (name, origin) = (first.plan().name(), first.plan().origin().clone());
-            ShutDevice { name, origin, problem: first.problem().to_string(), more }
-        });
-    match refused.collect::<Vec<_>>() {
-        all if all.is_empty() => Ok(()),
-        all => Err(StartError::AllShut(all)),
-    }
 }

@@ -198,7 +198,7 @@ fn a_listener_that_is_closed_is_heard_no_more_though_somebody_waits_there() {
     removal::begin(number, None, rooms, Mode::Serving);
     // It goes round without end if the listener is still heard.
     trial.rest();
-    assert!(trial.rooms().devices.is_empty());
+    assert_eq!(trial.rooms().devices.len(), 0);
     assert!(!trial.daemon.has_events());
     assert!(dial(&trial.socket("a")).is_none(), "nobody comes there any more");
     drop(waits);

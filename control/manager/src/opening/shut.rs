@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use config::plan::DevicePlan;
-use control::retry::{Obstacle, Retry};
+use control::retry::Retry;
 use sidecore::{instant_of, nanos_of};
 use tracing::{error, warn};
 
@@ -33,11 +33,7 @@ pub(crate) struct Shut {
 #[derive(Clone, Copy, Debug)]
 enum Hope {
     /// It is tried again.
-    Waits {
-        retry: Retry,
-        /// A process that lives has it, so far as is known.
-        is_living: bool,
-    },
+    Waits(Retry),
     /// An operator has to act first.
     Failed,
 }
@@ -45,8 +41,7 @@ enum Hope {
 impl Shut {
     /// A device that waits for what may pass by itself, such as the device that it replaces.
     pub(crate) fn waiting_for(plan: DevicePlan, why: &NotOpen, now: Instant) -> Shut {
-        let is_living = why.obstacle() == Obstacle::Living;
-        let hope = Hope::Waits { retry: Retry::from(nanos_of(now)), is_living };
+        let hope = Hope::Waits(Retry::from(nanos_of(now)));
         Shut { plan, problem: why.to_string(), is_found: why.is_found(), hope }
     }
 
@@ -75,12 +70,7 @@ impl Shut {
 
     /// Whether it is tried again.
     pub(crate) fn is_waiting(&self) -> bool {
-        matches!(self.hope, Hope::Waits { .. })
-    }
-
-    /// Whether it is waited for only to be sure that its holder lives.
-    pub(crate) fn may_be_refused(&self) -> bool {
-        matches!(self.hope, Hope::Waits { is_living: true, .. })
+        matches!(self.hope, Hope::Waits(_))
     }
 
     /// Why it is not open, but for its own names.
@@ -98,7 +88,7 @@ impl Shut {
 
     fn retry_mut(&mut self) -> Option<&mut Retry> {
         match &mut self.hope {
-            Hope::Waits { retry, .. } => Some(retry),
+            Hope::Waits(retry) => Some(retry),
             Hope::Failed => None,
         }
     }
@@ -106,7 +96,7 @@ impl Shut {
     /// When it is tried again.
     fn due_at(&self) -> Option<Instant> {
         match self.hope {
-            Hope::Waits { retry, .. } => Some(instant_of(retry.due_at())),
+            Hope::Waits(retry) => Some(instant_of(retry.due_at())),
             Hope::Failed => None,
         }
     }
@@ -119,11 +109,9 @@ impl Shut {
             (self.problem, self.is_found) = (why.to_string(), why.is_found());
         }
         self.hope = match self.hope {
-            Hope::Waits { retry, is_living } => {
-                let is_living =
-                    if is_news { why.obstacle() == Obstacle::Living } else { is_living };
+            Hope::Waits(retry) => {
                 let retry = retry.unless_given_up(why.obstacle(), goes, nanos_of(now));
-                retry.map_or(Hope::Failed, |retry| Hope::Waits { retry, is_living })
+                retry.map_or(Hope::Failed, Hope::Waits)
             }
             Hope::Failed => Hope::Failed,
         };
@@ -298,10 +286,8 @@ mod tests {
         shut.insert(Shut::waiting_for(plan("a"), &living, start));
         shut.insert(Shut::failed(plan("b"), "missing".to_string()));
         assert_eq!((shut.due(start), shut.due_at()), (vec![plan("a")], Some(start)));
-        assert!(shut.named("a").unwrap().may_be_refused());
         // Nobody knows anything new.
         assert!(shut.still("a", &NotOpen::Late("late".to_string()), false, start));
-        assert!(shut.named("a").unwrap().may_be_refused());
         assert_eq!(shut.named("a").unwrap().problem(), "held");
         assert!(shut.due(start).is_empty() && shut.due_at() > Some(start));
         shut.hurry(&["a".to_string(), "b".to_string()], start);
@@ -316,7 +302,6 @@ mod tests {
         shut.insert(Shut::waiting_for(plan("a"), &late("no thread"), later));
         assert!(shut.still("a", &late("late"), false, later));
         assert_eq!(shut.named("a").unwrap().problem(), "late", "there is a thread now");
-        assert!(!shut.named("a").unwrap().may_be_refused());
         assert_eq!(shut.len(), 2);
         assert_eq!(shut.remove("a").map(|it| it.plan().id().to_string()).as_deref(), Some("a"));
         assert!(shut.named("a").is_none());

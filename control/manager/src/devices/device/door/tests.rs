@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use config::api::Call;
+use config::api::{Call, DiskState};
 use config::spec::Carrier;
 
 use crate::trial::Trial;
@@ -66,6 +66,8 @@ fn a_socket_of_a_dead_daemon_is_replaced_and_one_of_a_living_one_is_not() {
     let folder = trial.die();
     let _ = std::fs::remove_file(&path);
     let _living = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
-    let Err(why) = Trial::start(DISK, folder) else { panic!("it starts") };
-    assert!(why.to_string().contains("another process listens there"), "{why}");
+    let mut trial = Trial::start(DISK, folder).unwrap_or_else(|why| panic!("{why}"));
+    let disk = trial.disk("n");
+    assert_eq!(disk.state, DiskState::Failed);
+    assert!(disk.problem.is_some_and(|why| why.contains("another process listens there")));
 }
