@@ -55,7 +55,7 @@ pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Res
         }
         DiskCommand::Accept { id } => {
             let disk: DiskView = client.ask(Method::Post, &path_of("disks", &id, "/accept"))?;
-            output.show(&disk, |disk| accepted_text(disk))
+            output.show(&disk, accepted_text)
         }
         DiskCommand::Move { id, wish } => {
             let path = path_of("disks", &id, "/move");

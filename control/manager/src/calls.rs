@@ -12,8 +12,6 @@
 use config::api::{Answer, ApiError, ErrorKind};
 use config::plan::{Origin, Plan};
 
-use crate::rooms::Rooms;
-
 pub(crate) mod answer;
 mod changes;
 pub(crate) mod disks;
@@ -52,20 +50,6 @@ pub(crate) fn check_origin(what: &str, origin: &Origin) -> Result<(), ApiError> 
         )),
         Origin::Api => Ok(()),
     }
-}
-
-/// The device of a disk.
-///
-/// # Errors
-/// It is listed and not open, or there is none of that name.
-pub(crate) fn open_disk(id: &str, rooms: &Rooms) -> Result<u32, ApiError> {
-    if rooms.plan.disk(id).is_none() {
-        return Err(rooms.plan.no_such_disk(id));
-    }
-    rooms.devices.number_of(id).ok_or_else(|| {
-        let hint = "`sidecore show` says why; put that right first";
-        ApiError::new(ErrorKind::Refused, format!("disk {id:?} is not open"), hint)
-    })
 }
 
 /// Refuses to change a disk that the file declares, or that is none.

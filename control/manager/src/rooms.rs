@@ -6,7 +6,7 @@ use std::io;
 use std::time::Instant;
 
 use config::Plan;
-use config::api::ApiError;
+use config::api::{ApiError, ErrorKind};
 use config::plan::{DevicePlan, DiskPlan};
 use config::spec::DiskMove;
 use control::mode::Mode;
@@ -290,6 +290,20 @@ impl Rooms {
             Some(device) => device.say_stalls(self.turn.now()),
             None => late("device"),
         }
+    }
+
+    /// The device of a disk.
+    ///
+    /// # Errors
+    /// It is listed and not open, or there is none of that name.
+    pub(crate) fn open_disk(&self, id: &str) -> Result<u32, ApiError> {
+        if self.plan.disk(id).is_none() {
+            return Err(self.plan.no_such_disk(id));
+        }
+        self.devices.number_of(id).ok_or_else(|| {
+            let hint = "`sidecore show` says why; put that right first";
+            ApiError::new(ErrorKind::Refused, format!("disk {id:?} is not open"), hint)
+        })
     }
 
     /// A device has just lost data: that is marked.

@@ -13,7 +13,7 @@ use config::{DiskSpec, Plan};
 use control::mode::Mode;
 use tracing::info;
 
-use super::{Answered, changes, check_disk_made_by_api, open_disk, shown};
+use super::{Answered, changes, check_disk_made_by_api, shown};
 use crate::api::Reply;
 use crate::devices::device::Device;
 use crate::devices::queue::Queue;
@@ -106,7 +106,7 @@ pub(crate) fn change(id: &str, change: &DiskChange, rooms: &mut Rooms) -> Answer
 
 /// An operator has the guest of a disk go on with the image that is there.
 pub(crate) fn accept_image(id: &str, rooms: &mut Rooms, mode: Mode) -> Result<(), ApiError> {
-    let number = open_disk(id, rooms)?;
+    let number = rooms.open_disk(id)?;
     let device = rooms.devices.get(number).ok_or_else(|| ApiError::no_such_disk(id))?;
     let parts = device.disk().ok_or_else(|| ApiError::no_such_disk(id))?;
     if parts.bond.is_served() && !may_have_lost(device, parts) {
@@ -139,7 +139,7 @@ fn may_have_lost(device: &Device, parts: &DiskParts) -> bool {
 
 /// The operator knows what was lost.
 pub(crate) fn clear(id: &str, rooms: &mut Rooms, mode: Mode) -> Answered {
-    let number = open_disk(id, rooms)?;
+    let number = rooms.open_disk(id)?;
     let parts = rooms.devices.disk(number).ok_or_else(|| rooms.plan.no_such_disk(id))?;
     // The latter where the image was cleared late, and nobody was told.
     if !(parts.sync_failed() || rooms.unsynced.is_lost(&parts.plan)) {

@@ -11,7 +11,7 @@ use config::spec::DiskResize;
 use control::mode::Mode;
 use tracing::{info, warn};
 
-use super::{Answered, changes, check_disk_made_by_api, open_disk, shown};
+use super::{Answered, changes, check_disk_made_by_api, shown};
 use crate::api::Reply;
 use crate::defects::found;
 use crate::devices::Devices;
@@ -227,7 +227,7 @@ fn tell_capacity(number: u32, rooms: &mut Rooms, mode: Mode) {
 /// The device of that name, which is to be changed through the API and open.
 fn made_by_api(id: &str, rooms: &Rooms) -> Result<u32, ApiError> {
     check_disk_made_by_api(id, &rooms.plan)?;
-    open_disk(id, rooms)
+    rooms.open_disk(id)
 }
 
 #[cfg(test)]
