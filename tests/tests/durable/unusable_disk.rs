@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use testing::daemon::{Daemon, await_that};
 use testing::scratch::Scratch;
 use testing::slots::{Kind, STATUS_OK};
