@@ -25,6 +25,7 @@ mod serve;
 mod switch;
 mod table;
 mod top;
+mod typed;
 mod version;
 mod vmm;
 
@@ -66,9 +67,9 @@ fn refuse(error: &clap::Error, words: &[OsString]) -> ExitCode {
     let is_json = words.iter().take_while(|word| *word != "--").any(|word| word == "--json");
     // Its list of commands has those that nobody is to give.
     let is_bare = error.kind() == clap::error::ErrorKind::MissingSubcommand;
-    let fixed = fixed::refused(error, words);
-    if (is_json && error.exit_code() != 0) || is_bare || fixed.is_some() {
-        let failure = fixed.unwrap_or_else(|| Failure::of_words(error));
+    let known = fixed::refused(error, words).or_else(|| typed::refused(error, words));
+    if (is_json && error.exit_code() != 0) || is_bare || known.is_some() {
+        let failure = known.unwrap_or_else(|| Failure::of_words(error));
         Output { json: is_json, room: Room::Whole }.failure(&failure);
         return ExitCode::from(failure.code());
     }

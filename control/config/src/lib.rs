@@ -18,7 +18,7 @@ pub mod docs;
 pub mod key;
 pub mod mac;
 pub mod mistake;
-mod near;
+pub mod near;
 pub mod number;
 pub mod openapi;
 pub mod plan;

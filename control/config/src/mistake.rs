@@ -70,6 +70,11 @@ impl Path {
         keys.into_iter().next().unwrap_or_default()
     }
 
+    /// Whether it is a place of a list.
+    pub(crate) fn is_item(&self) -> bool {
+        matches!(self.0.last(), Some(Step::Index(_)))
+    }
+
     fn and(&self, step: Step) -> Path {
         let mut steps = self.0.clone();
         steps.push(step);

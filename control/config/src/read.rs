@@ -16,6 +16,7 @@ use crate::schema;
 use crate::spec::Spec;
 
 mod strict;
+mod syntax;
 
 /// A file that was read: what it says, and where it says it.
 #[derive(Clone, Debug)]
@@ -180,8 +181,8 @@ fn syntax_refusal(text: &str, file: &str, errors: Vec<toml::de::Error>) -> Refus
     let start = |error: &toml::de::Error| error.span().map_or(0, |span| span.start);
     let first = errors.into_iter().min_by_key(start);
     let range = first.as_ref().and_then(toml::de::Error::span).unwrap_or(0..0);
-    let message = first.as_ref().map_or("", |error| error.message().trim());
-    let right = "a file has headers such as [daemon] and [[disk]], and below each lines such as id = \"vm1\"";
-    let mistake = Mistake::new(Path::root(), format!("not TOML: {message}"), right);
+    let message = first.as_ref().map_or("", |error| error.message());
+    let (wrong, right) = syntax::mistake(text, &range, message);
+    let mistake = Mistake::new(Path::root(), wrong, right);
     Refusal::locate(file, text, vec![mistake], |_| range.clone())
 }

@@ -249,7 +249,7 @@ mod tests {
                 "id: a text is needed here, not a number; `queue` is not a field here; backend: \
                  \"nul\" is not possible here"
                     .to_string(),
-                "write it between quotes; did you mean `queues`?; did you mean \"null\"? Possible: \
+                "write it between quotes: \"7\"; did you mean `queues`?; did you mean \"null\"? Possible: \
                  \"null\", \"memory\", \"file\", \"remote\""
                     .to_string()
             )

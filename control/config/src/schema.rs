@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use crate::mac::{MAC_HINT, Mac};
 use crate::mistake::{Mistake, Path};
-use crate::near::nearest;
+use crate::near::{meant, nearest};
 use crate::number;
 use crate::size::{SIZE_HINT, Size};
 use crate::target::{TARGET_HINT, Target};
@@ -77,7 +77,7 @@ impl<'a> Check<'a, '_> {
                     let (items, _) = self.resolve(&schema["items"]);
                     let right = match admits(items, "object") {
                         true => ("a list of tables", format!("write it as `[[{}]]`", at.names())),
-                        false => ("a list", "write it between brackets, such as [10, 20]".into()),
+                        false => ("a list", as_list(items, other)),
                     };
                     self.kind(at, other, right.0, &right.1);
                 }
@@ -87,14 +87,17 @@ impl<'a> Check<'a, '_> {
         } else if admits(schema, "boolean") && !value.is_boolean() {
             self.kind(at, value, "true or false", "write true or false, without quotes");
         } else if admits(schema, "string") && !value.is_string() {
-            self.kind(at, value, "a text", "write it between quotes");
+            self.kind(at, value, "a text", &as_text(at, value));
         }
     }
 
     fn table(&mut self, schema: &'a Value, value: &Value, at: &Path) {
         let fields = schema["properties"].as_object();
         let Value::Object(entries) = value else {
-            return self.kind(at, value, "a table", "write its fields below a header of its own");
+            let [open, close] = if at.is_item() { ["[[", "]]"] } else { ["[", "]"] };
+            let right =
+                format!("write its fields below a header of its own: {open}{}{close}", at.names());
+            return self.kind(at, value, "a table", &right);
         };
         for (key, entry) in entries {
             match fields.and_then(|fields| fields.get(key)) {
@@ -128,7 +131,7 @@ impl<'a> Check<'a, '_> {
             true => "here".to_string(),
             false => format!("of {at}"),
         };
-        let right = match nearest(key, &names) {
+        let right = match meant(key, &names) {
             Some(name) => format!("did you mean `{name}`?"),
             None => format!("known here: {}", names.join(", ")),
         };
@@ -238,6 +241,54 @@ impl<'a> Check<'a, '_> {
             }
         }
         (schema, nullable)
+    }
+}
+
+/// What was written instead of a list of such items, as one of these.
+fn as_list(items: &Value, written: &Value) -> String {
+    let number = |text: &str| text.trim().parse::<i64>().is_ok();
+    let one = match written {
+        Value::String(text) if !admits(items, "integer") => {
+            let texts = text.split(',').map(|text| format!("{:?}", text.trim()));
+            Some(texts.collect::<Vec<_>>().join(", "))
+        }
+        Value::String(text) if text.split(',').all(number) => {
+            Some(text.split(',').map(str::trim).collect::<Vec<_>>().join(", "))
+        }
+        Value::Number(number) if admits(items, "integer") => Some(number.to_string()),
+        _ => None,
+    };
+    match one {
+        Some(one) => format!("write it between brackets: [{one}]"),
+        None if admits(items, "integer") => {
+            "write numbers between brackets, such as [10, 20]".into()
+        }
+        None => "write texts between brackets, such as [\"a\", \"b\"]".into(),
+    }
+}
+
+/// What was written instead of a text, as one.
+fn as_text(at: &Path, written: &Value) -> String {
+    let bare = |value: &Value| match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    };
+    match written {
+        Value::Number(number) => format!("write it between quotes: \"{number}\""),
+        Value::Bool(truth) => format!("write it between quotes, if that is meant: \"{truth}\""),
+        // Which are written as the kernel does.
+        Value::Array(all) if at.field() == "cpus" && !all.is_empty() => {
+            match all.iter().map(bare).collect::<Option<Vec<_>>>() {
+                Some(all) => format!("write \"{}\"", all.join(",")),
+                None => "write cpus such as \"2,3\" or \"2-5\", or \"auto\"".to_string(),
+            }
+        }
+        Value::Array(all) => match all.first().and_then(bare) {
+            Some(first) if all.len() == 1 => format!("write it without brackets: {first:?}"),
+            _ => "write one text between quotes".to_string(),
+        },
+        _ => "write one text between quotes".to_string(),
     }
 }
 

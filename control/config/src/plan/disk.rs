@@ -331,8 +331,8 @@ fn resolve_source(
         (None, Some(_)) => BackendKind::File,
         (None, None) if spec.link.is_some() => BackendKind::Remote,
         (None, None) => {
-            let right = "name an image with `path`, or choose `backend`: \"null\", \"memory\", \"file\" or \
-                         \"remote\"";
+            let right = "name an image with `path`, or with `link` the link to the machine that has the disk; or choose \
+                         `backend`: \"memory\", or for measuring \"null\"";
             mistakes.push(Mistake::new(at.clone(), "the disk has no back-end", right));
             return None;
         }

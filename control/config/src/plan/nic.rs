@@ -171,8 +171,8 @@ fn resolve_peer(
     ];
     let mut given = given.iter().filter(|(_, is_given)| *is_given).map(|(name, _)| *name);
     let Some(first) = given.next() else {
-        let right = "name a `switch`, a `tap` or an `interface`, or for measuring `null`: \"drop\", \
-                     \"echo\" or \"generate\"";
+        let right = "name a `switch`, a `tap`, an `interface`, or with `by_link` the link by whose IOhost it is a port; or \
+                     for measuring `null`: \"drop\", \"echo\" or \"generate\"";
         mistakes.push(Mistake::new(at.clone(), "the nic is connected to nothing", right));
         return None;
     };

@@ -98,7 +98,7 @@ fn a_mistake_is_shown_with_its_place_and_what_would_be_right() {
          \x20 |\n\
          1 | [[disk]\n\
          \x20 |        ^\n\
-         \x20 = a file has headers such as [daemon] and [[disk]], and below each lines such as id = \"vm1\""
+         \x20 = write [[disk]]"
     );
 }
 
