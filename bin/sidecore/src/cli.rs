@@ -395,8 +395,9 @@ pub(crate) enum RemoteCommand {
     #[command(after_help = "\
 DROPPED are frames of strangers, that were not authentic, or were seen before: some are usual
 after a session has ended. Of each way, from here to there: SENT are frames that are
-acknowledged, LOST those taken for lost, SENT AGAIN their parts that went again; as many may be
-UNDER WAY as WINDOW (halved by losses) and CREDIT (the other end's memory) allow.
+acknowledged, LOST those taken for lost. SENT AGAIN are parts that went again for that, or since
+no acknowledgement came in time, as on a machine that is busy: with LOST at 0 nothing was lost.
+As many may be UNDER WAY as WINDOW (halved by losses) and CREDIT (the other end's memory) allow.
 
 Examples:
   sidecore remote status

@@ -261,7 +261,7 @@ impl Client {
         let mut hint = match self.listener.get().filter(|pid| is_stopped(*pid)) {
             Some(pid) => format!("process {pid} is stopped: `kill -CONT {pid}` lets it go on"),
             None => "it is busy, stopped or stuck: see its log (`journalctl -u sidecore`) and `systemctl status \
-                     sidecore`; `--timeout` waits longer"
+                     sidecore`; an upgrade that waits for a disk answers nobody for up to 25 s; `--timeout` waits longer"
                 .to_string(),
         };
         if method != "GET" {

@@ -16,6 +16,7 @@ use crate::output::Output;
 use crate::table::Room;
 use crate::version::{COMMIT, TOLD, VERSION};
 
+mod heir;
 pub(crate) mod reach;
 mod ready;
 

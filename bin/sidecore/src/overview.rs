@@ -259,6 +259,13 @@ fn upgrade_text(done: &UpgradeView) -> String {
             ms(pause.started_ns),
         );
     }
+    if done.launchers_late > 0 {
+        // There are two of them: with both there is no upgrade.
+        text.push_str(
+            "it took 5 s longer, since a launcher of the process before did not answer, as when it is stopped; it ended \
+             with that process\n",
+        );
+    }
     if done.sessions_anew > 0 {
         let clients = match done.sessions_anew {
             1 => "the client of 1 session begins".to_string(),
@@ -345,6 +352,11 @@ mod tests {
             "/f.toml: in force; what is different is not told, since the process before it does not know all of it \
              (`new` is not a field)"
         );
+        done.launchers_late = 1;
+        let expected = "process 7 serves now, version 1.2.3\nit took 5 s longer, since a launcher of the process before did \
+                        not answer, as when it is stopped; it ended with that process\n";
+        assert_eq!(upgrade_text(&done), expected);
+        done.launchers_late = 0;
         // Of an IOhost.
         (done.pause, done.sessions_anew) = (None, 2);
         let expected = "process 7 serves now, version 1.2.3\nthe clients of 2 sessions begin another one with it, and \

@@ -57,6 +57,7 @@ pub(crate) fn serve(
             // Whoever asks a daemon where something is declared is in another folder.
             file.name = file.path.display().to_string();
         }
+        file.is_chosen = !args.heir;
         // Its mistakes are said of the file as it was named.
         let plan = file.load(None).map_err(|failure| failure.in_file(&args.config))?;
         Ok((file, plan))
@@ -93,6 +94,7 @@ pub(crate) fn serve(
         (Err(failure), Some(heir)) => heir.refuse(&failure.in_a_sentence()),
         (confined, _) => confined?,
     }
+    let file = ConfigFile { is_chosen: false, ..file };
     let options = manager::Options {
         version: crate::version::VERSION,
         commit: crate::version::COMMIT,
@@ -272,6 +274,8 @@ struct ConfigFile {
     name: String,
     path: PathBuf,
     folder: String,
+    /// Whoever is told of it may name another one.
+    is_chosen: bool,
     /// As they were at the start: the daemon leaves those of its sidecores to them, and a change of
     /// these takes a restart.
     host: HostCpus,
@@ -287,7 +291,7 @@ impl ConfigFile {
             Failure::usage(format!("{name} is in no folder whose name is UTF-8"), "name a file")
         })?;
         let host = host::Topology::of_this_host().host_cpus();
-        Ok(ConfigFile { name, path: whole, folder, host })
+        Ok(ConfigFile { name, path: whole, folder, is_chosen: true, host })
     }
 
     /// Reads it and makes a plan of it.
@@ -302,10 +306,14 @@ impl ConfigFile {
 
     fn text(&self) -> Result<String, Failure> {
         let unreadable = |error: &dyn std::fmt::Display| {
-            let hint = match self.path.exists() {
-                true => "name a text file of UTF-8 that this user may read with --config",
-                false => {
+            let hint = match (self.path.exists(), self.is_chosen) {
+                (true, true) => "name a text file of UTF-8 that this user may read with --config",
+                (true, false) => "put a text file of UTF-8 there that the daemon's user may read",
+                (false, true) => {
                     "put it there, or name another one with --config; `sidecore docs FOLDER` writes what may be in it"
+                }
+                (false, false) => {
+                    "put it back: it is the one that the daemon was started with, and another one takes a restart"
                 }
             };
             Failure::usage(format!("{} cannot be read: {error}", self.name), hint)

@@ -426,6 +426,10 @@ pub struct UpgradeView {
     /// its guests ask for waits until then. How long that took is not known here.
     #[serde(default)]
     pub sessions_anew: u32,
+    /// Launchers that did not answer within 5 s each, as those that are stopped, before one did: so much longer it took.
+    /// They ended with the process that served before.
+    #[serde(default)]
+    pub launchers_late: u32,
     /// What was different in the file; absent from a program that does not say it.
     #[serde(default)]
     pub configuration: Option<TakenFileView>,

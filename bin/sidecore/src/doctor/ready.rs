@@ -11,30 +11,34 @@ use config::routes::Method;
 use config::spec::{Carrier, Mode};
 use host::doctor::{Check, State};
 
-use super::check;
+use super::{check, heir};
 use crate::client::{Client, is_stopped};
 use crate::failure::Failure;
 
 /// Both, of a daemon that can be asked.
 pub(super) fn checks(client: &Client) -> Vec<Check> {
     let daemon = client.ask::<DaemonView>(Method::Get, "/v1/daemon").ok();
-    let is_here = |view: &DaemonView| client.shares_numbers(view.pid);
-    let upgrade = daemon.and_then(|view| upgrade(&view.launchers, is_here(&view)));
+    let here = |view: &DaemonView| client.shares_numbers(view.pid).then_some(view.pid);
+    let upgrade = daemon.and_then(|view| upgrade(&view.launchers, here(&view)));
     upgrade.into_iter().chain(sockets(client)).collect()
 }
 
 /// Whether another daemon can be started by this one. Nothing of a daemon that started none, or says nothing of it. Of one
-/// that is not `is_here`, but in another container, numbers and names are others' here.
-fn upgrade(view: &LaunchersView, is_here: bool) -> Option<Check> {
+/// that is not `here`, by its number, but in another container, numbers and names are others' here.
+fn upgrade(view: &LaunchersView, here: Option<u32>) -> Option<Check> {
     let LaunchersView { started, living, pids, program } = view;
     let mut found = format!("{living} of {started} launchers");
-    let its = pids.iter().copied().filter(|_| is_here);
+    let its = pids.iter().copied().filter(|_| here.is_some());
     let stopped: Vec<u32> = its.filter(|pid| is_stopped(*pid)).collect();
     if !stopped.is_empty() {
         found += &format!(", of which {} stopped", stopped.len());
     }
-    let absent = is_here.then(|| not_startable(Path::new(program))).flatten();
-    if let Some(why) = &absent {
+    let program = Path::new(program);
+    let absent = here.and_then(|_| not_startable(program));
+    let strange = here.filter(|_| absent.is_none());
+    let strange = strange.and_then(|daemon| heir::is_none(program, pids, daemon));
+    let program = program.display();
+    if let Some(why) = absent.map(str::to_string).or_else(|| strange.clone()) {
         found += &format!("; {program} {why}");
     }
     let warn = |means: &str, todo: &str| check("upgrade", State::Warn, found.clone(), means, todo);
@@ -47,6 +51,10 @@ fn upgrade(view: &LaunchersView, is_here: bool) -> Option<Check> {
         _ if absent.is_some() => warn(
             "`sidecore upgrade` is refused until a program is there that can be started",
             &format!("install it as {program}"),
+        ),
+        _ if strange.is_some() => warn(
+            "`sidecore upgrade` is refused: what it starts would not take over, and the daemon goes on",
+            &format!("install sidecore as {program}"),
         ),
         _ if !stopped.is_empty() => warn(
             "`sidecore upgrade` waits for one that is stopped, and is refused when all are",
@@ -126,7 +134,7 @@ mod tests {
     #[test]
     fn launchers_that_ended_are_told_of_before_an_upgrade_needs_them() {
         let told = |started, living| {
-            upgrade(&LaunchersView { started, living, ..LaunchersView::default() }, true)
+            upgrade(&LaunchersView { started, living, ..LaunchersView::default() }, Some(1))
         };
         assert!(told(0, 0).is_none());
         assert_eq!(told(2, 2).map(|check| check.state), Some(State::Ok));
@@ -146,7 +154,7 @@ mod tests {
             program: program.display().to_string(),
             ..LaunchersView::default()
         };
-        let told = || upgrade(&view, true).expect("a check");
+        let told = || upgrade(&view, Some(1)).expect("a check");
         let is_there = |why: &str| format!("2 of 2 launchers; {} {why}", program.display());
         let gone = told();
         assert_eq!((gone.state, gone.found), (State::Warn, is_there("is not there")));
@@ -160,7 +168,7 @@ mod tests {
         std::fs::remove_file(&program).expect("removed");
         std::fs::create_dir(&program).expect("a folder");
         assert_eq!(told().found, is_there("is no file"));
-        assert_eq!(upgrade(&view, false).map(|check| check.state), Some(State::Ok), "not here");
+        assert_eq!(upgrade(&view, None).map(|check| check.state), Some(State::Ok), "not here");
     }
 
     #[test]
@@ -168,14 +176,14 @@ mod tests {
         let mut child = Command::new("sleep").arg("600").spawn().expect("a process");
         let pid = child.id();
         let view = LaunchersView { started: 2, living: 2, pids: vec![pid], ..Default::default() };
-        let told = || upgrade(&view, true).expect("a check");
+        let told = || upgrade(&view, Some(1)).expect("a check");
         assert_eq!(told().state, State::Ok);
         let id = Pid::from_child(&child);
         kill_process(id, Signal::STOP).expect("it is there");
         // It stops when it has its processor next.
         waitpid(Some(id), WaitOptions::UNTRACED).expect("it stops");
         let stopped = told();
-        let elsewhere = upgrade(&view, false).expect("a check");
+        let elsewhere = upgrade(&view, None).expect("a check");
         child.kill().expect("it ends");
         child.wait().expect("it has ended");
         assert_eq!(stopped.state, State::Warn);

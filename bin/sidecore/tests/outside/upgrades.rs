@@ -64,6 +64,28 @@ fn how_an_heir_has_ended_is_told_and_nothing_is_left_of_it() {
     assert!(text.contains("given up: the new process has ended (exit status: 7)"), "{text}");
 }
 
+/// What an upgrade would be refused for is known before.
+#[test]
+fn a_doctor_says_whether_the_program_in_place_would_take_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("sidecore");
+    symlink(PROGRAM, &program).unwrap();
+    let daemon = Daemon::of_program(&program);
+    let check = || {
+        let told = json(&daemon.run("doctor --json").1);
+        let checks = told["checks"].as_array().unwrap();
+        checks.iter().find(|check| check["name"] == "upgrade").expect("a check").clone()
+    };
+    assert_eq!(check()["state"], "ok");
+    install(&program, "#!/bin/sh\nexit 1\n");
+    let told = check();
+    assert_eq!(told["state"], "warn", "{told}");
+    let found = told["found"].as_str().unwrap();
+    assert!(found.contains("2 of 2 launchers; ") && found.contains("is no sidecore"), "{found}");
+    assert_eq!(told["todo"], format!("install sidecore as {}", program.display()));
+    assert_eq!(daemon.run("upgrade").0, 1);
+}
+
 /// What was different in the file, as a reload says it.
 #[test]
 fn an_upgrade_says_what_was_different_in_the_file() {
@@ -86,6 +108,22 @@ fn an_upgrade_says_what_was_different_in_the_file() {
     let _second = Heir::of(told.split(' ').nth(1).unwrap());
     assert_eq!(code, 0);
     assert!(told.ends_with("sidecore.toml: nothing changed\n"), "{told}");
+}
+
+/// Whoever is told has no word by which another file would be named.
+#[test]
+fn a_file_that_is_gone_is_to_be_put_back() {
+    let daemon = Daemon::start("");
+    std::fs::remove_file(daemon.folder.path().join("sidecore.toml")).unwrap();
+    for line in ["reload", "reload --dry-run", "upgrade"] {
+        let (code, _, error) = daemon.run(line);
+        assert_eq!(code, 1, "{line}: {error}");
+        assert!(
+            error.contains("put it back: it is the one that the daemon was"),
+            "{line}: {error}"
+        );
+        assert!(!error.contains("--config"), "{line}: {error}");
+    }
 }
 
 /// The daemon has that port, at another address.
@@ -126,6 +164,41 @@ fn a_client_s_link_has_the_sockets_after_an_upgrade_that_it_had_before() {
     let _heir = Heir::of(told.split(' ').nth(1).unwrap());
     assert_eq!((code, error.as_str()), (0, ""));
     assert_eq!(sockets(), serde_json::json!(["udp"]));
+}
+
+/// Nobody is left behind who would go on with rights of a daemon that has ended.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "nobody is told when a process has ended")]
+fn a_launcher_that_is_stopped_ends_with_its_daemon_and_why_it_took_long_is_said() {
+    let daemon = Daemon::start("");
+    let launchers = || children_of(daemon.child.id());
+    let first = *launchers().iter().min().expect("launchers");
+    let pid = Pid::from_raw(first.try_into().unwrap()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let (code, told, error) = daemon.run("upgrade");
+    assert_eq!((code, error.as_str()), (0, ""));
+    let _heir = Heir::of(told.split(' ').nth(1).unwrap());
+    assert!(
+        told.contains("\nit took 5 s longer, since a launcher of the process before"),
+        "{told}"
+    );
+    let is_gone = || {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let stat = std::fs::read_to_string(format!("/proc/{first}/stat")).unwrap_or_default();
+        stat.is_empty() || stat.contains(") Z")
+    };
+    assert!((0..3000).any(|_| is_gone()), "it is there");
+}
+
+/// The processes whose parent that one is.
+fn children_of(pid: u32) -> Vec<u32> {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let all = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let parent = |of: u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{of}/stat")).ok()?;
+        stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse::<u32>().ok()
+    };
+    all.filter(|of| parent(*of) == Some(pid)).collect()
 }
 
 /// Who inherits the API's socket is named as who listens there, and not who made it.

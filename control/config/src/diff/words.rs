@@ -118,12 +118,24 @@ impl Differing {
         let named = |all: &[LinkClientPlan], name: &str| {
             all.iter().find(|client| client.name == name).cloned()
         };
+        // One key is one machine, whatever it is called.
+        let renamed = |to: &LinkClientPlan| {
+            let is_it = |was: &&LinkClientPlan| to.key.is_some() && was.key == to.key;
+            let was = old.iter().filter(|was| named(new, &was.name).is_none()).find(is_it);
+            was.filter(|_| named(old, &to.name).is_none()).cloned()
+        };
+        let is_renamed = |was: &LinkClientPlan| {
+            new.iter().filter_map(renamed).any(|renamed| renamed.name == was.name)
+        };
         let gone = old.iter().filter(|client| named(new, &client.name).is_none());
+        let gone = gone.filter(|client| !is_renamed(client));
         let mut words: Vec<String> =
             gone.map(|client| format!("client {} comes no more", client.name)).collect();
         for client in new {
             let LinkClientPlan { name, key, disks, nics } = client;
-            let Some(was) = named(old, name) else {
+            let renamed = renamed(client);
+            words.extend(renamed.iter().map(|was| format!("client {} is called {name}", was.name)));
+            let Some(was) = renamed.or_else(|| named(old, name)) else {
                 let (disks, nics) = (list(disks), list(nics));
                 words.push(format!("client {name} may come, disks {disks}, nics {nics}"));
                 continue;
@@ -310,6 +322,42 @@ mod tests {
             said(&before, &other)[1..],
             ["set the clients of link out: disks of client c1 a,b becomes b", "added disk a"]
         );
+    }
+
+    #[test]
+    fn a_client_that_is_called_otherwise_is_the_machine_that_it_was() {
+        let of = |clients: [(&str, &str, &str); 2]| {
+            let disk = |id: &str| format!("[[disk]]\nid = \"{id}\"\npath = \"/i/{id}\"\n");
+            let link = "[[link]]\nid = \"out\"\nrole = \"iohost\"\nudp = \"1.2.3.4:1\"\nkey_file = \"/k\"\n";
+            let client = |(name, key, disks): (&str, &str, &str)| {
+                let key = key.repeat(64);
+                format!("[[link.client]]\nname = \"{name}\"\nkey = \"{key}\"\ndisks = [{disks}]\n")
+            };
+            plan(&[disk("a"), disk("b"), link.into(), clients.map(client).concat()].concat())
+        };
+        let before = of([("c1", "1", "\"a\""), ("c2", "2", "")]);
+        for (after, words) in [
+            ([("host1", "1", "\"a\""), ("c2", "2", "")], "client c1 is called host1"),
+            (
+                [("host1", "1", "\"a\", \"b\""), ("c2", "2", "")],
+                "client c1 is called host1, disks of client host1 a becomes a,b",
+            ),
+            // Another machine.
+            (
+                [("host1", "3", "\"a\""), ("c2", "2", "")],
+                "client c1 comes no more, client host1 may come, disks a, nics none",
+            ),
+            // They have changed their names.
+            (
+                [("c2", "1", "\"a\""), ("c1", "2", "")],
+                "key of client c2 becomes another, disks of client c2 none becomes a, key of client c1 becomes \
+                 another, disks of client c1 a becomes none",
+            ),
+        ] {
+            let told = said(&before, &of(after));
+            let its = told.iter().find_map(|it| it.strip_prefix("set the clients of link out: "));
+            assert_eq!(its, Some(words), "{told:?}");
+        }
     }
 
     #[test]

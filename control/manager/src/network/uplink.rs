@@ -179,14 +179,21 @@ impl Uplink {
     /// That it is open, for the log.
     pub(crate) fn say_open(&self) {
         match &self.wired {
-            Some(wired) => info!(nic = wired.id, interface = self.name(), "open"),
+            Some(wired) => match self.plan.host.interface() {
+                Some(interface) => info!(nic = wired.id, interface, "open"),
+                // By a link, or to nothing.
+                None => info!(nic = wired.id, "open"),
+            },
             None => info!(uplink = self.name(), "open"),
         }
     }
 
     fn warn(&self, what: fmt::Arguments<'_>) {
         match &self.wired {
-            Some(wired) => warn!(nic = wired.id, interface = self.name(), "{what}"),
+            Some(wired) => match self.plan.host.interface() {
+                Some(interface) => warn!(nic = wired.id, interface, "{what}"),
+                None => warn!(nic = wired.id, "{what}"),
+            },
             None => warn!(uplink = self.name(), "{what}"),
         }
     }

@@ -14,6 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -257,6 +258,8 @@ pub fn run(program: &Path, arguments: &[OsString]) -> io::Result<()> {
         signal_hook::flag::register(signal, Arc::default())?;
     }
     confine::launcher(confine::Mode::of_environment()).map_err(io::Error::other)?;
+    // One that was stopped does not see that its daemon has gone, and would start nobody's heirs when it goes on.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
     let channel = Channel::of(io::stdin().as_fd().try_clone_to_owned()?);
     let mut start_heir = |request, input| {
         let child = start(program, arguments, input).map_err(|error| {

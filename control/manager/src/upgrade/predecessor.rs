@@ -58,8 +58,16 @@ pub(crate) struct Upgrade {
     configuration: Option<Box<TakenFileView>>,
     /// What the heir told of queues that stood still.
     pause: Option<PauseWords>,
+    besides: Besides,
+}
+
+/// What else an operator is told of it.
+#[derive(Clone, Copy, Default)]
+struct Besides {
     /// Sessions of other machines that begin anew with it.
     sessions_anew: u32,
+    /// Launchers that did not answer before one did.
+    launchers_late: u32,
 }
 
 /// What it said of itself.
@@ -84,7 +92,7 @@ pub(crate) struct HandedOver {
     reply: Option<Reply>,
     configuration: Option<Box<TakenFileView>>,
     pause: Option<PauseWords>,
-    sessions_anew: u32,
+    besides: Besides,
     channel: Channel,
 }
 
@@ -108,7 +116,8 @@ impl HandedOver {
     /// # Errors
     /// The process that took over has ended before, and how that was seen.
     pub(crate) fn await_commit(self) -> Result<Committed, Box<Orphaned>> {
-        let HandedOver { giving, reply, configuration, pause, sessions_anew, channel } = self;
+        let HandedOver { giving, reply, configuration, pause, besides, channel } = self;
+        let Besides { sessions_anew, launchers_late } = besides;
         let format = giving.hello().map_or(0, |hello| hello.format);
         let is_watched = format >= wire::WITH_GUARD;
         if let Err(why) = if is_watched { guard::watch(&channel) } else { Ok(()) } {
@@ -121,7 +130,8 @@ impl HandedOver {
             .map_or_else(Default::default, |(heir, hello)| (heir.pid, hello.version));
         let pause = pause.map(PauseWords::view);
         let configuration = configuration.map(|taken| *taken);
-        let view = UpgradeView { pid, version, pause, sessions_anew, configuration };
+        let view =
+            UpgradeView { pid, version, pause, sessions_anew, launchers_late, configuration };
         let answer = Answer::Upgraded(view);
         Ok(Committed { pid, answer: reply.map(|reply| (reply, answer)) })
     }
@@ -163,8 +173,8 @@ impl Upgrade {
                 continue;
             }
             let giving = Giving::ask(at, nanos_of(now + START_TIME_MAX));
-            let (reply, configuration, pause, sessions_anew) = Default::default();
-            return Ok(Upgrade { giving, channel, reply, configuration, pause, sessions_anew });
+            let (reply, configuration, pause, besides) = Default::default();
+            return Ok(Upgrade { giving, channel, reply, configuration, pause, besides });
         }
         Err(UpgradeError::LaunchersLost)
     }
@@ -189,8 +199,8 @@ impl Upgrade {
         let next = self.giving.launcher().map_or(LAUNCHERS, |at| at + 1);
         match Upgrade::ask_from(next, launcher, now) {
             Ok(upgrade) => {
-                let Upgrade { reply, configuration, .. } = self;
-                Ok(Upgrade { reply, configuration, ..upgrade })
+                let Upgrade { reply, configuration, besides, .. } = self;
+                Ok(Upgrade { reply, configuration, besides, ..upgrade })
             }
             Err(why) => {
                 if let Some(reply) = self.reply {
@@ -287,6 +297,7 @@ impl Upgrade {
         }
         if self.giving.launcher().is_some() {
             warn!("a launcher does not answer: was it stopped?");
+            self.besides.launchers_late += 1;
             return Ok(Next::AskAnother);
         }
         // This process may be the one that was late.
@@ -373,7 +384,7 @@ impl Upgrade {
     /// # Errors
     /// It cannot be told.
     pub(crate) fn give(&mut self, sessions_anew: usize) -> Result<(), UpgradeError> {
-        self.sessions_anew = u32::try_from(sessions_anew).unwrap_or(u32::MAX);
+        self.besides.sessions_anew = u32::try_from(sessions_anew).unwrap_or(u32::MAX);
         let sent = self.channel.send(&FromPredecessor::Yours {}, &[], SEND_TIME_MAX);
         sent.map_err(UpgradeError::Send)?;
         if !self.giving.give() {
@@ -394,17 +405,10 @@ impl Upgrade {
 
     /// Who is to be told, and by whom all is served now; nobody, where it was not given.
     pub(crate) fn handed_over(self, poll: &Poll) -> Option<HandedOver> {
-        let Upgrade { giving, channel, reply, configuration, pause, sessions_anew } = self;
+        let Upgrade { giving, channel, reply, configuration, pause, besides } = self;
         poll.remove(&channel);
         let is_given = giving.given().is_some();
-        is_given.then_some(HandedOver {
-            giving,
-            reply,
-            configuration,
-            pause,
-            sessions_anew,
-            channel,
-        })
+        is_given.then_some(HandedOver { giving, reply, configuration, pause, besides, channel })
     }
 }
 
