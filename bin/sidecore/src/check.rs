@@ -109,20 +109,20 @@ fn look(plan: &Plan, beside: Option<&Beside>) -> Result<Looked, Failure> {
 /// Who looks, and for whom.
 struct Checker {
     user: u32,
-    /// The daemon that runs, and its user.
-    daemon: Option<(u32, u32)>,
+    /// The daemon that runs, for people, and its user.
+    daemon: Option<(String, u32)>,
 }
 
 impl Checker {
     fn of(beside: Option<&Beside>) -> Checker {
-        let daemon = beside.and_then(|beside| Some((beside.seen(), beside.user()?)));
+        let daemon = beside.and_then(|beside| Some((beside.name(), beside.user()?)));
         Checker { user: rustix::process::geteuid().as_raw(), daemon }
     }
 
     fn who(&self) -> String {
-        let daemon = match self.daemon {
-            Some((pid, user)) if user != self.user => {
-                format!(", which process {pid} runs as: {user}")
+        let daemon = match &self.daemon {
+            Some((daemon, user)) if *user != self.user => {
+                format!(", as whom {daemon} runs: {user}")
             }
             _ => String::new(),
         };
@@ -142,18 +142,18 @@ impl Checker {
 
     /// What is wrong for who looks alone may be right for the daemon that runs.
     fn told(&self, why: Failure) -> Failure {
-        let (Failure::Daemon { error, hint }, Some((pid, user))) = (&why, self.daemon) else {
+        let (Failure::Daemon { error, hint }, Some((daemon, user))) = (&why, &self.daemon) else {
             return why;
         };
         let is_of_another = error.contains(&format!("user {user}"));
         // What follows that is for whoever has not meant it.
         let meant = "who could put anything there";
         let what = error.find(meant).and_then(|at| error.get(..at + meant.len()));
-        match user != self.user && is_of_another {
+        match *user != self.user && is_of_another {
             true => Failure::host(
                 what.unwrap_or(error),
                 format!(
-                    "process {pid} runs with this file as that user, and it is looked at as user {}: \
+                    "{daemon} runs with this file as that user, and it is looked at as user {}: \
                      check as user {user} (`sudo -u '#{user}' sidecore serve --check ..`)",
                     self.user
                 ),

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -161,8 +162,19 @@ impl Beside {
         }
     }
 
-    /// The user that it runs as, where that can be seen.
+    /// Who it is, for people.
+    pub(super) fn name(&self) -> String {
+        match self.seen() {
+            0 => format!("the daemon at {}", self.client.socket()),
+            pid => format!("process {pid}"),
+        }
+    }
+
+    /// The user that it runs as, where that can be seen; of one that may not be asked, whose its socket is.
     pub(super) fn user(&self) -> Option<u32> {
+        if self.seen() == 0 && self.silence.is_some() {
+            return std::fs::metadata(self.client.socket()).ok().map(|socket| socket.uid());
+        }
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.seen())).ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
         // The second is the one that decides.

@@ -250,4 +250,10 @@ fn the_daemon_of_another_user_is_to_be_checked_as_that_one() {
     let (code, out, error) = as_user(NOBODY);
     assert_eq!((code, error.as_str()), (0, ""));
     assert!(out.contains(&format!("process {pid} runs with it. ")), "{out}");
+    // One who may not ask it, either.
+    set_permissions(daemon.folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let (code, _, error) = as_user(1);
+    assert_eq!(code, 1, "{error}");
+    let hint = format!("it is looked at as user 1: check as user {NOBODY} (");
+    assert!(error.contains(&hint) && !error.contains("chown"), "{error}");
 }
