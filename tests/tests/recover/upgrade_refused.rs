@@ -90,7 +90,7 @@ fn an_heir_that_fails_anywhere_leaves_the_daemon_as_it_was() -> Result<()> {
     // The configuration that it would serve is wrong.
     daemon.install(None)?;
     daemon.configure(&format!("{DISKS}[[disk]]\nid = \"file\"\n"))?;
-    let said = daemon.refuses_upgrade("file")?;
+    let said = daemon.refuses_upgrade("the disk has no back-end")?;
     ensure!(said.contains("not replaced"), "{said}");
     refuses_what_cannot_be_opened(&daemon)?;
     // What is kept is where it is.

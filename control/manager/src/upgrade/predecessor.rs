@@ -345,11 +345,8 @@ impl Upgrade {
         let sockets = [Some(&listening.api), read].into_iter().flatten().map(AsFd::as_fd);
         let fds: Vec<_> = sockets.chain(lock).collect();
         let sent = channel.send(&begin, &fds, SEND_TIME_MAX);
-        sent.and_then(|()| rooms.bequest().send_estate(channel)).map_err(|error| {
-            // What it said before it ended is better than that it has.
-            let last = hear(channel, Duration::ZERO);
-            last.err().unwrap_or(UpgradeError::Send(error))
-        })?;
+        sent.and_then(|()| rooms.bequest().send_estate(channel))
+            .map_err(|error| not_taken(channel, error))?;
         expect(channel, READY_TIME_MAX, FromHeir::Ready {})
     }
 
@@ -374,7 +371,7 @@ impl Upgrade {
             return Err(UpgradeError::NotBegun);
         }
         let sent = rooms.bequest().send_flip(&self.channel, format, shards, drained);
-        sent.map_err(UpgradeError::Send)?;
+        sent.map_err(|error| not_taken(&self.channel, error))?;
         expect(&self.channel, TAKEN_TIME_MAX, FromHeir::Taken {})
     }
 
@@ -475,6 +472,11 @@ fn hear(channel: &Channel, limit: Duration) -> Result<FromHeir, UpgradeError> {
         Ok(word) => Ok(word),
         Err(error) => Err(UpgradeError::Nonsense(error)),
     }
+}
+
+/// Why an heir takes nothing: what it said before it ended is better than that it has.
+fn not_taken(channel: &Channel, error: std::io::Error) -> UpgradeError {
+    hear(channel, Duration::ZERO).err().unwrap_or(UpgradeError::Send(error))
 }
 
 /// The format in which both speak.
