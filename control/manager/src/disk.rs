@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend::{Astray, Disk, Handles, Inherited};
+use config::Size;
 use config::api::{ApiError, ErrorKind};
 use config::plan::DiskPlan;
 use control::disk::DiskLocks;
@@ -83,6 +84,8 @@ pub(crate) struct DiskParts {
     pub(crate) resizing: Option<u64>,
     /// Why it has not the size that the file says.
     pub(crate) unresized: Option<String>,
+    /// Its plan's size waits for the image.
+    is_size_late: bool,
     /// Why what was written cannot begin to be made stable.
     pub(crate) unbegun: Option<Box<Unbegun>>,
     /// Which file its image was when that was opened last.
@@ -233,6 +236,7 @@ impl DiskParts {
         let locks = DiskLocks::new(follows(&plan), disk.is_away());
         let (bond, astray) = (Box::default(), None);
         let (stall_said, resizing, unresized, unbegun, remote) = (None, None, None, None, None);
+        let is_size_late = false;
         let (file, made) = (None, None);
         let (lost_before, unmarked_said) = (false, false);
         let failures = Failures::from(disk.faults());
@@ -250,6 +254,7 @@ impl DiskParts {
             failures,
             resizing,
             unresized,
+            is_size_late,
             unbegun,
             lost_before,
             unmarked_said,
@@ -274,8 +279,37 @@ impl DiskParts {
     /// Its plan is another from here on.
     pub(crate) fn set_plan(&mut self, plan: &DiskPlan) {
         self.plan.clone_from(plan);
-        self.unresized = None;
+        (self.unresized, self.is_size_late) = (None, false);
         self.disk.set_waits(waits_of(plan));
+    }
+
+    /// The size of its plan is given when its image, which was given up, is here. Whether it is not here.
+    pub(crate) fn resize_late(&mut self, size: Size) -> bool {
+        self.is_size_late = self.locks.is_fenced();
+        if self.is_size_late {
+            let has = Size(self.disk.size_bytes());
+            let why = "it waits for its image, and has that size then";
+            self.unresized = Some(format!("it has {has} and not {size}: {why}"));
+        }
+        self.is_size_late
+    }
+
+    /// The size that has waited for the image, which is here.
+    pub(crate) fn take_late_size(&mut self) -> Option<Size> {
+        if !self.locks.is_here() || !std::mem::take(&mut self.is_size_late) {
+            return None;
+        }
+        self.unresized = None;
+        self.plan.source.size_bytes().or(self.disk.image_bytes()).map(Size)
+    }
+
+    /// What it is opened by when it was given up: of the size that whoever has it was told.
+    pub(crate) fn plan_as_given_up(&self) -> DiskPlan {
+        let mut plan = self.plan.clone();
+        if self.locks.is_fenced() && plan.source.size_bytes().is_some() {
+            plan.resized(self.disk.size_bytes());
+        }
+        plan
     }
 
     /// One that another machine has.
@@ -300,7 +334,8 @@ impl DiskParts {
     ) -> Result<Arc<Disk>, NotOpen> {
         let path = plan.source.path().unwrap_or_default();
         let vetting = Vetting::of(plan, bonds, true);
-        let disk = match openers.open(plan, (Purpose::Have, true), vetting, patience) {
+        let (anchor, how) = (self.disk.anchor(), (Purpose::Have, true));
+        let disk = match openers.open_by(anchor, plan, how, vetting, patience) {
             Outcome::Over(opened, _) => {
                 opened.map(|opened| opened.disk).map_err(|error| NotOpen::new(&error, plan))?
             }

@@ -11,10 +11,13 @@ use crate::link::{LinkKey, Remote};
 use crate::names::{KernelNames, Names};
 use crate::{Backend, Memory, Null, SECTOR_SIZE, Vet, Waits};
 
+mod anchor;
 mod errors;
 mod handing;
 mod identity;
 
+pub use anchor::Anchor;
+pub(crate) use anchor::{Anchored, reopen};
 pub use errors::{OpenError, ResizeError};
 pub use handing::{Handles, Inherited};
 

@@ -48,7 +48,8 @@ mod wake;
 
 pub use bytes::Bytes;
 pub use disk::{
-    Cache, Disk, Grain, Handles, Inherited, Limits, OpenError, RemoteDisk, ResizeError, Source,
+    Anchor, Cache, Disk, Grain, Handles, Inherited, Limits, OpenError, RemoteDisk, ResizeError,
+    Source,
 };
 pub use file::{
     Astray, FaultSnapshot, File, Foreign, Holder, ImageFacts, LET_IT_MOVE, Progress, STOP_IT, Vet,

@@ -31,7 +31,7 @@ pub(crate) mod xsk;
 pub(crate) use bounce::{BOUNCE_BYTES, Bounce};
 pub(crate) use gather::{Gather, SEND_MANY, send_many};
 pub(crate) use interface::Interfaces;
-pub(crate) use lock::{has_lock_against, lock_bytes};
+pub(crate) use lock::{lock_against, lock_bytes, unlock_bytes};
 pub(crate) use now::run_now;
 pub(crate) use ring::{Effort, Ring, is_restricted};
 pub use turns::take_short_turns;

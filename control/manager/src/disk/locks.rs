@@ -95,7 +95,8 @@ impl Locks<'_> {
     /// Asks for the locks of a disk, unless they are here, are being let go, or were asked for a moment ago.
     pub(crate) fn take(&mut self, number: u32) -> Taken {
         let now = self.turn.now();
-        let parts = self.devices.get(number).and_then(|device| device.disk());
+        let is_lent = self.devices.get(number).is_some_and(Device::is_exported);
+        let parts = self.devices.disk_mut(number);
         // A client that asks for one that is gone is told so.
         let Some(parts) = parts else { return Taken::Not };
         let again = match parts.locks.ask(nanos_of(now)) {
@@ -104,8 +105,17 @@ impl Locks<'_> {
             Ask::Now { again } => again,
         };
         let patience = if again { Patience::Again } else { Patience::Soon };
-        let taken =
-            parts.open_again(&parts.plan, self.bonds, self.openers, patience).and_then(|disk| {
+        let taken = parts
+            .give_up(self.openers)
+            .and_then(|()| {
+                let plan = parts.plan_as_given_up();
+                parts.open_again(&plan, self.bonds, self.openers, patience)
+            })
+            .and_then(|disk| {
+                if let Some(why) = parts.is_another(&disk, is_lent, self.bonds) {
+                    self.openers.let_go(&parts.plan, disk, None);
+                    return Err(why);
+                }
                 let failure =
                     disk.sync_failure_fd().map(|fd| self.poll.add(fd, Token::Unsynced(number)));
                 let watched = failure.transpose().map(|_| Arc::clone(&disk));

@@ -6,14 +6,17 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use backend::{Anchor, Disk};
 use control::retry::{Obstacle, Retry};
 use sidecore::{instant_of, nanos_of};
 use tracing::warn;
 
 use crate::disk::DiskParts;
 use crate::disk::bonds::Bonds;
+use crate::disk::image::Found;
 use crate::disk::sync::DiskSync;
 use crate::opening::not_open::NotOpen;
+use crate::opening::openers::Openers;
 use crate::poll::{Poll, Token};
 use crate::problems::together;
 use crate::remote::availability::Requests;
@@ -77,17 +80,55 @@ impl DiskParts {
         self.unbegun = None;
     }
 
+    /// Closes what is open here of an image whose locks were [given up](control::disk::DiskLocks::fence), if it still
+    /// is: it is opened again by what is kept.
+    ///
+    /// # Errors
+    /// Nothing can be kept now: it stays open, so that it is not lost, and is given up later.
+    pub(crate) fn give_up(&mut self, openers: &mut Openers) -> Result<(), NotOpen> {
+        if !self.locks.is_fenced() || self.disk.is_away() {
+            return Ok(());
+        }
+        let away = self.disk.give_up().map_err(|why| {
+            NotOpen::Ended(format!("{why}; what another process did with it may be under way"))
+        })?;
+        let held = std::mem::replace(&mut self.disk, away);
+        // A last close waits for as long as the file system does.
+        openers.let_go(&self.plan, held, None);
+        Ok(())
+    }
+
     /// Whether it was given up for a process that died, of whose requests nobody knows yet that they are over. Of one
     /// that somebody else could lock that is known; of one that is not there, or cannot be opened, it is not.
     pub(crate) fn is_unsettled(&self) -> bool {
         let may_land = match self.locks.why() {
+            // What has its name may be another one.
+            Some(NotOpen::Ours(_) | NotOpen::Living(_)) => {
+                !self.disk.anchor().is_some_and(Anchor::is_of_file)
+            }
             None
             | Some(
-                NotOpen::Ended(_) | NotOpen::Late(_) | NotOpen::Landing(_) | NotOpen::Wrong(_),
+                NotOpen::Ended(_)
+                | NotOpen::Late(_)
+                | NotOpen::Landing(_)
+                | NotOpen::Unfit(_)
+                | NotOpen::Wrong(_),
             ) => true,
-            Some(NotOpen::Ours(_) | NotOpen::Living(_) | NotOpen::Unfit(_)) => false,
         };
         self.locks.is_fenced() && may_land
+    }
+
+    /// Why it is not had, though it could be: what was given up was another one. Nothing of what is there is read, by
+    /// whoever had that.
+    pub(crate) fn is_another(&self, disk: &Disk, is_lent: bool, bonds: &Bonds) -> Option<NotOpen> {
+        let found = Found::of(disk, &self.plan, bonds.boot())?;
+        let is_another = self.locks.is_fenced() && self.bond.is_another(&found, is_lent);
+        is_another.then(|| {
+            let path = self.plan.source.path().unwrap_or_default();
+            NotOpen::Wrong(format!(
+                "{path} is another image than the one that was served: put that one back, or restart the daemon"
+            ))
+        })
     }
 
     /// Whether it, given up for a process that died, is waited for by whoever has let it go since then: its locks come by

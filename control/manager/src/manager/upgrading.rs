@@ -299,7 +299,7 @@ impl Manager {
         let numbers: Vec<u32> = self.rooms.devices.keys().copied().collect();
         for number in &numbers {
             let Some(device) = self.rooms.devices.get_mut(*number) else { continue };
-            if guard::fence(device, &mut self.rooms.openers) {
+            if guard::fence(device) {
                 self.rooms.locks().take(*number);
             }
             let device = self.rooms.devices.get_mut(*number);

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError};
 use std::time::{Duration, Instant};
 
-use backend::{Disk, Source as Image};
+use backend::{Anchor, Disk, Source as Image};
 use config::plan::{DiskPlan, Source};
 use confine::Kind;
 use names::Medium;
@@ -151,7 +151,19 @@ impl Openers {
         vetting: Vetting,
         patience: Patience,
     ) -> Outcome {
-        let order = Order::of(plan, purpose);
+        self.open_by(None, plan, (purpose, is_kept), vetting, patience)
+    }
+
+    /// The same of an image that was given up, if it was: it is opened by what was kept of it.
+    pub(crate) fn open_by(
+        &mut self,
+        anchor: Option<&Anchor>,
+        plan: &DiskPlan,
+        (purpose, is_kept): (Purpose, bool),
+        vetting: Vetting,
+        patience: Patience,
+    ) -> Outcome {
+        let order = Order::of(plan, purpose).by(anchor);
         if !matches!(plan.source, Source::File { .. }) {
             return order.run(plan, (is_kept, false), &vetting);
         }
@@ -257,7 +269,12 @@ impl Openers {
         device: Option<u32>,
     ) -> bool {
         let path = match source_of(plan) {
-            Image::File { path, .. } if !disk.is_away() || made.is_some() => path,
+            // The last that leads to a file may be what was kept of it when it was given up.
+            Image::File { path, .. }
+                if !disk.is_away() || disk.anchor().is_some() || made.is_some() =>
+            {
+                path
+            }
             _ => return false,
         };
         let medium = self.media.of(&path, now());

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-use backend::{Disk, Grain, Handles};
+use backend::{Anchor, Disk, Grain, Handles};
 use config::diff::made_of;
 use vhost_user::Message;
 
@@ -131,7 +131,8 @@ fn in_packets(rings: Vec<RingWords>) -> io::Result<Vec<Vec<RingWords>>> {
 
 fn handles_of(disk: &Disk) -> Vec<(Handle, BorrowedFd<'_>)> {
     match disk.handles() {
-        Handles::Null | Handles::Away => Vec::new(),
+        Handles::Null => Vec::new(),
+        Handles::Away { anchor } => anchor.map(|fd| (Handle::Anchor, fd)).into_iter().collect(),
         Handles::Memory(file) => vec![(Handle::Memory, file)],
         Handles::File { cached, direct } => {
             let direct = direct.map(|fd| (Handle::Direct, fd));
@@ -152,6 +153,7 @@ fn disk_words(parts: &DiskParts) -> DiskWords {
         at_once: disk.answers_at_once(),
         is_away: disk.is_away(),
         is_fenced: parts.locks.is_fenced(),
+        mark: disk.anchor().and_then(Anchor::mark),
         writeback: parts.live.writeback(),
     }
 }

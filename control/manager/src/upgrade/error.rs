@@ -191,6 +191,12 @@ pub(crate) enum UpgradeError {
     /// Heir that reads no links, while there are some.
     #[error("version {0} knows no links that are handed over: restart the daemon")]
     NoLinks(String),
+    /// Heir that would open an image by its name.
+    #[error(
+        "disk {disk:?} waits for what a process that died did with its image, and version {version} cannot: wait until \
+         it is served again"
+    )]
+    NoAnchor { version: String, disk: String },
     /// Work that did not end in time.
     #[error("it waited for {0}")]
     Busy(String),

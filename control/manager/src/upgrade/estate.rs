@@ -252,12 +252,14 @@ impl Estate {
     ) -> Result<(), EstateError> {
         bounded(self.devices.len(), DEVICES_END as usize, "devices")?;
         let (mut listener, mut memory, mut cached, mut direct) = (None, None, None, None);
+        let mut anchor = None;
         for handle in &words.handles {
             let place = match handle {
                 Handle::Listener => &mut listener,
                 Handle::Memory => &mut memory,
                 Handle::Cached => &mut cached,
                 Handle::Direct => &mut direct,
+                Handle::Anchor => &mut anchor,
             };
             if place.replace(one(fds)?).is_some() {
                 let (id, handle) = (words.id.clone(), *handle);
@@ -265,13 +267,18 @@ impl Estate {
             }
         }
         let handles = match (&words.disk, memory, cached, direct) {
-            (Some(disk), None, None, None) if disk.is_away => Some(Handles::Away),
+            (Some(disk), None, None, None) if disk.is_away => {
+                Some(Handles::Away { anchor: anchor.take() })
+            }
             (Some(_), None, None, None) => Some(Handles::Null),
             (Some(_), Some(file), None, None) => Some(Handles::Memory(file)),
             (Some(_), None, Some(cached), direct) => Some(Handles::File { cached, direct }),
             (None, None, None, None) => None,
             _ => return Err(EstateError::MixedHandles(words.id)),
         };
+        if anchor.is_some() {
+            return Err(EstateError::MixedHandles(words.id));
+        }
         let id = words.id.clone();
         let (connections, counters) = (Vec::new(), BTreeMap::new());
         let listener = listener.map(sockets::behind_others);

@@ -19,7 +19,6 @@ use super::wire::{FromHeir, WITH_LOST};
 use crate::devices::device::Device;
 use crate::devices::queue::Left;
 use crate::devices::start::{self, RingError, format_of};
-use crate::opening::openers::Openers;
 use crate::poll::{Poll, Token};
 
 /// How long a predecessor can take back what it has given.
@@ -137,21 +136,18 @@ pub(crate) fn lost(why: &ProbationError, more: &TakeBackError) -> ApiError {
 }
 
 /// What the dead process had in flight lands before anything else: its requests hold the description that is
-/// open here too, so that is closed, and the disk opened again when its locks are free (0005, "The fence").
+/// open here too, so that is given up, and the disk opened again when its locks are free (0005, "The fence").
 /// Whether it is, and its locks are to be taken.
-pub(crate) fn fence(device: &mut Device, openers: &mut Openers) -> bool {
+pub(crate) fn fence(device: &mut Device) -> bool {
     // A NIC has no image.
     let Some(parts) = device.disk_mut() else { return false };
-    let is_served = parts.plan.source.path().is_some() && !parts.plan.readonly;
-    if !is_served || !parts.locks.fence() {
-        return false;
+    let is_fenced = parts.plan.source.path().is_some() && parts.locks.fence();
+    if is_fenced {
+        parts.was_empty = false;
+        // Whoever has let it go is asked again when it is here.
+        parts.forget_unbegun();
     }
-    let (plan, away) = (parts.plan.clone(), parts.disk.away());
-    let held = std::mem::replace(&mut parts.disk, away);
-    parts.was_empty = false;
-    // A last close waits for as long as the file system does.
-    openers.let_go(&plan, held, None);
-    true
+    is_fenced
 }
 
 /// Each ring that an heir may have served goes on as after a crash; any other stands where it stood.

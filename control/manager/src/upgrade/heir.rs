@@ -232,6 +232,7 @@ impl DeviceEstate {
             },
             was_empty: disk.was_empty,
             at_once: disk.at_once,
+            mark: disk.mark,
         };
         Some((self.handles.take()?, facts, disk.is_fenced))
     }

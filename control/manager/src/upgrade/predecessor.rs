@@ -344,6 +344,12 @@ impl Upgrade {
         };
         let sockets = [Some(&listening.api), read].into_iter().flatten().map(AsFd::as_fd);
         let fds: Vec<_> = sockets.chain(lock).collect();
+        let is_given_up = |device: &&Device| device.disk().is_some_and(|d| d.locks.is_fenced());
+        let given_up = rooms.devices.values().find(is_given_up);
+        if let Some(device) = given_up.filter(|_| format < wire::WITH_LOST) {
+            let (version, disk) = (hello.version.clone(), device.facts().id.clone());
+            return Err(UpgradeError::NoAnchor { version, disk });
+        }
         let sent = channel.send(&begin, &fds, SEND_TIME_MAX);
         sent.and_then(|()| rooms.bequest().send_estate(channel))
             .map_err(|error| not_taken(channel, error))?;
@@ -440,6 +446,8 @@ pub(crate) fn what_must_end(rooms: &Rooms) -> Option<String> {
     if let Some(name) = named(&is_parting) {
         return Some(format!("{name}, whose image is being let go"));
     }
+    let is_kept_open =
+        |device: &Device| device.disk().is_some_and(|d| d.locks.is_fenced() && !d.disk.is_away());
     if let Some(id) = remote.lets_go() {
         return Some(format!("disk {id:?}, which its client gives back"));
     }
@@ -453,6 +461,9 @@ pub(crate) fn refused(why: &UpgradeError) -> ApiError {
         why,
         UpgradeError::Ended | UpgradeError::EndedSo(_) | UpgradeError::Silent | UpgradeError::Late
     );
+    if let Some(name) = named(&is_kept_open) {
+        return Some(format!("{name}, whose image is to be closed and opened again"));
+    }
     let hint = match has_run {
         true => "it goes on as it is; what the new process said is in the daemon's log",
         false => "it goes on as it is",

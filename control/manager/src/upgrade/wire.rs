@@ -152,6 +152,9 @@ pub(crate) struct DiskWords {
     /// It was given up when a process that had it died, and what that has written may not be stable.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_fenced: bool,
+    /// Of one that is only read: what it is known by that nothing is in flight any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mark: Option<u64>,
     /// Its cache, as its driver chose.
     pub(crate) writeback: bool,
 }
@@ -164,6 +167,8 @@ pub(crate) enum Handle {
     Memory,
     Cached,
     Direct,
+    /// What leads to an image that was given up.
+    Anchor,
 }
 
 /// What only a NIC has.

@@ -5,7 +5,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::{Disk, Grain, Kind, Limits, OpenError, SIZE_MAX_BYTES, Source};
+use super::{Anchor, Disk, Grain, Kind, Limits, OpenError, SIZE_MAX_BYTES, Source};
 use crate::file::{Facts, FaultSnapshot, Opened};
 use crate::{Memory, SECTOR_SIZE};
 
@@ -24,6 +24,8 @@ pub struct Inherited {
     pub was_empty: bool,
     /// As [`Disk::answers_at_once`].
     pub at_once: bool,
+    /// Of an image that was given up and is only read ([`Anchor`]).
+    pub mark: Option<u64>,
 }
 
 /// What of an open disk another process needs to go on with it, nothing being in flight. Open file
@@ -42,7 +44,10 @@ pub enum Handles<F> {
         direct: Option<F>,
     },
     /// Of an image that is not open ([`Disk::is_away`]), and of a disk at an IOhost, which is not handed over.
-    Away,
+    Away {
+        /// What leads to an image that was [given up](Disk::give_up).
+        anchor: Option<F>,
+    },
 }
 
 impl Disk {
@@ -50,7 +55,9 @@ impl Disk {
     pub fn handles(&self) -> Handles<BorrowedFd<'_>> {
         match &self.kind {
             Kind::Null => Handles::Null,
-            Kind::Away(_) | Kind::Remote(_) => Handles::Away,
+            Kind::Away(_) | Kind::Remote(_) => {
+                Handles::Away { anchor: self.anchor().and_then(Anchor::file) }
+            }
             Kind::Memory(memory) => Handles::Memory(memory.file()),
             Kind::File(opened) => {
                 let (cached, direct) = opened.descriptions();
@@ -90,7 +97,7 @@ impl Disk {
                 opened.waits.set(*waits);
                 Kind::File(Arc::new(opened))
             }
-            (Source::File { .. }, Handles::Away) => Kind::Away(Facts {
+            (Source::File { .. }, Handles::Away { anchor }) => Kind::Away(Facts {
                 physical_block_size: facts.physical_block_size,
                 grain: facts.grain,
                 blocks_only: 0,
@@ -100,6 +107,7 @@ impl Disk {
                 faults: FaultSnapshot::default(),
                 image: None,
                 medium_bytes: None,
+                anchor: Anchor::of(anchor, facts.mark),
             }),
             (Source::Null { .. }, _) => return Err(OpenError::NotIt("a null disk")),
             (Source::Memory { .. }, _) => return Err(OpenError::NotIt("a RAM disk")),

@@ -15,7 +15,7 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, fstat, major, makedev, minor, statx};
 
-use super::lock::LAST_BYTE;
+use super::lock::{LAST_BYTE, OWNERS_BYTE};
 
 /// How often the table of locks is read when it shows nobody. It comes in pieces, and a lock that ends
 /// between two of them hides another.
@@ -89,11 +89,12 @@ impl fmt::Display for Holder {
     }
 }
 
-/// The two kinds of locks, which do not see each other.
+/// The two kinds of locks, which do not see each other; and those of the owner's byte, which are of the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Flock,
     Bytes,
+    Owner,
 }
 
 /// A lock as `/proc/locks` and `fdinfo` show it.
@@ -107,6 +108,8 @@ struct Lock {
     file: String,
     /// The second lock of a sidecore.
     is_ours: bool,
+    /// The byte that is locked, if it is only one.
+    byte: Option<u64>,
 }
 
 /// The process that lives and has a `flock` on the file of `fd`, if one can be seen. No lock is asked for.
@@ -134,6 +137,17 @@ pub(super) fn is_seen_with_bytes(fd: BorrowedFd<'_>, pid: u32) -> bool {
     let Some(file) = name_of(fd) else { return false };
     let is_one = |lock: &Lock| lock.kind == Kind::Bytes && lock.exclusive && lock.file == file;
     has(pid, |_| true, is_one) == Some(true)
+}
+
+/// Whether the kernel's table has a shared lock of just that byte of the file of `fd`.
+pub(super) fn has_mark(fd: BorrowedFd<'_>, byte: u64) -> bool {
+    let Some(file) = name_of(fd) else { return false };
+    // It comes in pieces, and a lock that ends between two of them hides another.
+    (0..LOOKS).any(|_| {
+        let table = fs::read_to_string("/proc/locks").unwrap_or_default();
+        let mut locks = table.lines().filter_map(parse);
+        locks.any(|lock| !lock.exclusive && lock.file == file && lock.byte == Some(byte))
+    })
 }
 
 /// Who keeps `fd` from a lock of `kind`.
@@ -280,7 +294,7 @@ fn device_of_mount(id: &str) -> Option<(u32, u32)> {
 /// lock (`1: -> FLOCK ..`) nothing is said.
 fn parse(line: &str) -> Option<Lock> {
     let mut fields = line.split_whitespace().skip(1);
-    let kind = match fields.next()? {
+    let mut kind = match fields.next()? {
         "FLOCK" => Kind::Flock,
         "OFDLCK" | "POSIX" => Kind::Bytes,
         _ => return None,
@@ -293,9 +307,15 @@ fn parse(line: &str) -> Option<Lock> {
     // -1 for a lock of a description, 0 for a process of another namespace.
     let pid = fields.next()?.parse().ok().filter(|pid| *pid != 0);
     let file = fields.next()?.to_owned();
-    let is_ours = fields.next() == Some("0")
-        && fields.next().and_then(|last| last.parse().ok()) == Some(LAST_BYTE);
-    Some(Lock { kind, exclusive, pid, file, is_ours })
+    let mut bound = || fields.next().and_then(|bound| bound.parse::<i64>().ok());
+    let (first, last) = (bound(), bound());
+    let is_ours = (first, last) == (Some(0), Some(LAST_BYTE));
+    // Its end is the end of all there can be.
+    if first == Some(OWNERS_BYTE) && kind == Kind::Bytes {
+        kind = Kind::Owner;
+    }
+    let byte = first.filter(|_| first == last).and_then(|byte| u64::try_from(byte).ok());
+    Some(Lock { kind, exclusive, pid, file, is_ours, byte })
 }
 
 /// Whether a process runs and was not killed. One with a thread that was (`kill -9` goes to all of

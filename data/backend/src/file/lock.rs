@@ -16,7 +16,7 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{FlockOperation, flock, fstatfs};
 use rustix::io::Errno;
 
-use super::holder::{Kind, has_flock_against, holder_of, is_seen_with_bytes};
+use super::holder::{Kind, has_flock_against, has_mark, holder_of, is_seen_with_bytes};
 use crate::Holder;
 use crate::sys;
 
@@ -29,6 +29,11 @@ const ASKING_MAGIC: [u32; 7] =
 /// Last byte of the second lock. All that a file can have but one, so that `/proc/locks` tells this
 /// lock (`0 9223372036854775806`) from the whole-file lock of another program (`0 EOF`).
 pub(super) const LAST_BYTE: i64 = i64::MAX - 1;
+const ALL: (i64, i64) = (0, LAST_BYTE + 1);
+/// The byte that is left: locked by whoever has the image, and has given up the two locks until what a process that died
+/// had in flight has landed. No request is made by its description.
+pub(super) const OWNERS_BYTE: i64 = i64::MAX;
+const OWNERS: (i64, i64) = (OWNERS_BYTE, 1);
 
 /// Why a lock was not taken.
 #[derive(Debug)]
@@ -41,6 +46,13 @@ pub(super) enum Refused {
     },
     /// The file system has no locks, or the like.
     Os(Errno),
+}
+
+impl Refused {
+    /// What a process that has died had in flight has not landed.
+    pub(super) fn under_way() -> Refused {
+        Refused::Held { holder: Holder::Ended(None), may_land: false }
+    }
 }
 
 /// Whether a file on this file system has one description and one lock.
@@ -64,19 +76,49 @@ pub(super) fn lock_file(fd: BorrowedFd<'_>, exclusive: bool) -> Result<(), Refus
 
 /// The second. A file system that has only the first kind is content with it.
 pub(super) fn lock_bytes(fd: BorrowedFd<'_>, exclusive: bool) -> Result<(), Refused> {
-    match sys::lock_bytes(fd, exclusive, LAST_BYTE + 1) {
+    match sys::lock_bytes(fd, exclusive, ALL) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK | Errno::INVAL) => Ok(()),
         result => taken(result, fd, Kind::Bytes),
     }
 }
 
+/// Has nobody else lock the file, whose locks this process is about to give up for a while.
+pub(super) fn own(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    sys::lock_bytes(fd, true, OWNERS)
+}
+
+/// Who has the image that `fd` is to be locked on, though the two locks may be free at the moment.
+pub(super) fn owned_by(fd: BorrowedFd<'_>, exclusive: bool) -> Option<Refused> {
+    // Who locks the whole file keeps everybody from the second lock, too.
+    let is_owned = sys::lock_against(fd, exclusive, OWNERS).is_ok_and(|at| at == Some(OWNERS_BYTE));
+    is_owned.then(|| Refused::Held { holder: keeper_of(fd, Kind::Owner), may_land: true })
+}
+
+/// Has `fd`, which has shared locks alone, keep one byte of the second lock and no more: as long as some description has
+/// that, requests by this one may be under way.
+pub(super) fn mark(fd: BorrowedFd<'_>, byte: u64) -> Result<(), Errno> {
+    let byte = i64::try_from(byte).map_err(|_| Errno::OVERFLOW)?;
+    sys::lock_bytes(fd, false, (byte, 1))?;
+    // Who would write to it is kept out by that byte, too.
+    sys::unlock_bytes(fd, (0, byte))?;
+    sys::unlock_bytes(fd, (byte + 1, 0))
+}
+
+/// Whether a description of the file of `fd` is [marked](mark) so.
+pub(super) fn is_marked(fd: BorrowedFd<'_>, byte: u64) -> bool {
+    has_mark(fd, byte)
+}
+
 /// Who would keep `fd` from its locks if they were asked for now, in the order in which that is done; none is. Of a file
 /// system that has one kind only, or does not tell, what it tells.
 pub(super) fn kept_by(fd: BorrowedFd<'_>, exclusive: bool) -> Option<Holder> {
+    if let Some(Refused::Held { holder, .. }) = owned_by(fd, exclusive) {
+        return Some(holder);
+    }
     if has_flock_against(fd, exclusive) {
         return Some(holder_of(fd, Kind::Flock));
     }
-    let is_held = sys::has_lock_against(fd, exclusive, LAST_BYTE + 1).unwrap_or(false);
+    let is_held = sys::lock_against(fd, exclusive, ALL).is_ok_and(|at| at.is_some());
     is_held.then(|| holder_of(fd, Kind::Bytes))
 }
 
@@ -86,9 +128,7 @@ fn taken(result: Result<(), Errno>, fd: BorrowedFd<'_>, kind: Kind) -> Result<()
         // The same number as EWOULDBLOCK.
         Err(Errno::AGAIN | Errno::ACCESS) => {
             #[cfg(feature = "simulated")]
-            if let Some((holder, may_land)) =
-                crate::simulated::here().and_then(|kernel| kernel.holder(fd))
-            {
+            if let Some((holder, may_land)) = simulated(fd) {
                 return Err(Refused::Held { holder, may_land });
             }
             let holder = holder_of(fd, kind);
@@ -98,6 +138,21 @@ fn taken(result: Result<(), Errno>, fd: BorrowedFd<'_>, kind: Kind) -> Result<()
     }
 }
 
+/// Who keeps `fd` from a lock of `kind`, of the machine or of a simulation.
+fn keeper_of(fd: BorrowedFd<'_>, kind: Kind) -> Holder {
+    #[cfg(feature = "simulated")]
+    if let Some((holder, _)) = simulated(fd) {
+        return holder;
+    }
+    holder_of(fd, kind)
+}
+
+/// Who keeps it as a simulation has it, in which all are one process.
+#[cfg(feature = "simulated")]
+fn simulated(fd: BorrowedFd<'_>) -> Option<(Holder, bool)> {
+    crate::simulated::here().and_then(|kernel| kernel.holder(fd))
+}
+
 /// Whether direct requests of a process that has ended may be under way though somebody who lives has the first lock.
 /// Whoever may read the file can have that, between two tries. These keep the second, which no living process can have
 /// beside them: the one that is seen to have it is past them.
@@ -105,7 +160,7 @@ fn may_land(fd: BorrowedFd<'_>, first: Holder) -> bool {
     let Holder::Living(first) = first else { return true };
     // Where both are of one kind, the first says it all. A shared lock meets an exclusive one alone, such as ours.
     !one_lock_only(fd)
-        && sys::has_lock_against(fd, false, LAST_BYTE + 1).unwrap_or(false)
+        && sys::lock_against(fd, false, ALL).is_ok_and(|at| at.is_some())
         && !is_seen_with_bytes(fd, first)
 }
 

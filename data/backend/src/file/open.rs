@@ -26,12 +26,14 @@ use crate::names::{Names, Unopened};
 use crate::simulated::Kernel;
 use crate::sys::Ring;
 use crate::wake::Sleepers;
-use crate::{Cache, Grain, Limits, OpenError, Vet};
+use crate::{Anchor, Cache, Grain, Limits, OpenError, Vet};
 
+mod anchor;
 mod direct;
 mod holes;
 mod identity;
 mod inherit;
+mod locks;
 mod size;
 mod sync;
 
@@ -111,6 +113,8 @@ pub(crate) struct Facts {
     pub(crate) image: Option<ImageFacts>,
     /// As [`crate::Disk::medium_bytes`].
     pub(crate) medium_bytes: Option<u64>,
+    /// What it is to be opened by again, if it is not merely elsewhere.
+    pub(crate) anchor: Option<Anchor>,
 }
 
 impl Opened {
@@ -199,6 +203,7 @@ impl Opened {
             faults: self.faults(),
             image: Some(self.image.clone()),
             medium_bytes: self.medium_bytes(),
+            anchor: None,
         }
     }
 
@@ -341,6 +346,8 @@ struct How<'a> {
     cache: Cache,
     /// With the locks; otherwise only to look.
     fenced: bool,
+    /// Whoever gave it up is who asks.
+    is_owner: bool,
     vet: Vet,
     #[cfg(feature = "simulated")]
     kernel: Option<Arc<dyn Kernel>>,
@@ -370,6 +377,7 @@ impl<'a> How<'a> {
             readonly,
             cache,
             fenced: true,
+            is_owner: false,
             vet: Vet::Raw,
             #[cfg(feature = "simulated")]
             kernel: crate::simulated::here(),
@@ -485,6 +493,8 @@ impl<'a> How<'a> {
             let second = direct.as_ref().map_or(cached.as_fd(), |direct| direct.fd.as_fd());
             lock::lock_bytes(second, !self.readonly)
                 .map_err(|error| self.refused(second, error))?;
+            // It may have been given up for a moment between two looks, by whoever has it.
+            self.ask_owner(&cached)?;
         }
         let locked = fstat(&cached).map_err(self.os("look at"))?;
         let now = self.names.open(self.path, OFlags::PATH | OFlags::CLOEXEC);
@@ -503,45 +513,6 @@ impl<'a> How<'a> {
 
     fn access(&self) -> OFlags {
         if self.readonly { OFlags::RDONLY } else { OFlags::RDWR }
-    }
-
-    fn lock(&self, file: &OwnedFd) -> Result<(), OpenError> {
-        if !self.fenced {
-            return Ok(());
-        }
-        let locked = lock::lock_file(file.as_fd(), !self.readonly);
-        locked.map_err(|error| self.refused(file, error))
-    }
-
-    /// Whether the kernel's own claim is asked for (`O_EXCL`): a block device may have other names,
-    /// each with locks of its own, and file systems. Only one description can have it; the direct one
-    /// where there is one, because most requests go through it.
-    fn claims(&self, stat: &Stat) -> bool {
-        self.fenced && is_block(stat) && !self.readonly
-    }
-
-    /// `cached` again, as the only description, with the claim.
-    fn claim_cached(&self, cached: OwnedFd, stat: &Stat) -> Result<OwnedFd, OpenError> {
-        let claimed = match self.open(OFlags::EXCL) {
-            Err(Unopened::Os(Errno::BUSY)) => return Err(self.claimed(cached.as_fd(), stat)),
-            opened => opened.map_err(|why| self.unopened(why))?,
-        };
-        let flags = fcntl_getfl(&claimed).map_err(self.os("look at"))? - OFlags::NONBLOCK;
-        fcntl_setfl(&claimed, flags).map_err(self.os("set up"))?;
-        // Between the two locks the claim keeps others out; who locks without it is found here.
-        drop(cached);
-        self.lock(&claimed)?;
-        Ok(claimed)
-    }
-
-    /// Why a device was busy although its lock was free.
-    fn claimed(&self, locked: BorrowedFd<'_>, stat: &Stat) -> OpenError {
-        if device::is_used_by_host(stat) {
-            return OpenError::UsedByHost(self.path.into());
-        }
-        // It is locked under another name, or the claim goes a moment later than the lock.
-        let holder = holder::holder_of_device(locked, stat.st_rdev);
-        self.held(locked, holder, false)
     }
 
     /// A second descriptor of the same file that passes the page cache.

@@ -226,6 +226,17 @@ impl Bond {
         is_other
     }
 
+    /// Whether that is another image than the one that was there before it was closed; of one that was closed by another
+    /// process, and `is_lent`, than the one that clients have.
+    pub(crate) fn is_another(&self, found: &Found, is_lent: bool) -> bool {
+        let before = match (&self.found, &self.remembered) {
+            (Some(before), _) => &before.image,
+            (None, Remembered::Image(image)) if is_lent => image,
+            (None, _) => return false,
+        };
+        !before.is_same(&found.image)
+    }
+
     /// Its guest is told of so many bytes. What is to be kept, if its guest is on this image.
     pub(crate) fn resized(&mut self, bytes: u64) -> Option<Image> {
         let found = self.found.as_mut()?;

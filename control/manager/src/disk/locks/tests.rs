@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::time::Duration;
 
+use backend::Vet;
 use config::api::{Call, DiskState, ErrorKind};
 use control::mode::Mode;
 use rustix::fs::{FlockOperation, flock};
@@ -11,6 +12,7 @@ use vhost_user::Message;
 use vhost_user::message::{ConfigSpan, RingFd, RingState};
 
 use super::*;
+use crate::disk::images::{ImageNames, source_of};
 use crate::manager::Manager;
 use crate::trial::vmm::{FLUSH, Guest, READ, RING_PACKED, Vmm, WRITE};
 use crate::trial::{Trial, refused};
@@ -447,6 +449,104 @@ fn a_ring_has_stopped_when_what_a_dead_process_had_in_flight_is_over() {
     }
 }
 
+/// Nobody would wait for these by their locks, which refuse no reader.
+#[test]
+fn a_ring_of_what_is_only_read_has_stopped_when_what_a_dead_process_had_in_flight_is_over() {
+    let folder = crate::trial::folder();
+    std::fs::write(folder.path().join("a.img"), vec![5; MIB as usize]).expect("an image");
+    let text = "[[disk]]\nid = \"a\"\npath = \"{}/a.img\"\nreadonly = true\n";
+    let mut trial = Trial::start(text, folder).unwrap_or_else(|why| panic!("{why}"));
+    let mut vmm = Vmm::served(&mut trial, "a", 1);
+    assert_eq!(vmm.does(&mut trial, READ, 0, 0), Some(0));
+    trial.slow(Duration::from_secs(13));
+    trial.amid(Manager::hand_over_in_vain);
+    trial.slow(Duration::ZERO);
+    vmm.guest.request(0, READ, 1, 0);
+    trial.rest();
+    assert_eq!(vmm.guest.status(0), None, "an earlier one may still write into its buffer");
+    assert_eq!(vmm.stop(&mut trial, 0), None, "it may still write");
+    trial.pass(Duration::from_secs(14));
+    assert_eq!(vmm.base_of(&mut trial, 0), Some(1));
+    vmm.start(&mut trial, 0);
+    assert_eq!(vmm.guest.status(0), Some(0));
+    assert_eq!(vmm.guest.data(0), [5; 512]);
+}
+
+/// Gives it up for a process that died, and knows it by its name alone, as one that is no file; `change` says what has that
+/// name by then.
+fn give_up_by_name(trial: &mut Trial, change: impl Fn(&Trial)) {
+    let number = trial.rooms().devices.number_of("a").expect("a device");
+    let plan = trial.rooms().devices.disk(number).expect("a disk").plan.clone();
+    let by_name = Disk::look(&source_of(&plan), &ImageNames::of(&plan), Vet::Raw).expect("seen");
+    change(trial);
+    trial.slow(Duration::from_millis(200));
+    trial.amid(Manager::hand_over_in_vain);
+    trial.slow(Duration::ZERO);
+    let disk = trial.rooms().devices.disk_mut(number).expect("a disk");
+    assert!(disk.locks.is_fenced());
+    disk.disk = by_name;
+}
+
+/// What was open here and in that process may be all that leads to it.
+#[test]
+fn an_image_that_has_its_name_no_more_is_served_on_after_a_process_died() {
+    for (is_replaced, migratable) in
+        [(false, ""), (true, ""), (false, "migratable = true\n"), (true, "migratable = true\n")]
+    {
+        let mut trial = Trial::of(&format!("{PLAIN}{migratable}"));
+        let mut vmm = Vmm::served(&mut trial, "a", 1);
+        assert_eq!(vmm.does(&mut trial, WRITE, 7, 7), Some(0));
+        std::fs::remove_file(trial.path("a.img")).expect("removed");
+        if is_replaced {
+            std::fs::write(trial.path("a.img"), vec![9; MIB as usize]).expect("another image");
+        }
+        for fill in 1..3 {
+            trial.amid(Manager::hand_over_in_vain);
+            trial.rest();
+            assert_eq!(vmm.does(&mut trial, READ, 7, 0), Some(0), "replaced: {is_replaced}");
+            assert_eq!(vmm.guest.data(0), [7; 512]);
+            assert_eq!(vmm.does(&mut trial, WRITE, 8, fill), Some(0));
+        }
+        let there = std::fs::read(trial.path("a.img")).unwrap_or_default();
+        assert!(there.iter().all(|byte| *byte == 9), "it is another's");
+        // Nor is the last that leads to it closed by whoever serves.
+        trial.slow(Duration::from_secs(2));
+        trial.amid(Manager::hand_over_in_vain);
+        drop(vmm.hang_up());
+        trial.slow(Duration::ZERO);
+        trial.pass(Duration::from_secs(10));
+    }
+}
+
+/// What is in flight lands in the image that was given up, and its guest is not to find another one.
+#[test]
+fn another_image_in_the_place_of_one_that_was_given_up_is_waited_out_as_none_is() {
+    for is_put_back in [true, false] {
+        let mut trial = Trial::of(&format!("{PLAIN}drain_timeout = 3\n"));
+        let mut vmm = Vmm::served(&mut trial, "a", 1);
+        assert_eq!(vmm.does(&mut trial, WRITE, 0, 1), Some(0));
+        give_up_by_name(&mut trial, |trial| {
+            std::fs::rename(trial.path("a.img"), trial.path("aside")).expect("moved");
+            std::fs::write(trial.path("a.img"), vec![9; MIB as usize]).expect("another image");
+        });
+        assert_eq!(vmm.stop(&mut trial, 0), None, "it may still write");
+        trial.pass(Duration::from_millis(2_900));
+        assert!(!vmm.is_cut_off(&mut trial));
+        let image = trial.path("a.img").display().to_string();
+        let expected = format!(
+            "it waits for its image: {image} is another image than the one that was served: put that one back, or \
+             restart the daemon"
+        );
+        assert_eq!(problem(&mut trial), expected);
+        if is_put_back {
+            std::fs::rename(trial.path("aside"), trial.path("a.img")).expect("moved");
+        }
+        trial.pass(Duration::from_secs(1));
+        assert_eq!(vmm.is_cut_off(&mut trial), !is_put_back);
+        assert_eq!(vmm.base_of(&mut trial, 0), is_put_back.then_some(1));
+    }
+}
+
 /// Nor has it when its image is not there any more, or cannot be opened: that says nothing of those requests.
 #[test]
 fn a_ring_has_not_stopped_because_the_image_of_a_dead_process_is_gone() {
@@ -455,8 +555,9 @@ fn a_ring_has_not_stopped_because_the_image_of_a_dead_process_is_gone() {
         let number = trial.rooms().devices.number_of("a").expect("a device");
         let mut vmm = Vmm::served(&mut trial, "a", 1);
         assert_eq!(vmm.does(&mut trial, WRITE, 0, 1), Some(0));
-        std::fs::rename(trial.path("a.img"), trial.path("aside")).expect("moved");
-        trial.amid(Manager::hand_over_in_vain);
+        give_up_by_name(&mut trial, |trial| {
+            std::fs::rename(trial.path("a.img"), trial.path("aside")).expect("moved");
+        });
         assert_eq!(vmm.stop(&mut trial, 0), None, "it may still write");
         trial.pass(Duration::from_millis(2_900));
         assert!(!vmm.is_cut_off(&mut trial));

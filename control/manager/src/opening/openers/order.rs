@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use backend::{Disk, OpenError, Source as Image};
+use backend::{Anchor, Disk, OpenError, Source as Image};
 use config::plan::{DiskPlan, Source};
 use config::spec::Format;
 
@@ -115,6 +115,8 @@ pub(super) struct Order {
     /// What the operator says that it is. What is known of it otherwise may change meanwhile.
     format: Option<Format>,
     purpose: Purpose,
+    /// It was given up, and is to be opened by that.
+    anchor: Option<Anchor>,
 }
 
 /// What an image is opened for.
@@ -147,7 +149,13 @@ impl Order {
             names: ImageNames::of(plan),
             format: plan.format,
             purpose,
+            anchor: None,
         }
+    }
+
+    /// The same, of an image that was given up.
+    pub(super) fn by(self, anchor: Option<&Anchor>) -> Order {
+        Order { anchor: anchor.cloned(), ..self }
     }
 
     /// With `is_kept` a missing image is not made. With `fits` one is opened that fits alone: it is not even made longer.
@@ -157,7 +165,9 @@ impl Order {
         (is_kept, fits): (bool, bool),
         vetting: &Vetting,
     ) -> Outcome {
-        if is_kept && images::missing(plan).is_some() {
+        // A file that was given up is had by what was kept of it, whatever has its name.
+        let is_named = !self.anchor.as_ref().is_some_and(Anchor::is_of_file);
+        if is_kept && is_named && images::missing(plan).is_some() {
             return Outcome::Missing { is_device: images::is_among_devices(plan) };
         }
         if let Some(why) = images::given_up(plan) {
@@ -168,7 +178,11 @@ impl Order {
             return Outcome::Unfit(misfit);
         }
         let names = Maker::new(self.names);
-        let disk = vetting.vetted(plan, |vet| match Disk::open_by(&self.image, &names, vet) {
+        let open = |vet| match &self.anchor {
+            Some(anchor) => Disk::open_by_anchor(&self.image, &names, anchor),
+            None => Disk::open_by(&self.image, &names, vet),
+        };
+        let disk = vetting.vetted(plan, |vet| match open(vet) {
             Err(OpenError::Held { holder, .. })
                 if self.purpose != Purpose::Have && !holder.is_this_process() =>
             {

@@ -1,7 +1,10 @@
 //! What an upgrade leaves of links whose new process ends at once, and when that process is alone with them.
 
 use super::super::link::OneLink;
+use backend::{Disk, Vet};
+
 use super::*;
+use crate::disk::images::{ImageNames, source_of};
 use crate::manager::Manager;
 use crate::rooms::Rooms;
 use crate::upgrade::guard::{Predecessor, Probation};
@@ -113,6 +116,61 @@ fn a_disk_that_is_let_go_while_it_is_taken_back_is_made_stable_first() {
     assert_eq!(stands(&mut trial), (true, false));
 }
 
+/// Gives it up for a process that died, and knows it by its name alone, as one that is no file; `change` says what has that
+/// name by then.
+fn give_up_by_name(trial: &mut Trial, number: u32, change: impl Fn(&Trial)) {
+    let plan = trial.rooms().devices.disk(number).expect("a disk").plan.clone();
+    let by_name = Disk::look(&source_of(&plan), &ImageNames::of(&plan), Vet::Raw).expect("seen");
+    change(trial);
+    trial.amid(Manager::hand_over_in_vain);
+    let disk = trial.rooms().devices.disk_mut(number).expect("a disk");
+    assert!(disk.locks.is_fenced());
+    disk.disk = by_name;
+}
+
+/// A client that goes on with what it had is served from that alone.
+#[test]
+fn what_has_the_name_of_an_image_that_a_client_has_is_not_served_to_it() {
+    for is_kept in [true, false] {
+        let _ground = OnGround::new();
+        let mut trial = Trial::of(&format!("{LENDS}{IMAGE}{USES}{USED}"));
+        let number = trial.rooms().devices.number_of("d").expect("a disk");
+        trial.pass(ms(100));
+        open(&mut trial, "r");
+        let mut vmm = Vmm::served(&mut trial, "r", 1);
+        assert_eq!(does(&mut trial, &mut vmm, WRITE, 9, 7), Some(0));
+        let replace = |trial: &Trial| {
+            std::fs::rename(trial.path("d.img"), trial.path("old.img")).expect("moved");
+            std::fs::write(trial.path("d.img"), vec![9; 1 << 20]).expect("another image");
+        };
+        if is_kept {
+            replace(&trial);
+            trial.amid(Manager::hand_over_in_vain);
+        } else {
+            trial.slow(ms(200));
+            give_up_by_name(&mut trial, number, replace);
+        }
+        trial.slow(ms(0));
+        if is_kept {
+            assert_eq!(does(&mut trial, &mut vmm, READ, 9, 0), Some(0));
+            assert_eq!(vmm.guest.data(0), [7; 512]);
+        } else {
+            trial.pass(ms(3_000));
+            let shown = trial.disk("d");
+            assert_eq!(shown.queues_attached, 0, "it waits for its image");
+            let why = shown.problem.unwrap_or_default();
+            assert!(why.contains("is another image than the one that was served"), "{why}");
+        }
+        drop(vmm);
+        trial.pass(ms(10_000));
+        assert!(!trial.rooms().remote.is_clients(number), "nobody has it: {is_kept}");
+        let locks = &trial.rooms().devices.disk(number).expect("a disk").locks;
+        assert_eq!(locks.is_here(), is_kept, "it is not said to be stable");
+        let there = std::fs::read(trial.path("d.img")).expect("another image");
+        assert!(there.iter().all(|byte| *byte == 9), "nothing is written to it");
+    }
+}
+
 /// Where the image does not come, whoever lets the disk go is told so, by and by, and no upgrade waits for that.
 #[test]
 fn a_disk_that_is_let_go_whose_image_is_gone_is_not_said_to_be_stable_and_no_upgrade_waits() {
@@ -125,10 +183,11 @@ fn a_disk_that_is_let_go_whose_image_is_gone_is_not_said_to_be_stable_and_no_upg
         let mut vmm = Vmm::served(&mut trial, "r", 1);
         assert_eq!(does(&mut trial, &mut vmm, WRITE, 9, 7), Some(0));
         // It is missing, or its file system does not answer.
-        trial.slow(slow);
+        trial.slow(slow.max(ms(200)));
         let image = trial.path("d.img");
-        std::fs::rename(&image, trial.path("gone.img")).expect("it is moved away");
-        trial.amid(Manager::hand_over_in_vain);
+        give_up_by_name(&mut trial, number, |trial| {
+            std::fs::rename(trial.path("d.img"), trial.path("gone.img")).expect("moved away");
+        });
         drop(vmm);
         trial.pass(ms(10_000));
         if !slow.is_zero() {

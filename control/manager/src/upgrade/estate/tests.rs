@@ -196,7 +196,8 @@ fn made_of(handles: &[&str], disk: Option<bool>) -> Result<&'static str, String>
     assert_eq!(device.listener.is_some(), handles.contains(&"listener"));
     Ok(match device.handles {
         None => "no disk",
-        Some(Handles::Away) => "away",
+        Some(Handles::Away { anchor: None }) => "away",
+        Some(Handles::Away { anchor: Some(_) }) => "given up",
         Some(Handles::Null) => "null",
         Some(Handles::Memory(_)) => "memory",
         Some(Handles::File { direct: None, .. }) => "file",
@@ -206,27 +207,36 @@ fn made_of(handles: &[&str], disk: Option<bool>) -> Result<&'static str, String>
 
 #[test]
 fn a_disk_is_one_of_what_a_disk_can_be() {
-    let all = ["listener", "memory", "cached", "direct"];
+    let all = ["listener", "memory", "cached", "direct", "anchor"];
     let mixed = || Err("device \"d\" has descriptors of several kinds".to_string());
-    for set in 0u8..16 {
-        let handles: Vec<&str> = (0..4).filter(|at| set >> at & 1 == 1).map(|at| all[at]).collect();
+    for set in 0u8..32 {
+        let handles: Vec<&str> = (0..5).filter(|at| set >> at & 1 == 1).map(|at| all[at]).collect();
         let (has_memory, has_cached, has_direct) = (set & 2 != 0, set & 4 != 0, set & 8 != 0);
         let of_disk = match (has_memory, has_cached, has_direct) {
+            _ if set & 16 != 0 => mixed(),
             (false, false, false) => Ok("null"),
             (true, false, false) => Ok("memory"),
             (false, true, false) => Ok("file"),
             (false, true, true) => Ok("direct file"),
             _ => mixed(),
         };
-        let away = if of_disk == Ok("null") { Ok("away") } else { of_disk.clone() };
+        let away = match set & !1 {
+            0 => Ok("away"),
+            16 => Ok("given up"),
+            _ => of_disk.clone(),
+        };
         let of_nic = if of_disk == Ok("null") { Ok("no disk") } else { mixed() };
         assert_eq!(made_of(&handles, Some(false)), of_disk, "{handles:?}");
         assert_eq!(made_of(&handles, Some(true)), away, "{handles:?}");
         assert_eq!(made_of(&handles, None), of_nic, "{handles:?}");
     }
-    for (name, shown) in
-        [("listener", "Listener"), ("memory", "Memory"), ("cached", "Cached"), ("direct", "Direct")]
-    {
+    for (name, shown) in [
+        ("listener", "Listener"),
+        ("memory", "Memory"),
+        ("cached", "Cached"),
+        ("direct", "Direct"),
+        ("anchor", "Anchor"),
+    ] {
         let twice = made_of(&[name, name], Some(false));
         assert_eq!(twice, Err(format!("device \"d\" has two of {shown}")));
     }

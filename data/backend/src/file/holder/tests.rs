@@ -12,19 +12,29 @@ fn lines_of_the_table_of_locks() {
         pid,
         file: "fe:00:77".into(),
         is_ours,
+        byte: None,
     };
+    let of_byte = |lock, byte| Lock { byte: Some(byte), ..lock };
     let (flock, bytes) = (Kind::Flock, Kind::Bytes);
     let cases = [
         ("1: FLOCK  ADVISORY  WRITE 215 fe:00:77 0 EOF", lock(flock, true, Some(215), false)),
         ("2: FLOCK  ADVISORY  READ 215 fe:00:77 0 EOF", lock(flock, false, Some(215), false)),
         ("3: OFDLCK ADVISORY  WRITE -1 fe:00:77 0 EOF", lock(bytes, true, None, false)),
         ("4: OFDLCK ADVISORY  READ -1 fe:00:77 100 101", lock(bytes, false, None, false)),
-        ("5: POSIX  ADVISORY  WRITE 9 fe:00:77 0 0", lock(bytes, true, Some(9), false)),
+        ("5: POSIX  ADVISORY  WRITE 9 fe:00:77 0 0", of_byte(lock(bytes, true, Some(9), false), 0)),
         (
             "6: OFDLCK ADVISORY  WRITE -1 fe:00:77 0 9223372036854775806",
             lock(bytes, true, None, true),
         ),
         ("7: FLOCK  ADVISORY  WRITE 0 fe:00:77 0 EOF", lock(flock, true, None, false)),
+        (
+            "8: OFDLCK ADVISORY  WRITE -1 fe:00:77 9223372036854775807 EOF",
+            lock(Kind::Owner, true, None, false),
+        ),
+        (
+            "9: OFDLCK ADVISORY  READ -1 fe:00:77 4611686018427387904 4611686018427387904",
+            of_byte(lock(bytes, false, None, false), 1 << 62),
+        ),
     ];
     for (line, expected) in cases {
         assert_eq!(parse(line), Some(expected), "{line}");

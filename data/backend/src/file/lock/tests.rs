@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 
 use super::{asks_another, lock_bytes};
+use crate::disk::Anchored;
 use crate::file::Opened;
 use crate::{Cache, Holder, OpenError, Vet, sys};
 
@@ -114,7 +116,7 @@ fn inside_another_process() {
     let (mut disk, mut plain) = (None, None);
     let lock = |file: &fs::File, exclusive, len| {
         let begun = now();
-        while let Err(error) = sys::lock_bytes(file.as_fd(), exclusive, len) {
+        while let Err(error) = sys::lock_bytes(file.as_fd(), exclusive, (0, len)) {
             assert!(begun.elapsed() < Duration::from_secs(90), "{error}");
         }
     };
@@ -323,8 +325,81 @@ fn a_first_lock_of_somebody_who_lives_does_not_end_the_wait_for_direct_requests(
         fs::write(&path, [0; 4096]).expect("a file");
         let [reader, bytes] = [(); 2].map(|()| fs::File::open(&path).expect("the file"));
         flock(&reader, FlockOperation::NonBlockingLockShared).expect("a lock");
-        sys::lock_bytes(bytes.as_fd(), false, 1).expect("a lock");
+        sys::lock_bytes(bytes.as_fd(), false, (0, 1)).expect("a lock");
         assert!(!may_land(&path));
+    }
+}
+
+/// Who has given it up for a process that died is about to have it again: it stays whose it was.
+#[test]
+fn an_image_that_was_given_up_is_nobody_elses_meanwhile() {
+    for folder in folders() {
+        let path = folder.path().join("disk");
+        let before = open_freed(&path, false, Cache::Auto);
+        let anchor = before.anchor().expect("it is given up");
+        let names = Anchored { anchor: &anchor, names: &crate::KernelNames };
+        let again = || {
+            let what = (path.as_path(), Some(SIZE), false, Cache::Auto, Vet::Raw);
+            Opened::open_by_anchor(&names, what).map(|(opened, _)| opened)
+        };
+        // As requests of that process have them.
+        let requests = [before.cached().try_clone_to_owned().expect("a copy")];
+        drop(before);
+        assert!(matches!(again(), Err(OpenError::Held { .. })), "they are under way");
+        drop(requests);
+        for readonly in [false, true] {
+            assert_eq!(living(|| open(&path, readonly, Cache::Page)), std::process::id());
+            let free = Opened::is_free(&crate::KernelNames, &path, readonly);
+            assert!(matches!(free, Err(OpenError::Held { .. })), "{free:?}");
+        }
+        let own = fs::metadata(&path).expect("facts").ino();
+        fs::remove_file(&path).expect("removed");
+        fs::write(&path, [9; 4096]).expect("another file");
+        let begun = now();
+        let opened = loop {
+            match again() {
+                Ok(opened) => break opened,
+                refused => assert!(matches!(holder(refused), Holder::Ended(_))),
+            }
+            assert!(begun.elapsed() < Duration::from_secs(90), "still locked");
+        };
+        assert_eq!(opened.file_id().expect("an open file").1, own, "what has its name now");
+        drop((opened, anchor));
+        open_freed(&path, false, Cache::Auto);
+    }
+}
+
+/// Their locks refuse no other reader, so one byte is theirs.
+#[test]
+fn what_is_only_read_is_opened_again_when_requests_by_the_old_descriptions_are_over() {
+    for (folder, cache) in
+        folders().iter().flat_map(|folder| [(folder, Cache::Auto), (folder, Cache::Page)])
+    {
+        let path = folder.path().join("disk");
+        fs::write(&path, [7; 4096]).expect("a file");
+        let before = open_freed(&path, true, cache);
+        let another = open_freed(&path, true, cache);
+        let anchor = before.anchor().expect("it is given up");
+        let names = Anchored { anchor: &anchor, names: &crate::KernelNames };
+        let again = || {
+            let what = (path.as_path(), None, true, cache, Vet::Raw);
+            Opened::open_by_anchor(&names, what).map(|(opened, _)| opened)
+        };
+        let [cached, direct] = [Some(before.cached()), before.direct()]
+            .map(|fd| fd.map(|fd| fd.try_clone_to_owned().expect("a copy")));
+        drop(before);
+        for requests in [cached, direct].into_iter().flatten() {
+            assert_eq!(holder(again()), Holder::Ended(None), "they are under way");
+            assert!(matches!(open(&path, false, cache), Err(OpenError::Held { .. })));
+            open_freed(&path, true, cache);
+            drop(requests);
+        }
+        let begun = now();
+        while let Err(refused) = again() {
+            assert!(matches!(refused, OpenError::Held { .. }));
+            assert!(begun.elapsed() < Duration::from_secs(90), "still marked");
+        }
+        drop(another);
     }
 }
 
