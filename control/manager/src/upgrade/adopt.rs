@@ -202,8 +202,8 @@ fn says_lost(ring: &RingWords, format: u32) -> bool {
 
 fn place_ring(device: &mut Device, ring: RingWords, format: u32) {
     let is_lost = says_lost(&ring, format);
-    let RingWords { queue: index, base, failed, violation, problem, .. } = ring;
-    let RingWords { left, was_attached, place, asked_ns, counters, .. } = ring;
+    let RingWords { queue: index, base, is_hearsay, failed, .. } = ring;
+    let RingWords { violation, problem, left, was_attached, place, asked_ns, counters, .. } = ring;
     let Some(queue) = device.queue_mut(index) else {
         return warn!(device = device.facts().id, queue = index, "there is no such queue");
     };
@@ -220,6 +220,9 @@ fn place_ring(device: &mut Device, ring: RingWords, format: u32) {
     // Where its front-end said that it stands, it may not have been served yet.
     if connection.session.base(index) != Some(base) {
         connection.session.stopped_at(index, base);
+    }
+    if is_hearsay {
+        connection.session.served_elsewhere(index);
     }
     let at = connection.session.set_up(index).filter(|_| is_lost).map(|facts| Left::lost(&facts));
     if is_lost {
@@ -380,6 +383,38 @@ mod tests {
             place_ring(&mut device, ring, WITH_LOST - 1);
             let session = &device.connection(0).expect("its front-end").session;
             assert_eq!(session.is_lost(0), is_lost, "{problem}");
+        }
+    }
+
+    /// Who stops it before it is served anew, and goes on elsewhere without its record, would have requests done twice.
+    #[test]
+    fn a_ring_that_a_dead_process_served_is_hearsay_in_another_process_too() {
+        let bounds = Bounds::of_this_process(1, 0, 0);
+        let with_guest = || {
+            let (mut device, (near, _)) = (device(), UnixStream::pair().expect("a connection"));
+            let connection = device.new_connection(OwnedFd::from(near), &bounds, now());
+            device.adopt(0, connection, true);
+            device
+        };
+        for (is_hearsay, format, stands) in [
+            (false, WITH_LOST - 1, (Some(5), true)),
+            (false, WITH_LOST, (Some(5), true)),
+            (true, WITH_LOST - 1, (Some(0), false)),
+            (true, WITH_LOST, (Some(5), false)),
+        ] {
+            let mut before = with_guest();
+            let session = &mut before.connection_mut(0).expect("its front-end").session;
+            session.stopped_at(0, 5);
+            if is_hearsay {
+                session.served_elsewhere(0);
+            }
+            let (ring, mut after) = (ring_words(&before, format).remove(0), with_guest());
+            let said = serde_json::to_string(&ring).expect("words");
+            assert_eq!(said.contains("is_hearsay"), is_hearsay && format >= WITH_LOST);
+            place_ring(&mut after, ring, format);
+            let session = &after.connection(0).expect("its front-end").session;
+            let found = (session.base(0), session.was_served(0));
+            assert_eq!(found, stands, "{is_hearsay} in format {format}");
         }
     }
 }

@@ -226,11 +226,20 @@ pub(super) fn ring_words(device: &Device, format: u32) -> Vec<RingWords> {
         let is_lost = runner.is_some_and(|connection| connection.session.is_lost(index));
         let (knows, failed) =
             (format >= WITH_LOST, runner.is_some_and(|it| it.session.has_failed(index)));
+        // An older program believes any other base than its front-end has said.
+        let is_hearsay = runner.is_some_and(|connection| {
+            let session = &connection.session;
+            !is_lost && !session.was_served(index) && session.base(index) != session.told(index)
+        });
         RingWords {
             device: device.facts().id.clone(),
             queue: index,
-            base: runner.and_then(|connection| connection.session.base(index)),
+            base: runner.and_then(|connection| match is_hearsay && !knows {
+                true => connection.session.told(index),
+                false => connection.session.base(index),
+            }),
             is_lost: is_lost && knows,
+            is_hearsay: is_hearsay && knows,
             failed: failed || is_lost && !knows,
             violation,
             problem,

@@ -201,6 +201,10 @@ pub(crate) struct RingWords {
     /// Nobody knows where it stands, until its front-end says so; told from [`WITH_LOST`] on.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_lost: bool,
+    /// It stood at `base` before another process served it and died: only its record knows how far that came. Told as
+    /// [`Self::is_lost`] is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_hearsay: bool,
     /// It broke a rule, and why.
     pub(crate) failed: bool,
     pub(crate) violation: Option<String>,

@@ -45,6 +45,11 @@ impl<F> Session<F> {
         self.queues.get(usize::from(index)).map(|queue| queue.base)
     }
 
+    /// The place of queue `index` that its front-end knows of.
+    pub fn told(&self, index: u16) -> Option<u32> {
+        self.queues.get(usize::from(index)).map(|queue| queue.told)
+    }
+
     fn agreed(&self) -> Vec<Told<'_, F>> {
         let mut told = Vec::new();
         if self.has_owner {
