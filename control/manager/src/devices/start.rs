@@ -194,9 +194,7 @@ fn base_of(
     front_end: &FrontEnd,
     device: &DeviceParts<'_>,
 ) -> Result<u32, RingError> {
-    // Before its front-end says more, unless its guest has started anew in the same place.
-    let is_lost = device.left.is_some_and(|left| left.base().is_none() && left.is_news_to(facts));
-    if is_lost && was_used(facts, negotiated, front_end) {
+    if is_lost(facts, negotiated, front_end, device.left) {
         return Err(RingError::PlaceLost);
     }
     if device.kind.nic().is_none() {
@@ -215,6 +213,18 @@ fn base_of(
             _ => facts.base,
         },
     })
+}
+
+/// Whether nobody knows where a ring stands, which was `left` so: before its front-end says more, unless its guest has
+/// started anew in the same place.
+pub(crate) fn is_lost(
+    facts: &RingFacts<'_, Lent>,
+    negotiated: u64,
+    front_end: &FrontEnd,
+    left: Option<Left>,
+) -> bool {
+    left.is_some_and(|left| left.base().is_none() && left.is_news_to(facts))
+        && was_used(facts, negotiated, front_end)
 }
 
 /// Whether a packed ring is said to be new, and is not: an earlier process served its driver.

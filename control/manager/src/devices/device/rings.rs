@@ -146,7 +146,12 @@ impl Device {
     pub(crate) fn asks_for_lost(&self, id: u32) -> Option<u16> {
         let connection = self.connections.get(&id)?;
         let index = connection.held()?.asks_where()?;
-        connection.session.is_lost(index).then_some(index)
+        let (session, front_end) = (&connection.session, &connection.front_end);
+        // One that has connected again may ask before any ring of it was to start.
+        let left = self.queues.get(usize::from(index)).and_then(Queue::left);
+        let is_lost = |facts| start::is_lost(&facts, session.features(), front_end, left);
+        let is_lost = session.is_lost(index) || session.set_up(index).is_some_and(is_lost);
+        is_lost.then_some(index)
     }
 
     /// Since when a queue has been asked for that is not back.

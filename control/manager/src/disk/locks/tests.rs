@@ -682,7 +682,15 @@ fn nobody_is_told_where_a_ring_stands_whose_place_is_lost_nor_believed_to_know_i
     again.begin(&mut trial);
     assert_eq!(trial.disk("a").queues_attached, 0, "it says what it has said before");
     assert_eq!(again.stop(&mut trial, 0), None);
-    drop(again.hang_up());
+    // Nor who asks before a ring was to start.
+    let mut paused = Vmm::connect(&trial, "a", again.hang_up()).expect("somebody listens");
+    paused.features |= RING_PACKED;
+    paused.introduce(&mut trial);
+    paused.bring_memory(&mut trial);
+    paused.set_up(&mut trial, 0);
+    assert_eq!(paused.stop(&mut trial, 0), None);
+    assert!(paused.is_cut_off(&mut trial), "it says what it has said before");
+    drop(paused.hang_up());
     let mut anew = Vmm::connect(&trial, "a", Guest::packed(1)).expect("somebody listens");
     anew.features |= RING_PACKED;
     anew.begin(&mut trial);
