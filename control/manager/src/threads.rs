@@ -136,6 +136,9 @@ pub(crate) fn begin_after(
     // One that waits there keeps nobody else from going on.
     #[cfg(any(test, feature = "simulated"))]
     if simulated::now().is_some() {
+        if simulated::lacks_threads() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         let may_run = Box::new(move || before.is_over());
         return Ok(Thread::Staged(simulated::stage(name, may_run, Box::new(run))));
     }

@@ -350,7 +350,9 @@ impl Device {
     /// When the locks of its disk are asked for again, or are to be let go again.
     pub(crate) fn asks_at(&self) -> Option<Instant> {
         let disk = self.kind.disk().filter(|_| !self.is_held_back())?;
-        [disk.asks_at(), disk.begins_at()].into_iter().flatten().min()
+        // What is not here cannot begin to be made stable.
+        let begins_at = disk.begins_at().filter(|_| disk.locks.is_here());
+        [disk.asks_at(), begins_at].into_iter().flatten().min()
     }
 
     /// Whether a line about it may be written; if not, it is counted.

@@ -83,7 +83,12 @@ impl Locks<'_> {
         let may_start = if disk.locks.is_here() {
             !is_idle || !disk.let_go(number, now, self.poll)
         } else if wants || is_clients || disk.locks.is_fenced() {
-            self.take(number) != Taken::Not
+            let is_here = self.take(number) != Taken::Not;
+            if is_here && is_idle {
+                // One that was given up and that nobody has is let go.
+                self.turn.touch(number);
+            }
+            is_here
         } else {
             // With the wish goes what was being opened (`drop_unwanted`).
             disk.locks.forget();

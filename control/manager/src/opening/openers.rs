@@ -135,6 +135,8 @@ impl Openers {
     /// A turn of the control loop begins, in which it may wait again.
     pub(crate) fn begin_turn(&mut self) {
         self.waited = Duration::ZERO;
+        // One for which no thread was left is in the way of whoever opens the image again.
+        self.closings.go_on(&self.wake);
     }
 
     /// What answers for a disk's image, as far as that is known without asking it.

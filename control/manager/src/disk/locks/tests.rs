@@ -547,6 +547,25 @@ fn another_image_in_the_place_of_one_that_was_given_up_is_waited_out_as_none_is(
     }
 }
 
+/// Nobody begins that before the image is here.
+#[test]
+fn a_sync_that_could_not_begin_is_not_tried_while_the_image_is_given_up() {
+    let mut trial = Trial::of(FILE);
+    let mut vmm = Vmm::served(&mut trial, "a", 1);
+    assert_eq!(vmm.does(&mut trial, WRITE, 7, 7), Some(0));
+    trial.spend_threads(true);
+    drop(vmm.hang_up());
+    trial.pass(Duration::from_secs(2));
+    assert!(problem(&mut trial).starts_with("what was written cannot be made stable now: "));
+    trial.amid(Manager::hand_over_in_vain);
+    let before = trial.turns;
+    trial.pass(Duration::from_secs(10));
+    assert!(trial.turns - before < 100, "it is tried all the time: {}", trial.turns - before);
+    trial.spend_threads(false);
+    trial.pass(Duration::from_secs(3));
+    assert!(!is_locked(&trial), "it is let go when it is here");
+}
+
 /// Nor has it when its image is not there any more, or cannot be opened: that says nothing of those requests.
 #[test]
 fn a_ring_has_not_stopped_because_the_image_of_a_dead_process_is_gone() {
