@@ -100,7 +100,7 @@ fn look(plan: &Plan, beside: Option<&Beside>) -> Result<Looked, Failure> {
         manager::check::device_sockets(&whole, sockets)
             .map_err(|error| Failure::host(error, hint))?;
     }
-    taken::is_free(&whole, beside.map(Beside::seen))?;
+    taken::is_free(&whole, beside.map(Beside::seen), has.as_ref())?;
     let bounds = devices_fit(&whole)?;
     notes.extend(beyond_the_host(&bounds));
     Ok(Looked { whole, notes, bounds })

@@ -4,13 +4,15 @@
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use config::Plan;
-use config::api::{DaemonView, DiskList, NicList, PortKind, SwitchList};
+use config::api::{DaemonView, DiskList, LinkList, LinkView, NicList, PortKind, SwitchList};
 use config::routes::Method;
+use config::spec::LinkRole;
 use manager::check::Keeper;
 
 use super::Checker;
@@ -37,6 +39,8 @@ pub(super) struct Has {
     pub(super) interfaces: BTreeSet<String>,
     /// What it says of the ports that are on none.
     pub(super) problems: Vec<String>,
+    /// The addresses of its links that are open.
+    pub(super) addresses: Vec<SocketAddr>,
 }
 
 impl Beside {
@@ -192,7 +196,12 @@ impl Beside {
         let DiskList { disks } = self.client.ask(Method::Get, "/v1/disks")?;
         let NicList { nics } = self.client.ask(Method::Get, "/v1/nics")?;
         let SwitchList { switches } = self.client.ask(Method::Get, "/v1/switches")?;
+        let LinkList { links } = self.client.ask(Method::Get, "/v1/links")?;
         let mut has = Has::default();
+        // Those of a client are its IOhosts'.
+        let is_open = |link: &LinkView| link.role == LinkRole::Iohost && link.problem.is_none();
+        let open = links.into_iter().filter(is_open).flat_map(|link| link.addresses);
+        has.addresses = open.filter_map(|address| address.parse().ok()).collect();
         let sockets = disks.into_iter().filter_map(|disk| disk.access.socket);
         has.sockets =
             sockets.chain(nics.iter().filter_map(|nic| nic.access.socket.clone())).collect();

@@ -8,13 +8,15 @@ use std::path::PathBuf;
 use config::Plan;
 use manager::check::CheckError;
 
+use super::beside::Has;
 use crate::failure::Failure;
 
-/// That nobody has what the file names, but the daemon of that process, which may be the one of this file.
+/// That nobody has what the file names, but the daemon of that process, which may be the one of this file and says that it
+/// has that; nothing, where it says nothing.
 ///
 /// # Errors
 /// What a start would say of the first that somebody has.
-pub(super) fn is_free(plan: &Plan, but: Option<u32>) -> Result<(), Failure> {
+pub(super) fn is_free(plan: &Plan, but: Option<u32>, has: Option<&Has>) -> Result<(), Failure> {
     for disk in &plan.disks {
         manager::check::image_is_free(disk, but).map_err(|why| {
             let why = why.to_string();
@@ -27,7 +29,8 @@ pub(super) fn is_free(plan: &Plan, but: Option<u32>) -> Result<(), Failure> {
         let Err(why) = manager::check::tap_is_free(host) else { continue };
         let tap = host.interface().unwrap_or_default();
         let holders: Vec<u32> = pids().filter(|pid| has_tap(*pid, tap)).collect();
-        if !but.is_some_and(|pid| is_of(pid, &holders, shows(pid))) {
+        let may_have = has.is_none_or(|has| has.interfaces.contains(tap));
+        if !but.is_some_and(|pid| is_of(pid, &holders, may_have && !shows(pid))) {
             return Err(Failure::host(format!("{who}: {why}"), held_by(holders)));
         }
     }
@@ -39,7 +42,8 @@ pub(super) fn is_free(plan: &Plan, but: Option<u32>) -> Result<(), Failure> {
             return Err(Failure::host(error, "correct this link"));
         };
         let holders: Vec<Vec<u32>> = sockets_at(address).iter().map(|it| having(it)).collect();
-        let is_of = |pid| holders.iter().all(|of| is_of(pid, of, shows(pid)));
+        let may_have = has.is_none_or(|has| has.addresses.iter().any(|its| meets(*its, address)));
+        let is_of = |pid| holders.iter().all(|of| is_of(pid, of, may_have && !shows(pid)));
         if holders.is_empty() || !but.is_some_and(is_of) {
             let mut all = holders.concat();
             all.sort_unstable();
@@ -50,10 +54,17 @@ pub(super) fn is_free(plan: &Plan, but: Option<u32>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Whether nobody can have one address beside the other.
+fn meets(one: SocketAddr, other: SocketAddr) -> bool {
+    let [one_ip, other_ip] = [one, other].map(|address| address.ip().to_canonical());
+    let is_any = one_ip.is_unspecified() || other_ip.is_unspecified();
+    one.port() == other.port() && (is_any || one_ip == other_ip)
+}
+
 /// Whether the daemon has what those processes are seen to have. A daemon with rights that this process lacks does not
-/// show (`shows`) what it has: there, what nobody is seen to have is its own.
-fn is_of(daemon: u32, holders: &[u32], shows: bool) -> bool {
-    holders.contains(&daemon) || (holders.is_empty() && !shows)
+/// show what it has. What nobody is seen to have is its own there, if it says that it has such a thing (`may_hide`).
+fn is_of(daemon: u32, holders: &[u32], may_hide: bool) -> bool {
+    holders.contains(&daemon) || (holders.is_empty() && may_hide)
 }
 
 /// Whether this process may see what that one has open.
@@ -197,11 +208,22 @@ mod tests {
     #[test]
     fn what_nobody_is_seen_to_have_is_a_daemons_that_cannot_be_seen() {
         let (daemon, other) = (7, 8);
-        assert!(is_of(daemon, &[other, daemon], true));
-        assert!(is_of(daemon, &[], false));
-        assert!(!is_of(daemon, &[], true), "it would be seen");
-        assert!(!is_of(daemon, &[other], false), "somebody else has it");
+        assert!(is_of(daemon, &[other, daemon], false));
+        assert!(is_of(daemon, &[], true));
+        assert!(!is_of(daemon, &[], false), "it would be seen, or says that it has none");
+        assert!(!is_of(daemon, &[other], true), "somebody else has it");
         assert!(shows(std::process::id()) && !shows(u32::MAX));
+    }
+
+    #[test]
+    fn an_address_is_a_daemons_that_has_one_which_goes_with_no_other() {
+        let meets = |one: &str, other: &str| {
+            let [one, other] = [one, other].map(|it| it.parse().expect("an address"));
+            meets(one, other)
+        };
+        assert!(meets("127.0.0.1:7", "127.0.0.1:7") && meets("0.0.0.0:7", "127.0.0.1:7"));
+        assert!(meets("127.0.0.1:7", "[::]:7") && meets("[::ffff:127.0.0.1]:7", "127.0.0.1:7"));
+        assert!(!meets("127.0.0.1:7", "127.0.0.1:8") && !meets("127.0.0.2:7", "127.0.0.1:7"));
     }
 
     #[test]
