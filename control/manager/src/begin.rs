@@ -320,9 +320,14 @@ pub(crate) fn let_go<D>(
         Err(orphaned) => orphaned,
     };
     let why = &orphaned.why;
-    manager.take_back(why, orphaned.reach);
-    let back = manager.open_door_again();
-    let back = back.and_then(|entrance| open(entrance).map_err(TakeBackError::Api));
+    let back = match orphaned.has_committed {
+        true => Err(TakeBackError::Committed),
+        false => {
+            manager.take_back(why, orphaned.reach);
+            let entrance = manager.open_door_again();
+            entrance.and_then(|entrance| open(entrance).map_err(TakeBackError::Api))
+        }
+    };
     match back {
         Ok(door) => {
             let error = guard::taken_back(why);

@@ -13,12 +13,12 @@ use tracing::warn;
 
 use crate::api::{Calls, Listening};
 use crate::calls::answer::answer_moved;
-use crate::calls::removal;
+use crate::calls::{removal, resizing};
 use crate::defects::{found, late};
 use crate::devices::device::{Device, Due};
 use crate::devices::kind::Kind;
 use crate::devices::queue::{Owner, Place, Queue};
-use crate::disk::looks;
+use crate::disk::{DiskParts, looks};
 use crate::front_ends::FrontEnds;
 use crate::front_ends::beginnings;
 use crate::network::announce;
@@ -251,6 +251,11 @@ impl Manager {
         let (is_clients, mode) = (self.rooms.remote.is_clients(number), self.mode());
         for index in 0..self.rooms.locks().follow(number, is_clients, mode) {
             self.attach_if_ready(number, index);
+        }
+        let late = self.rooms.devices.disk_mut(number).and_then(DiskParts::take_late_size);
+        if let Some(size) = late {
+            let undone = resizing::to_plan(number, size, &mut self.rooms);
+            undone.into_iter().for_each(|undone| self.reloading.note(undone));
         }
         // Not before the locks are known to be here.
         self.links(|remote, around| remote.settle_export(number, around));

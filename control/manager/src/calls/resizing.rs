@@ -174,8 +174,17 @@ fn give(number: u32, size: u64, plan: &DiskPlan, rooms: &mut Rooms) -> Result<()
                 | NotOpen::Unfit(_)
                 | NotOpen::Wrong(_) => refused(&error),
             })?;
-            disk.disk = opened.away();
+            if let Some(why) = disk.is_another(&opened, true, bonds) {
+                openers.let_go(plan, opened, None);
+                return Err(refused(&why));
+            }
+            // One that was given up is, until it is taken again.
+            let away = match disk.locks.is_fenced() {
+                true => opened.give_up().map_err(|error| refused(&error)),
+                false => Ok(opened.away()),
+            };
             openers.let_go(plan, opened, None);
+            disk.disk = away?;
         }
     }
     Ok(())

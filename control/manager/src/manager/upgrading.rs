@@ -532,6 +532,10 @@ impl Manager {
         };
         let changed: Vec<(u32, u64)> = self.rooms.devices.values().filter_map(changed).collect();
         for (number, size) in changed {
+            let disk = self.rooms.devices.disk_mut(number);
+            if disk.is_some_and(|disk| disk.resize_late(Size(size))) {
+                continue;
+            }
             let undone = resizing::to_plan(number, Size(size), &mut self.rooms);
             undone.into_iter().for_each(|undone| self.reloading.note(undone));
         }

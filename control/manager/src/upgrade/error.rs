@@ -264,4 +264,7 @@ pub(crate) enum TakeBackError {
     /// Failure to answer operators again.
     #[error("its API cannot be opened again: {0}")]
     Api(#[source] io::Error),
+    /// Heir that was not heard to commit.
+    #[error("it had committed by then, and may have answered whom this process knows nothing of")]
+    Committed,
 }

@@ -25,6 +25,9 @@ use crate::poll::{Poll, Token};
 const PROBATION_TIME: Duration = Duration::from_secs(1);
 /// How long it waits for a word of a process that lives: one that was stopped, or a machine that stands still.
 const WORD_TIME_MAX: Duration = Duration::from_secs(10);
+/// Words of one that has ended: it said that it serves, and more, or nonsense.
+const LAST_WORDS_MAX: usize = 64;
+
 /// Which rings an heir may have served before it committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
@@ -116,6 +119,13 @@ pub(super) fn watch(channel: &Channel) -> Result<(), ProbationError> {
     }
 }
 
+/// Whether the heir, which has ended, had committed though that was not heard: while it was being ended.
+pub(super) fn has_committed(channel: &Channel) -> bool {
+    let heard = std::iter::from_fn(|| channel.receive(Duration::ZERO).ok().flatten());
+    let mut words = heard.take(LAST_WORDS_MAX);
+    words.any(|word| matches!(serde_json::from_slice(&word.bytes), Ok(FromHeir::Committed {})))
+}
+
 /// What the operator is told when the devices are back here.
 pub(crate) fn taken_back(why: &ProbationError) -> ApiError {
     ApiError::new(
@@ -191,6 +201,20 @@ mod tests {
         watch(&ours).expect("it has committed");
         drop(theirs);
         assert_eq!(watch(&ours).expect_err("it ended").to_string(), "it ended");
+    }
+
+    #[test]
+    fn an_heir_that_commits_while_it_is_ended_has_committed() {
+        for (words, has) in [(0, false), (1, false), (2, true)] {
+            let (ours, theirs) = Channel::pair().expect("a channel");
+            let theirs = Channel::of(theirs);
+            let said = [FromHeir::Serving { pause: None }, FromHeir::Committed {}];
+            for word in said.iter().take(words) {
+                theirs.send(word, &[], Duration::from_secs(60)).expect("sent");
+            }
+            drop(theirs);
+            assert_eq!(has_committed(&ours), has, "{words} words");
+        }
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub(crate) struct Upgrade {
     /// What the heir takes over from the file, if that is known.
     configuration: Option<Box<TakenFileView>>,
     /// What the heir told of queues that stood still.
-    pause: Option<PauseWords>,
+    serving: Serving,
     besides: Besides,
 }
 
@@ -68,6 +68,14 @@ struct Besides {
     sessions_anew: u32,
     /// Launchers that did not answer before one did.
     launchers_late: u32,
+}
+
+/// What the heir said when it was to say that it serves.
+#[derive(Default)]
+struct Serving {
+    pause: Option<PauseWords>,
+    /// It said what comes after that.
+    has_committed: bool,
 }
 
 /// What it said of itself.
@@ -91,7 +99,7 @@ pub(crate) struct HandedOver {
     giving: Giving<Process, Hello>,
     reply: Option<Reply>,
     configuration: Option<Box<TakenFileView>>,
-    pause: Option<PauseWords>,
+    serving: Serving,
     besides: Besides,
     channel: Channel,
 }
@@ -107,6 +115,8 @@ pub(crate) struct Orphaned {
     pub(crate) why: ProbationError,
     /// Which rings it may have served.
     pub(crate) reach: Reach,
+    /// It had committed before it ended, and may have answered whom this process knows nothing of.
+    pub(crate) has_committed: bool,
     reply: Option<Reply>,
 }
 
@@ -116,14 +126,17 @@ impl HandedOver {
     /// # Errors
     /// The process that took over has ended before, and how that was seen.
     pub(crate) fn await_commit(self) -> Result<Committed, Box<Orphaned>> {
-        let HandedOver { giving, reply, configuration, pause, besides, channel } = self;
+        let HandedOver { giving, reply, configuration, serving, besides, channel } = self;
         let Besides { sessions_anew, launchers_late } = besides;
+        let Serving { pause, has_committed } = serving;
         let format = giving.hello().map_or(0, |hello| hello.format);
-        let is_watched = format >= wire::WITH_GUARD;
+        let is_watched = format >= wire::WITH_GUARD && !has_committed;
         if let Err(why) = if is_watched { guard::watch(&channel) } else { Ok(()) } {
             // It may be gone; and one that is not must not serve beside this process.
             end(giving.give_up());
-            return Err(Box::new(Orphaned { why, reach: Reach::of(format), reply }));
+            // One that slept may have done so while it was given up.
+            let has_committed = guard::has_committed(&channel);
+            return Err(Box::new(Orphaned { why, reach: Reach::of(format), has_committed, reply }));
         }
         let (pid, version) = giving
             .into_given()
@@ -173,8 +186,8 @@ impl Upgrade {
                 continue;
             }
             let giving = Giving::ask(at, nanos_of(now + START_TIME_MAX));
-            let (reply, configuration, pause, besides) = Default::default();
-            return Ok(Upgrade { giving, channel, reply, configuration, pause, besides });
+            let (reply, configuration, serving, besides) = Default::default();
+            return Ok(Upgrade { giving, channel, reply, configuration, serving, besides });
         }
         Err(UpgradeError::LaunchersLost)
     }
@@ -331,6 +344,12 @@ impl Upgrade {
         if format < wire::WITH_LINKS && !rooms.remote.is_empty() {
             return Err(UpgradeError::NoLinks(hello.version.clone()));
         }
+        let is_given_up = |device: &&Device| device.disk().is_some_and(|d| d.locks.is_fenced());
+        let given_up = rooms.devices.values().find(is_given_up);
+        if let Some(device) = given_up.filter(|_| format < wire::WITH_LOST) {
+            let (version, disk) = (hello.version.clone(), device.facts().id.clone());
+            return Err(UpgradeError::NoAnchor { version, disk });
+        }
         channel.end_by(Some(began + BEQUEST_TIME_MAX));
         let read = listening.read.as_ref();
         let lock = rooms.state.lock_held().filter(|_| format >= wire::WITH_FOLDER);
@@ -344,12 +363,6 @@ impl Upgrade {
         };
         let sockets = [Some(&listening.api), read].into_iter().flatten().map(AsFd::as_fd);
         let fds: Vec<_> = sockets.chain(lock).collect();
-        let is_given_up = |device: &&Device| device.disk().is_some_and(|d| d.locks.is_fenced());
-        let given_up = rooms.devices.values().find(is_given_up);
-        if let Some(device) = given_up.filter(|_| format < wire::WITH_LOST) {
-            let (version, disk) = (hello.version.clone(), device.facts().id.clone());
-            return Err(UpgradeError::NoAnchor { version, disk });
-        }
         let sent = channel.send(&begin, &fds, SEND_TIME_MAX);
         sent.and_then(|()| rooms.bequest().send_estate(channel))
             .map_err(|error| not_taken(channel, error))?;
@@ -394,7 +407,7 @@ impl Upgrade {
             return Err(UpgradeError::NotBegun);
         }
         self.channel.end_by(None);
-        self.pause = hear_serving(&self.channel);
+        self.serving = hear_serving(&self.channel);
         Ok(())
     }
 
@@ -408,10 +421,10 @@ impl Upgrade {
 
     /// Who is to be told, and by whom all is served now; nobody, where it was not given.
     pub(crate) fn handed_over(self, poll: &Poll) -> Option<HandedOver> {
-        let Upgrade { giving, channel, reply, configuration, pause, besides } = self;
+        let Upgrade { giving, channel, reply, configuration, serving, besides } = self;
         poll.remove(&channel);
         let is_given = giving.given().is_some();
-        is_given.then_some(HandedOver { giving, reply, configuration, pause, besides, channel })
+        is_given.then_some(HandedOver { giving, reply, configuration, serving, besides, channel })
     }
 }
 
@@ -433,6 +446,8 @@ pub(crate) fn what_must_end(rooms: &Rooms) -> Option<String> {
             || device.nic().is_some_and(|nic| nic.travels() || nic.goes_to_new_switch())
     };
     let is_parting = |device: &Device| device.disk().is_some_and(|d| d.parting_since().is_some());
+    let is_kept_open =
+        |device: &Device| device.disk().is_some_and(|d| d.locks.is_fenced() && !d.disk.is_away());
     let named = |is_it: &dyn Fn(&Device) -> bool| {
         let device = devices.values().find(|device| is_it(device))?;
         Some(device.kind().plan().name())
@@ -446,8 +461,9 @@ pub(crate) fn what_must_end(rooms: &Rooms) -> Option<String> {
     if let Some(name) = named(&is_parting) {
         return Some(format!("{name}, whose image is being let go"));
     }
-    let is_kept_open =
-        |device: &Device| device.disk().is_some_and(|d| d.locks.is_fenced() && !d.disk.is_away());
+    if let Some(name) = named(&is_kept_open) {
+        return Some(format!("{name}, whose image is to be closed and opened again"));
+    }
     if let Some(id) = remote.lets_go() {
         return Some(format!("disk {id:?}, which its client gives back"));
     }
@@ -461,9 +477,6 @@ pub(crate) fn refused(why: &UpgradeError) -> ApiError {
         why,
         UpgradeError::Ended | UpgradeError::EndedSo(_) | UpgradeError::Silent | UpgradeError::Late
     );
-    if let Some(name) = named(&is_kept_open) {
-        return Some(format!("{name}, whose image is to be closed and opened again"));
-    }
     let hint = match has_run {
         true => "it goes on as it is; what the new process said is in the daemon's log",
         false => "it goes on as it is",
@@ -517,8 +530,10 @@ fn expect(channel: &Channel, limit: Duration, awaited: FromHeir) -> Result<(), U
 }
 
 /// How long queues stood still, if the heir says so in time. Whether it serves is seen by who waits until it has committed.
-fn hear_serving(channel: &Channel) -> Option<PauseWords> {
-    match hear(channel, SERVING_TIME_MAX) {
+fn hear_serving(channel: &Channel) -> Serving {
+    let said = hear(channel, SERVING_TIME_MAX);
+    let has_committed = matches!(said, Ok(FromHeir::Committed {}));
+    let pause = match said {
         Ok(FromHeir::Serving { pause }) => pause,
         Ok(word) => {
             warn!("the new process says {word:?} instead of how long queues stood still");
@@ -528,16 +543,29 @@ fn hear_serving(channel: &Channel) -> Option<PauseWords> {
             warn!("how long queues stood still is not known: {why}");
             None
         }
-    }
+    };
+    Serving { pause, has_committed }
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use super::{FromHeir, UpgradeError, last_word};
+    use super::{FromHeir, UpgradeError, hear_serving, last_word};
     use crate::upgrade::channel::Channel;
     use crate::upgrade::wire::FORMATS;
+
+    /// Nothing is waited for after that word, and nothing can be taken back.
+    #[test]
+    fn an_heir_that_commits_without_a_word_of_its_pause_is_heard() {
+        for (word, is_heard) in
+            [(FromHeir::Committed {}, true), (FromHeir::Serving { pause: None }, false)]
+        {
+            let (ours, theirs) = Channel::pair().expect("a channel");
+            Channel::of(theirs).send(&word, &[], Duration::from_secs(60)).expect("there is room");
+            assert_eq!(hear_serving(&ours).has_committed, is_heard, "{word:?}");
+        }
+    }
 
     /// An heir that ends before its launcher has said that it was started.
     #[test]

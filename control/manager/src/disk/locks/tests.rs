@@ -566,6 +566,29 @@ fn a_sync_that_could_not_begin_is_not_tried_while_the_image_is_given_up() {
     assert!(!is_locked(&trial), "it is let go when it is here");
 }
 
+/// It has the size that its guest was told until it is here, and says so.
+#[test]
+fn a_new_size_waits_for_an_image_that_was_given_up() {
+    let mut trial = Trial::of(PLAIN);
+    let number = trial.rooms().devices.number_of("a").expect("a device");
+    let mut vmm = Vmm::served(&mut trial, "a", 1);
+    assert_eq!(vmm.does(&mut trial, WRITE, 0, 1), Some(0));
+    trial.slow(Duration::from_secs(13));
+    trial.amid(Manager::hand_over_in_vain);
+    trial.slow(Duration::ZERO);
+    let disk = trial.rooms().devices.disk_mut(number).expect("a disk");
+    disk.plan.resized(2 * MIB);
+    assert_eq!(disk.plan_as_given_up().source.size_bytes(), Some(MIB));
+    assert!(disk.resize_late(config::Size(2 * MIB)), "its image is not here");
+    let waits = "it has 1M and not 2M: it waits for its image, and has that size then";
+    assert_eq!(disk.unresized.as_deref(), Some(waits));
+    trial.pass(Duration::from_secs(15));
+    assert_eq!(trial.disk("a").size_bytes, Some(2 * MIB));
+    assert_eq!(std::fs::metadata(trial.path("a.img")).expect("an image").len(), 2 * MIB);
+    assert_eq!(problem(&mut trial), "");
+    assert_eq!(vmm.does(&mut trial, WRITE, 0, 1), Some(0));
+}
+
 /// Nor has it when its image is not there any more, or cannot be opened: that says nothing of those requests.
 #[test]
 fn a_ring_has_not_stopped_because_the_image_of_a_dead_process_is_gone() {
