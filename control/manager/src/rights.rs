@@ -10,7 +10,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use config::api::{ApiError, ErrorKind};
 use config::spec::SocketRights;
@@ -353,6 +353,9 @@ pub(crate) fn refused_rights(error: impl fmt::Display) -> ApiError {
 /// Binds with that mode from the start: not by its path afterwards, since whoever may write to the folder
 /// could have put a link to any file in its place by then (CVE-2026-1386).
 fn bind_as(mode: u32, socket: impl AsFd, address: &SocketAddrUnix) -> Result<(), Errno> {
+    // The mask is the process's: two threads that bind would have each other's.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let before = umask(Mode::from_raw_mode(ALL_BITS & !mode));
     let bound = bind(socket, address);
     umask(before);
