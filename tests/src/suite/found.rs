@@ -198,14 +198,24 @@ fn tests_failed(log: &str) -> String {
     text
 }
 
-/// What a test said that failed, on one line.
+/// What a test said that failed, on one line: behind its name, where what it printed was kept for the end.
 fn why_it_failed(log: &str, name: &str) -> Option<String> {
-    let (_, said) = log.rsplit_once(&format!("---- {name} stdout ----\n"))?;
-    let said = said.split("\n---- ").next()?;
+    let kept = log.rsplit_once(&format!("---- {name} stdout ----\n"));
+    let said = match kept {
+        Some((_, said)) => said.split("\n---- ").next()?,
+        None => said_by(log.split_once(&format!("test {name} ... "))?.1),
+    };
     let told = |line: &&str| !(line.is_empty() || line.starts_with("note: run with"));
     let lines: Vec<&str> = said.lines().map(str::trim).filter(told).collect();
     let why: String = lines.join(" | ").chars().filter(|c| !c.is_control()).take(WHY_MAX).collect();
     (!why.is_empty()).then_some(why)
+}
+
+/// What a test came to, in what was printed since it began: its error, or where it panicked.
+fn said_by(text: &str) -> &str {
+    let own = text.split("\ntest ").next().unwrap_or_default();
+    let starts = ["Error: ", "thread '"].into_iter().filter_map(|word| own.find(word));
+    starts.min().map_or("", |start| &own[start..])
 }
 
 #[cfg(test)]
@@ -290,6 +300,10 @@ mod tests {
                                            note: run with `RUST_BACKTRACE=1`\n\n---- rows::b stdout ----\nb\n");
         let why = "a, rows::b: thread 'a' panicked at a.rs:1:2: | left: 0 | right: 2";
         assert_eq!(of_tests(&compared, &end(101 << 8)), [outcome(Kind::Fail, "", why)]);
+        let printed = "test b ... ok\ntest rows::a ... a: 3\nError: 5 to 2\nFAILED\ntest c ... Error: none\nok\n\
+                       \nfailures:\n\nfailures:\n    rows::a\n";
+        let why = "rows::a: Error: 5 to 2 | FAILED";
+        assert_eq!(of_tests(printed, &end(101 << 8)), [outcome(Kind::Fail, "", why)]);
         assert_eq!(of_tests("", &end(101 << 8)), [outcome(Kind::Fail, "", "exit status: 101")]);
         let none = "test result: ok. 0 passed; 0 failed; 0 ignored; 9 filtered out\n";
         assert_eq!(of_tests(none, &end(0)), [outcome(Kind::Fail, "", "no test of that name ran")]);
