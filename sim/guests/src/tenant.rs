@@ -248,6 +248,11 @@ impl Tenant {
         self.told * 512
     }
 
+    /// Its disk has so many sectors, and has lost what lay behind them.
+    pub fn lose_behind(&mut self, sectors: u64) {
+        self.ledger.end_at(sectors);
+    }
+
     /// Requests that it waits for.
     pub fn waiting(&self) -> usize {
         self.guest.waiting()

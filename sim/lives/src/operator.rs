@@ -71,16 +71,16 @@ impl Operator {
     }
 
     /// What a daemon that has started has: what was kept, and of what was asked last either all or nothing. Disks that are
-    /// smaller than they were.
+    /// smaller than they were, and how large they are.
     ///
     /// # Errors
     /// It has something else.
-    pub(crate) fn find_all(&mut self, plan: &Plan) -> Result<Vec<String>, String> {
-        let is_smaller = |disk: &&DiskPlan| {
-            self.made.get(&disk.id).is_some_and(|made| made.size > disk.spec.size)
+    pub(crate) fn find_all(&mut self, plan: &Plan) -> Result<Vec<(String, Size)>, String> {
+        let smaller = |disk: &DiskPlan| {
+            let (made, found) = (self.made.get(&disk.id)?.size?, disk.spec.size?);
+            (found < made).then(|| (disk.id.clone(), found))
         };
-        let smaller: Vec<_> =
-            plan.disks.iter().filter(is_smaller).map(|disk| disk.id.clone()).collect();
+        let smaller: Vec<_> = plan.disks.iter().filter_map(smaller).collect();
         let mut lost = std::mem::take(&mut self.lost);
         for pending in &mut self.pending {
             // Whoever it was asked of has the same, should all be given back.

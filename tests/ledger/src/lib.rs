@@ -236,6 +236,14 @@ impl Ledger {
         }
     }
 
+    /// The disk ends at that sector from now on, and keeps nothing behind it: should it grow again, there are zeroes.
+    /// A write in flight may have been done before, or be done after that.
+    pub fn end_at(&mut self, sector: u64) {
+        let first = sector.min(self.sectors());
+        let zeroes = self.write(What::Zeroes, first, self.sectors() - first);
+        self.wrote(zeroes);
+    }
+
     /// A read is about to be sent.
     pub fn read(&mut self, first: u64, sectors: u64) -> Reading {
         let submitted = self.order.next();

@@ -132,6 +132,30 @@ fn a_read_may_see_what_was_there_when_it_was_sent() {
 }
 
 #[test]
+fn behind_its_end_a_disk_keeps_nothing_but_what_is_in_flight() {
+    let zeroes = [0; SECTOR_SIZE];
+    let mut ledger = ledger();
+    let kept = write(&mut ledger, 4, 1);
+    let lost = write(&mut ledger, 5, 1);
+    let early = ledger.read(5, 1);
+    let writing = ledger.write(What::Data, 6, 2);
+    let late = bytes_of(&ledger, &writing);
+    ledger.end_at(5);
+    ledger.end_at(SECTORS + 1);
+    assert_eq!(read(&mut ledger, 4, &kept), Ok(()));
+    assert!(read(&mut ledger, 5, &lost).is_err(), "bytes that were to be lost");
+    assert_eq!(read(&mut ledger, 5, &zeroes), Ok(()));
+    assert_eq!(ledger.found(early, &lost), Ok(()), "a read that was sent before");
+    // It was done before the end was there, or after the disk had grown again.
+    ledger.wrote(writing);
+    assert_eq!(read(&mut ledger, 6, &zeroes), Ok(()));
+    assert_eq!(read(&mut ledger, 7, &late[SECTOR_SIZE..]), Ok(()));
+    let new = write(&mut ledger, 5, 1);
+    assert_eq!(read(&mut ledger, 5, &new), Ok(()));
+    assert!(read(&mut ledger, 5, &zeroes).is_err(), "a write that was sent after that is lost");
+}
+
+#[test]
 fn a_torn_sector_is_allowed_only_beside_a_write_in_flight() {
     let mut ledger = ledger();
     let old = write(&mut ledger, 2, 1);

@@ -1,5 +1,6 @@
 //! Daemons that are killed, hosts that lose their power, and who serves afterwards.
 
+use config::Size;
 use random::Random;
 
 use super::host::{Daemon, Host};
@@ -138,10 +139,11 @@ impl Host {
     /// What was not kept is not there any more, and a guest that was told of it begins anew.
     pub(super) fn begin_shrunk_anew(
         &mut self,
-        shrunk: Vec<String>,
+        shrunk: Vec<(String, Size)>,
         course: &mut Course,
     ) -> Result<(), String> {
-        for id in shrunk {
+        for (id, size) in shrunk {
+            self.lose_behind(&id, size);
             let mut random = Random::new(course.random.next(), 3);
             let Some(vmm) = self.vmms.get_mut(&id) else { continue };
             // Its process is another one: what the daemon answers on the connection of this one is for nobody.
@@ -151,6 +153,12 @@ impl Host {
             vmm.begin_anew(&mut random)?;
         }
         Ok(())
+    }
+
+    /// A disk has another size: one in memory keeps nothing behind its end, and an image all of it.
+    pub(super) fn lose_behind(&mut self, id: &str, size: Size) {
+        let vmm = self.vmms.get_mut(id).filter(|_| file::is_in_memory(id));
+        vmm.into_iter().for_each(|vmm| vmm.tenant.lose_behind(size.0 / 512));
     }
 
     /// Guests are gone, and their disks hold what the cut has left, those of which that is so.

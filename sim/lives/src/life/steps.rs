@@ -207,6 +207,9 @@ impl Host {
         if let (Call::AcceptDisk { id }, Ok(_)) = (call, answer) {
             self.shrunk.remove(id);
         }
+        if let (Call::ResizeDisk { id, resize, .. }, Ok(_)) = (call, answer) {
+            self.lose_behind(id, resize.size);
+        }
         if let (Call::ClearDisk { id }, Ok(_)) = (call, answer) {
             self.cleared.push(id.clone());
         }
