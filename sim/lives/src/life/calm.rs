@@ -63,12 +63,7 @@ impl Life {
             }
         }
         self.until("front-ends have said all", |host| host.is_each(Vmm::has_said_all))?;
-        // A disk may be smaller than it was for its guest, which waits for somebody to say that it is to go on so.
-        for host in &mut self.hosts {
-            for id in host.disks() {
-                host.ask(Call::AcceptDisk { id }, self.course.now().0);
-            }
-        }
+        self.accept_all()?;
         if self.links.is_some() {
             // Before what proves links: whoever asks for nothing for a lease has nothing.
             self.prove_frames()?;
@@ -99,6 +94,27 @@ impl Life {
             self.live_on()?;
         }
         Ok(())
+    }
+
+    /// A disk may be smaller than it was for its guest, which waits for somebody to say that it is to go on so. A file
+    /// system may be slow.
+    fn accept_all(&mut self) -> Result<(), String> {
+        for host in &mut self.hosts {
+            host.unaccepted = host.disks().into_iter().collect();
+        }
+        for _ in 0..RELOADS_MAX {
+            for host in &mut self.hosts {
+                for id in std::mem::take(&mut host.unaccepted) {
+                    host.ask(Call::AcceptDisk { id }, self.course.now().0);
+                }
+            }
+            self.until_answered()?;
+            if self.hosts.iter().all(|host| host.unaccepted.is_empty()) {
+                return Ok(());
+            }
+            self.live_on()?;
+        }
+        Err("a file system does not answer, whatever operators accept".to_owned())
     }
 
     /// Lives on for half a second: nobody's links end for want of a turn.

@@ -61,6 +61,8 @@ pub(super) struct Host {
     pub(super) away: BTreeSet<String>,
     /// Disks that are smaller than their guests have seen them.
     pub(super) shrunk: BTreeSet<String>,
+    /// Those whose `accept` was refused because their file system had not answered: to be asked again.
+    pub(super) unaccepted: BTreeSet<String>,
     /// Disks whose losses an operator has said to be known.
     pub(super) cleared: Vec<String>,
     /// Where the bytes of disks lie that it has of another host.
@@ -174,6 +176,7 @@ impl Host {
             dirty: BTreeMap::new(),
             away: BTreeSet::new(),
             shrunk: BTreeSet::new(),
+            unaccepted: BTreeSet::new(),
             cleared: Vec::new(),
             borrowed: BTreeMap::new(),
             deaths: 0,

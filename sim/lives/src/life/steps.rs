@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use config::api::{Answer, ApiError, Call};
+use config::api::{Answer, ApiError, Call, ErrorKind};
 use config::spec::Carrier;
 use manager::simulated::{Door, Simulated};
 use random::Random;
@@ -204,8 +204,12 @@ impl Host {
                 self.shrunk.insert(spec.id.clone());
             }
         }
-        if let (Call::AcceptDisk { id }, Ok(_)) = (call, answer) {
-            self.shrunk.remove(id);
+        match (call, answer) {
+            (Call::AcceptDisk { id }, Ok(_)) => _ = self.shrunk.remove(id),
+            (Call::AcceptDisk { id }, Err(why)) if why.kind == ErrorKind::Busy => {
+                self.unaccepted.insert(id.clone());
+            }
+            _ => {}
         }
         if let (Call::ResizeDisk { id, resize, .. }, Ok(_)) = (call, answer) {
             self.lose_behind(id, resize.size);
