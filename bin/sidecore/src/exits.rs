@@ -1,12 +1,13 @@
 //! `sidecore exits`: where a guest's exits come from, for a while.
 //!
 //! Here: whom the words mean, the time, and the files. What is counted, and how, is the library's (`exits`); how it
-//! looks is [`text`].
+//! looks is [`text`], and [`flame`].
 
+mod flame;
 mod text;
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -30,13 +31,48 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(crate) fn run(args: &ExitsArgs, client: &Client, output: &Output) -> Result<(), Failure> {
     let symbols = symbols(args)?;
     let vm = find(&args.vm, client)?;
+    let picture = args.flame.as_deref().map(Picture::begin).transpose()?;
     let report = count(&vm, args.time, &symbols).map_err(refused)?;
+    picture.map(|picture| picture.end(&flame::drawn(&report))).transpose()?;
     output.show(&report, |report| text::whole(report, output.room))
 }
 
 fn refused(refusal: Refusal) -> Failure {
     let hint = refusal.hint();
     Failure::host(refusal.to_string(), hint)
+}
+
+/// A file for a flame graph. It is made before anything is counted, which would be in vain otherwise, and is gone if
+/// nothing comes of it.
+struct Picture<'a> {
+    path: &'a Path,
+    file: File,
+    is_whole: bool,
+}
+
+impl Picture<'_> {
+    fn begin(path: &Path) -> Result<Picture<'_>, Failure> {
+        let file = File::create_new(path).map_err(|error| not_written(path, &error))?;
+        Ok(Picture { path, file, is_whole: false })
+    }
+
+    fn end(mut self, text: &str) -> Result<(), Failure> {
+        self.file.write_all(text.as_bytes()).map_err(|error| not_written(self.path, &error))?;
+        self.is_whole = true;
+        Ok(())
+    }
+}
+
+impl Drop for Picture<'_> {
+    fn drop(&mut self) {
+        if !self.is_whole {
+            let _ = std::fs::remove_file(self.path);
+        }
+    }
+}
+
+fn not_written(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::usage(format!("{}: {error}", path.display()), "name another file for the flame graph")
 }
 
 /// A number is a process; a name is QEMU's, or else a disk's or a NIC's.

@@ -13,6 +13,7 @@ Examples:
   sidecore exits --vm vm1                              a VM of QEMU's -name; addresses alone
   sidecore exits --vm 4711 --for 30s --kallsyms vm1.kallsyms
   sidecore exits --vm vm1-root --map System.map --base 0xffffffff9a000000
+  sidecore exits --vm vm1 --kallsyms vm1.kallsyms --flame vm1.svg
   sidecore exits --vm vm1 --json | jq -r '.rows[] | [.function, .exits] | @tsv'
 
 --kallsyms is the guest's /proc/kallsyms, read there by root after it was started. --map is the
@@ -41,6 +42,9 @@ pub(crate) struct ExitsArgs {
     /// Where the guest's kernel lies: the address of its `_text`, in hexadecimal.
     #[arg(long, value_name = "ADDRESS", requires = "map", value_parser = address)]
     pub(crate) base: Option<u64>,
+    /// Also a flame graph, an SVG file that browsers show; one that is there is not overwritten.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) flame: Option<PathBuf>,
 }
 
 fn address(text: &str) -> Result<u64, String> {

@@ -103,8 +103,12 @@ fn image(bed: &Bed, kernel: &Kernel, package: &Path) -> Result<PathBuf> {
 
 /// Each exit is in a row or said not to be, the functions have theirs, and the kernel counted as many.
 fn counted(bed: &Bed, vm: &Vm, pid: &str) -> Result<String> {
-    let line = format!("sidecore exits --vm {pid} --for 3s --kallsyms /tmp/symbols --json");
-    let said = vm.run_within(ORDER, &line)?;
+    let options = "--kallsyms /tmp/symbols --flame /tmp/exits.svg --json";
+    let said = vm.run_within(ORDER, &format!("sidecore exits --vm {pid} --for 3s {options}"))?;
+    bed.same("flame", vm.run("grep -c '<title>f_out: ' /tmp/exits.svg")?.trim(), "1");
+    let again = format!("sidecore exits --vm {pid} --for 1s {options} 2>&1; echo \"ended: $?\"");
+    let refused = vm.run_within(ORDER, &again)?;
+    ensure!(refused.contains("File exists") && refused.contains("ended: 2"), "{refused}");
     let report: Value = serde_json::from_str(&said).with_context(|| said.clone())?;
     let rows: Vec<&Value> = report["rows"].as_array().into_iter().flatten().collect();
     let number = |value: &Value| value.as_u64().context("a number");
