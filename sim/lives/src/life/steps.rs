@@ -197,26 +197,7 @@ impl Host {
         if let Some(vmm) = gone.and_then(|id| self.vmms.get_mut(id)) {
             vmm.is_excused = true;
         }
-        if let (Call::AddDisk { spec, .. }, Ok(_)) = (call, answer) {
-            // On an image of which its guest has seen more, whose rings are not served until that is accepted.
-            let told = self.vmms.get(&spec.id).map_or(0, |vmm| vmm.tenant.told_bytes());
-            if spec.size.is_some_and(|size| size.0 < told) {
-                self.shrunk.insert(spec.id.clone());
-            }
-        }
-        match (call, answer) {
-            (Call::AcceptDisk { id }, Ok(_)) => _ = self.shrunk.remove(id),
-            (Call::AcceptDisk { id }, Err(why)) if why.kind == ErrorKind::Busy => {
-                self.unaccepted.insert(id.clone());
-            }
-            _ => {}
-        }
-        if let (Call::ResizeDisk { id, resize, .. }, Ok(_)) = (call, answer) {
-            self.lose_behind(id, resize.size);
-        }
-        if let (Call::ClearDisk { id }, Ok(_)) = (call, answer) {
-            self.cleared.push(id.clone());
-        }
+        self.note_disk(call, answer);
         if let (Call::ListLinks, Ok(Answer::Links(list))) = (call, answer) {
             self.links.clone_from(&list.links);
         }
@@ -233,6 +214,26 @@ impl Host {
         tracing::trace!("{what}: {call:?}: {:?}", answer.as_ref().err());
         if let (true, Ok(view)) = (self.tells_views, answer) {
             tracing::trace!("host {}: {view:?}", self.number);
+        }
+    }
+
+    /// What is known of disks after such an answer.
+    fn note_disk(&mut self, call: &Call, answer: &Result<Answer, ApiError>) {
+        match (call, answer) {
+            (Call::AddDisk { spec, .. }, Ok(_)) => {
+                // On an image of which its guest has seen more, whose rings are not served until that is accepted.
+                let told = self.vmms.get(&spec.id).map_or(0, |vmm| vmm.tenant.told_bytes());
+                if spec.size.is_some_and(|size| size.0 < told) {
+                    self.shrunk.insert(spec.id.clone());
+                }
+            }
+            (Call::AcceptDisk { id }, Ok(_)) => _ = self.shrunk.remove(id),
+            (Call::AcceptDisk { id }, Err(why)) if why.kind == ErrorKind::Busy => {
+                self.unaccepted.insert(id.clone());
+            }
+            (Call::ResizeDisk { id, resize, .. }, Ok(_)) => self.lose_behind(id, resize.size),
+            (Call::ClearDisk { id }, Ok(_)) => self.cleared.push(id.clone()),
+            _ => {}
         }
     }
 

@@ -1,3 +1,5 @@
+//! A picture as a browser reads it: its frames, and nothing that a guest wrote but text.
+
 use exits::{Check, Edge, Report, Row};
 
 use super::*;
