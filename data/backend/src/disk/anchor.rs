@@ -6,10 +6,11 @@
 //! which nobody asks for anything, and the image is opened by that. Not here: when that is tried (`control/manager`).
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use rustix::io::Errno;
 
 use super::{Disk, Kind, OpenError, Source};
 use crate::Vet;
@@ -19,12 +20,18 @@ use crate::names::{Names, Unopened};
 /// What an image that was given up is opened by.
 #[derive(Clone, Debug)]
 pub struct Anchor {
-    /// Of a file: a descriptor that leads to it, whatever has its name. That of one that is written keeps other
-    /// processes' hands off it, where its file system can (`file::lock`).
+    /// A descriptor that leads to it, whatever has its name. It keeps other processes' hands off it, where its file system
+    /// can (`file::lock`), and a device there that goes with its last user.
     pub(crate) file: Option<Arc<OwnedFd>>,
+    /// That is a device's, which is found by its name.
+    is_device: bool,
+    /// Its name.
+    pub(crate) path: PathBuf,
     /// Of an image that is only read, whose locks keep no reader out: a byte that the descriptions which were closed here
     /// have locked, as long as requests have these.
     pub(crate) mark: Option<u64>,
+    /// Why it keeps nobody off, where it should.
+    pub(crate) unkept: Option<Errno>,
 }
 
 impl PartialEq for Anchor {
@@ -38,14 +45,25 @@ impl Eq for Anchor {}
 
 impl Anchor {
     /// Of an image that another process has given up, from what that one says; nothing, if it says nothing.
-    pub(super) fn of(file: Option<OwnedFd>, mark: Option<u64>) -> Option<Anchor> {
+    pub(super) fn of(path: &Path, file: Option<OwnedFd>, mark: Option<u64>) -> Option<Anchor> {
         let is_any = file.is_some() || mark.is_some();
-        is_any.then(|| Anchor { file: file.map(Arc::new), mark })
+        is_any.then(|| Anchor::new(path, file, mark))
+    }
+
+    pub(crate) fn new(path: &Path, file: Option<OwnedFd>, mark: Option<u64>) -> Anchor {
+        let kind = |file| fstat(file).map(|stat| FileType::from_raw_mode(stat.st_mode));
+        let is_device = file.as_ref().is_some_and(|file| kind(file) == Ok(FileType::BlockDevice));
+        Anchor { file: file.map(Arc::new), is_device, path: path.into(), mark, unkept: None }
     }
 
     /// Whether what is opened by it is the same image for certain.
     pub fn is_of_file(&self) -> bool {
-        self.file.is_some()
+        self.file.is_some() && !self.is_device
+    }
+
+    /// Why somebody else may have the image before it is opened again, where its file system could keep him off.
+    pub fn unkept(&self) -> Option<Errno> {
+        self.unkept
     }
 
     /// What another process must know besides its descriptor ([`super::Inherited::mark`]).
@@ -66,7 +84,7 @@ pub(crate) struct Anchored<'a> {
 
 impl Names for Anchored<'_> {
     fn open(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Unopened> {
-        match self.anchor.file() {
+        match self.anchor.file().filter(|_| self.anchor.is_of_file()) {
             Some(file) => reopen(file, flags - OFlags::CREATE).map_err(Unopened::Os),
             None => self.names.open(path, flags),
         }

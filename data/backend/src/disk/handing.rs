@@ -97,7 +97,7 @@ impl Disk {
                 opened.waits.set(*waits);
                 Kind::File(Arc::new(opened))
             }
-            (Source::File { .. }, Handles::Away { anchor }) => Kind::Away(Facts {
+            (Source::File { path, .. }, Handles::Away { anchor }) => Kind::Away(Facts {
                 physical_block_size: facts.physical_block_size,
                 grain: facts.grain,
                 blocks_only: 0,
@@ -107,7 +107,7 @@ impl Disk {
                 faults: FaultSnapshot::default(),
                 image: None,
                 medium_bytes: None,
-                anchor: Anchor::of(anchor, facts.mark),
+                anchor: Anchor::of(path, anchor, facts.mark),
             }),
             (Source::Null { .. }, _) => return Err(OpenError::NotIt("a null disk")),
             (Source::Memory { .. }, _) => return Err(OpenError::NotIt("a RAM disk")),

@@ -32,6 +32,8 @@ impl Disk {
                 opened.mark_lost();
                 opened.astray(names, self.size_bytes)
             }
+            // Of one that was given up only that: nothing of it is served.
+            Kind::Away(facts) => facts.anchor.as_ref().and_then(|anchor| anchor.astray(names)),
             _ => None,
         }
     }

@@ -15,7 +15,7 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, fstat, major, makedev, minor, statx};
 
-use super::lock::{LAST_BYTE, OWNERS_BYTE};
+use super::lock::{CACHED_BYTE, LAST_BYTE, OWNERS_BYTE};
 
 /// How often the table of locks is read when it shows nobody. It comes in pieces, and a lock that ends
 /// between two of them hides another.
@@ -139,14 +139,24 @@ pub(super) fn is_seen_with_bytes(fd: BorrowedFd<'_>, pid: u32) -> bool {
     has(pid, |_| true, is_one) == Some(true)
 }
 
-/// Whether the kernel's table has a shared lock of just that byte of the file of `fd`.
-pub(super) fn has_mark(fd: BorrowedFd<'_>, byte: u64) -> bool {
-    let Some(file) = name_of(fd) else { return false };
+/// Who has a shared lock of just that byte of the file of `fd`, by a description; nothing, where nobody has. Another process
+/// that lives and is seen with it is named: whoever may read the file can have it as well.
+pub(super) fn marker_of(fd: BorrowedFd<'_>, byte: u64) -> Option<Holder> {
+    let file = name_of(fd)?;
+    let is_mark = |lock: &Lock| {
+        let is_it = lock.kind == Kind::Bytes && !lock.exclusive && lock.byte == Some(byte);
+        is_it && lock.file == file && lock.pid.is_none()
+    };
     // It comes in pieces, and a lock that ends between two of them hides another.
-    (0..LOOKS).any(|_| {
+    let is_there = (0..LOOKS).any(|_| {
         let table = fs::read_to_string("/proc/locks").unwrap_or_default();
-        let mut locks = table.lines().filter_map(parse);
-        locks.any(|lock| !lock.exclusive && lock.file == file && lock.byte == Some(byte))
+        table.lines().filter_map(parse).any(|lock| is_mark(&lock))
+    });
+    is_there.then(|| {
+        let has_it = |pid: &u32| has(*pid, |_| true, is_mark) == Some(true) && lives(*pid);
+        // This one closes what it has.
+        let mut others = pids().filter(|pid| *pid != std::process::id());
+        others.find(has_it).map_or(Holder::Ended(None), Holder::Living)
     })
 }
 
@@ -309,7 +319,10 @@ fn parse(line: &str) -> Option<Lock> {
     let file = fields.next()?.to_owned();
     let mut bound = || fields.next().and_then(|bound| bound.parse::<i64>().ok());
     let (first, last) = (bound(), bound());
-    let is_ours = (first, last) == (Some(0), Some(LAST_BYTE));
+    let is_ours = match (first, last) {
+        (Some(0), Some(last)) => last == LAST_BYTE || last == CACHED_BYTE - 1,
+        (first, last) => first == Some(CACHED_BYTE) && last == first,
+    };
     // Its end is the end of all there can be.
     if first == Some(OWNERS_BYTE) && kind == Kind::Bytes {
         kind = Kind::Owner;

@@ -16,7 +16,7 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{FlockOperation, flock, fstatfs};
 use rustix::io::Errno;
 
-use super::holder::{Kind, has_flock_against, has_mark, holder_of, is_seen_with_bytes};
+use super::holder::{Kind, has_flock_against, holder_of, is_seen_with_bytes, marker_of};
 use crate::Holder;
 use crate::sys;
 
@@ -34,6 +34,10 @@ const ALL: (i64, i64) = (0, LAST_BYTE + 1);
 /// had in flight has landed. No request is made by its description.
 pub(super) const OWNERS_BYTE: i64 = i64::MAX;
 const OWNERS: (i64, i64) = (OWNERS_BYTE, 1);
+/// What the description through the page cache has of the second lock while the image is given up: requests by that one
+/// are waited for by it, too.
+pub(super) const CACHED_BYTE: i64 = LAST_BYTE;
+const CACHED: (i64, i64) = (CACHED_BYTE, 1);
 
 /// Why a lock was not taken.
 #[derive(Debug)]
@@ -46,13 +50,6 @@ pub(super) enum Refused {
     },
     /// The file system has no locks, or the like.
     Os(Errno),
-}
-
-impl Refused {
-    /// What a process that has died had in flight has not landed.
-    pub(super) fn under_way() -> Refused {
-        Refused::Held { holder: Holder::Ended(None), may_land: false }
-    }
 }
 
 /// Whether a file on this file system has one description and one lock.
@@ -82,15 +79,47 @@ pub(super) fn lock_bytes(fd: BorrowedFd<'_>, exclusive: bool) -> Result<(), Refu
     }
 }
 
-/// Has nobody else lock the file, whose locks this process is about to give up for a while.
-pub(super) fn own(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    sys::lock_bytes(fd, true, OWNERS)
+/// Has `anchor`, by which nobody asks for anything, keep a file whose descriptions are about to be closed: no sidecore takes
+/// it meanwhile, and nobody who sleeps for the first lock gets that. `direct` is the other description of one that is
+/// written, if it has another.
+///
+/// # Errors
+/// Somebody may have it before it is opened again: the file system has no such locks, or somebody has that very byte.
+pub(super) fn keep(
+    anchor: BorrowedFd<'_>,
+    cached: BorrowedFd<'_>,
+    direct: Option<BorrowedFd<'_>>,
+    exclusive: bool,
+) -> Result<(), Errno> {
+    if exclusive {
+        // One that is open to be read has no exclusive lock of bytes; a shared one does, since nobody else may have that.
+        let owned = sys::lock_bytes(anchor, true, OWNERS);
+        owned.or_else(|_| sys::lock_bytes(anchor, false, OWNERS))?;
+        if let Some(direct) = direct {
+            sys::unlock_bytes(direct, CACHED)?;
+            sys::lock_bytes(cached, true, CACHED)?;
+        }
+        // In one step, as the kernel does it: who sleeps for it sleeps on. What is under way is told by the second from here.
+        flock(cached, FlockOperation::NonBlockingLockShared)?;
+    }
+    flock(anchor, FlockOperation::NonBlockingLockShared)
+}
+
+/// Has `fd` have the first lock alone, which it and `anchor` have shared, when it has the second.
+pub(super) fn take_over(anchor: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> Result<(), Refused> {
+    let _ = flock(anchor, FlockOperation::Unlock);
+    let locked = lock_file(fd, true);
+    if locked.is_err() {
+        // Who was refused has lost what it had.
+        let _ = flock(anchor, FlockOperation::NonBlockingLockShared);
+    }
+    locked
 }
 
 /// Who has the image that `fd` is to be locked on, though the two locks may be free at the moment.
-pub(super) fn owned_by(fd: BorrowedFd<'_>, exclusive: bool) -> Option<Refused> {
-    // Who locks the whole file keeps everybody from the second lock, too.
-    let is_owned = sys::lock_against(fd, exclusive, OWNERS).is_ok_and(|at| at == Some(OWNERS_BYTE));
+pub(super) fn owned_by(fd: BorrowedFd<'_>) -> Option<Refused> {
+    // Who locks the whole file keeps everybody from the second lock, too. That of a device is a shared one.
+    let is_owned = sys::lock_against(fd, true, OWNERS).is_ok_and(|at| at == Some(OWNERS_BYTE));
     is_owned.then(|| Refused::Held { holder: keeper_of(fd, Kind::Owner), may_land: true })
 }
 
@@ -104,15 +133,16 @@ pub(super) fn mark(fd: BorrowedFd<'_>, byte: u64) -> Result<(), Errno> {
     sys::unlock_bytes(fd, (byte + 1, 0))
 }
 
-/// Whether a description of the file of `fd` is [marked](mark) so.
-pub(super) fn is_marked(fd: BorrowedFd<'_>, byte: u64) -> bool {
-    has_mark(fd, byte)
+/// Whether a description of the file of `fd` is [marked](mark) so: then what a process that has died had in flight has not
+/// landed, or somebody who may read the file keeps that byte.
+pub(super) fn marked(fd: BorrowedFd<'_>, byte: u64) -> Option<Refused> {
+    marker_of(fd, byte).map(|holder| Refused::Held { holder, may_land: true })
 }
 
 /// Who would keep `fd` from its locks if they were asked for now, in the order in which that is done; none is. Of a file
 /// system that has one kind only, or does not tell, what it tells.
 pub(super) fn kept_by(fd: BorrowedFd<'_>, exclusive: bool) -> Option<Holder> {
-    if let Some(Refused::Held { holder, .. }) = owned_by(fd, exclusive) {
+    if let Some(Refused::Held { holder, .. }) = owned_by(fd) {
         return Some(holder);
     }
     if has_flock_against(fd, exclusive) {

@@ -23,12 +23,14 @@ pub(super) struct Mark(AtomicI32);
 const ABSENT: i32 = 0;
 /// It is there.
 const THERE: i32 = 1;
+/// It is there, and may not survive a power cut.
+const UNSTABLE: i32 = 2;
 // Otherwise why it could not be put there, as a negated errno.
 
 impl Mark {
-    /// That of a file, as it is found.
+    /// That of a file, as it is found: whoever put it there may not have come to make it stable.
     pub(super) fn of(file: &OwnedFd) -> Mark {
-        Mark(AtomicI32::new(if is_on(file) { THERE } else { ABSENT }))
+        Mark(AtomicI32::new(if is_on(file) { UNSTABLE } else { ABSENT }))
     }
 
     /// Nobody looks for one.
@@ -37,6 +39,11 @@ impl Mark {
     }
 
     pub(super) fn is_there(&self) -> bool {
+        matches!(self.0.load(Ordering::SeqCst), THERE | UNSTABLE)
+    }
+
+    /// Whether it is there for good.
+    pub(super) fn is_stable(&self) -> bool {
         self.0.load(Ordering::SeqCst) == THERE
     }
 
@@ -46,18 +53,33 @@ impl Mark {
         (code < ABSENT).then(|| Errno::from_raw_os_error(-code))
     }
 
-    /// Puts it on the file for good, as long as `is_lost` says so. Waits for the file system. False: the file's last
-    /// writes could not be made stable with it.
+    /// Puts it on the file for good, as long as `is_lost` says so. Waits for the file system. False: it, and the file's
+    /// last writes, could not be made stable; it is to be put there again.
     pub(super) fn put(&self, file: &OwnedFd, is_lost: impl Fn() -> bool) -> bool {
+        self.put_by(|file| fsync(file).is_ok(), file, is_lost)
+    }
+
+    fn put_by(
+        &self,
+        make_stable: impl Fn(&OwnedFd) -> bool,
+        file: &OwnedFd,
+        is_lost: impl Fn() -> bool,
+    ) -> bool {
         if let Err(error) = fsetxattr(file, MARK, LOST, XattrFlags::empty()) {
             self.0.store(-error.raw_os_error(), Ordering::SeqCst);
             return true;
         }
-        self.0.store(THERE, Ordering::SeqCst);
-        let is_stable = fsync(file).is_ok();
-        if !is_lost() {
+        self.0.store(UNSTABLE, Ordering::SeqCst);
+        let is_stable = make_stable(file);
+        if is_stable {
+            self.0.store(THERE, Ordering::SeqCst);
+        }
+        match is_lost() {
+            // Whoever took it off a moment ago, before data was lost anew, may have noted that before this was noted.
+            true if !is_on(file) => self.0.store(ABSENT, Ordering::SeqCst),
+            true => {}
             // An operator was faster.
-            let _ = self.take_off(file);
+            false => drop(self.take_off(file)),
         }
         is_stable
     }
@@ -121,6 +143,28 @@ mod tests {
             fsetxattr(&file, MARK, text, XattrFlags::empty()).expect("written");
             assert_eq!(is_on(&file), counts, "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_mark_that_is_not_stable_is_put_there_until_it_is() {
+        let name = "a_mark_that_is_not_stable_is_put_there_until_it_is";
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a folder");
+        let file = OwnedFd::from(fs::File::create(folder.path().join("a.raw")).expect("a file"));
+        make_room(&file);
+        if fgetxattr(&file, MARK, &mut [0; 8]).is_err() {
+            return leave_out(name, "this file system has no such attributes", folder.path());
+        }
+        let mark = Mark::of(&file);
+        assert!(!mark.put_by(|_| false, &file, || true), "a power cut takes it along");
+        assert!(mark.is_there() && !mark.is_stable());
+        // Nor is it known whether that of another daemon is.
+        assert!(Mark::of(&file).is_there() && !Mark::of(&file).is_stable());
+        assert!(mark.put(&file, || true) && mark.is_stable());
+        // Taken off while it was put there, and lost anew before that was noted.
+        let cleared = |file: &OwnedFd| mark.take_off(file).is_ok();
+        assert!(mark.put_by(cleared, &file, || true));
+        assert!(!is_on(&file) && !mark.is_there(), "it is never put there again");
+        assert!(mark.put(&file, || true) && is_on(&file));
     }
 
     #[test]

@@ -346,8 +346,8 @@ struct How<'a> {
     cache: Cache,
     /// With the locks; otherwise only to look.
     fenced: bool,
-    /// Whoever gave it up is who asks.
-    is_owner: bool,
+    /// What was kept of it when it was given up, by whoever asks.
+    kept: Option<BorrowedFd<'a>>,
     vet: Vet,
     #[cfg(feature = "simulated")]
     kernel: Option<Arc<dyn Kernel>>,
@@ -377,7 +377,7 @@ impl<'a> How<'a> {
             readonly,
             cache,
             fenced: true,
-            is_owner: false,
+            kept: None,
             vet: Vet::Raw,
             #[cfg(feature = "simulated")]
             kernel: crate::simulated::here(),
@@ -561,9 +561,10 @@ impl<'a> How<'a> {
         }
     }
 
-    /// Whoever has it may keep it for what it has lost.
+    /// Whoever has it may keep it for what it has lost, unless it is whoever asks that had it.
     fn held(&self, file: impl AsFd, holder: Holder, may_land: bool) -> OpenError {
-        let is_marked = !self.is_simulated() && !self.readonly && mark::is_on(file);
+        let may_keep = !self.is_simulated() && !self.readonly && self.kept.is_none();
+        let is_marked = may_keep && mark::is_on(file);
         OpenError::Held { path: self.path.into(), holder, may_land, is_marked }
     }
 

@@ -6,6 +6,8 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
@@ -13,7 +15,7 @@ use rustix::fs::{FlockOperation, flock};
 use super::{asks_another, lock_bytes};
 use crate::disk::Anchored;
 use crate::file::Opened;
-use crate::{Cache, Holder, OpenError, Vet, sys};
+use crate::{Anchor, Cache, Holder, OpenError, Vet, sys};
 
 const SIZE: u64 = 1 << 20;
 
@@ -132,7 +134,13 @@ fn inside_another_process() {
         "some bytes" => {
             lock(plain.insert(file()), false, 1);
         }
-        how => panic!("{how}?"),
+        // As whoever may read it has one.
+        how => {
+            let byte = how.strip_prefix("byte ").and_then(|byte| byte.parse().ok());
+            let byte = byte.unwrap_or_else(|| panic!("{how}?"));
+            let file = plain.insert(fs::File::open(&path).expect("the file"));
+            sys::lock_bytes(file.as_fd(), false, (byte, 1)).expect("a lock");
+        }
     }
     assert!(disk.is_some() || plain.is_some());
     std::io::stdout().write_all(b"it is held\n").expect("told");
@@ -403,6 +411,134 @@ fn what_is_only_read_is_opened_again_when_requests_by_the_old_descriptions_are_o
     }
 }
 
+/// Opens by an anchor, as who has given the image up.
+fn again(anchor: &Anchor, path: &Path, readonly: bool, cache: Cache) -> Result<Opened, OpenError> {
+    let names = Anchored { anchor, names: &crate::KernelNames };
+    let what = (path, (!readonly).then_some(SIZE), readonly, cache, Vet::Raw);
+    Opened::open_by_anchor(&names, what).map(|(opened, _)| opened)
+}
+
+/// Whoever may read an image can sleep for its first lock, and would have it when nobody has it for a moment.
+#[test]
+fn who_sleeps_for_an_image_that_is_given_up_does_not_get_it_from_under_its_guest() {
+    let folders = folders();
+    for (folder, readonly, cache) in folders.iter().flat_map(|folder| {
+        [(false, Cache::Auto), (false, Cache::Page), (true, Cache::Auto), (true, Cache::Page)]
+            .map(|(readonly, cache)| (folder, readonly, cache))
+    }) {
+        let path = folder.path().join("disk");
+        fs::write(&path, [7; 4096]).expect("a file");
+        let before = open_freed(&path, readonly, cache);
+        let asleep = fs::File::open(&path).expect("the file");
+        let has_it = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&has_it);
+        let sleeper = std::thread::spawn(move || {
+            flock(&asleep, FlockOperation::LockExclusive).expect("a lock");
+            told.store(true, Ordering::SeqCst);
+        });
+        let inode = format!(":{} ", fs::metadata(&path).expect("facts").ino());
+        let sleeps = || {
+            let table = fs::read_to_string("/proc/locks").expect("the table");
+            table.lines().any(|line| line.contains("->") && line.contains(&inode))
+        };
+        let sleep = || {
+            let begun = now();
+            while !sleeps() {
+                assert!(!has_it.load(Ordering::SeqCst), "readonly: {readonly}, {cache:?}");
+                assert!(begun.elapsed() < Duration::from_secs(90), "it does not sleep");
+            }
+        };
+        sleep();
+        let anchor = before.anchor().expect("it is given up");
+        assert!(anchor.unkept().is_none(), "{:?}", anchor.unkept());
+        let copies = [before.direct(), Some(before.cached())]
+            .map(|fd| fd.map(|fd| fd.try_clone_to_owned().expect("a copy")));
+        drop(before);
+        // Those of the last description are waited for, though the first lock is shared.
+        for requests in copies.into_iter().flatten() {
+            assert!(matches!(again(&anchor, &path, readonly, cache), Err(OpenError::Held { .. })));
+            drop(requests);
+        }
+        let begun = now();
+        let opened = loop {
+            match again(&anchor, &path, readonly, cache) {
+                Ok(opened) => break opened,
+                refused => assert!(matches!(refused, Err(OpenError::Held { .. })), "{refused:?}"),
+            }
+            assert!(begun.elapsed() < Duration::from_secs(90), "still locked");
+        };
+        drop(anchor);
+        // It is woken whenever somebody lets it go.
+        sleep();
+        if !readonly {
+            living(|| open(&path, true, Cache::Page));
+        }
+        drop(opened);
+        sleeper.join().expect("it has it then");
+        fs::remove_file(&path).expect("removed");
+    }
+}
+
+/// Many may have a shared lock, and what is under way has another.
+#[test]
+fn a_shared_lock_of_somebody_who_lives_does_not_end_the_wait_for_an_image_that_was_given_up() {
+    for (folder, of_direct) in folders().iter().flat_map(|it| [(it, false), (it, true)]) {
+        let path = folder.path().join("disk");
+        let before = open_freed(&path, false, Cache::Auto);
+        let anchor = before.anchor().expect("it is given up");
+        let requests = before.direct().filter(|_| of_direct).unwrap_or(before.cached());
+        let requests = requests.try_clone_to_owned().expect("a copy");
+        drop(before);
+        let reader = fs::File::open(&path).expect("the file");
+        flock(&reader, FlockOperation::NonBlockingLockShared).expect("a lock");
+        let refused = || match again(&anchor, &path, false, Cache::Auto) {
+            Err(OpenError::Held { holder, may_land, .. }) => (holder, may_land),
+            other => panic!("not refused as held: {other:?}"),
+        };
+        let settled = (Holder::Living(std::process::id()), false);
+        assert_ne!(refused(), settled, "requests of a process that has ended are under way");
+        drop(requests);
+        let begun = now();
+        while refused() != settled {
+            assert!(begun.elapsed() < Duration::from_secs(90), "they have landed");
+        }
+        fs::remove_file(&path).expect("removed");
+    }
+}
+
+/// Nor does somebody who has it some other way hide what is under way, and who has the mark is named.
+#[test]
+fn reads_under_way_are_told_of_whoever_has_other_locks() {
+    let [folder, _] = folders();
+    let path = folder.path().join("disk");
+    fs::write(&path, [7; 4096]).expect("a file");
+    let before = open_freed(&path, true, Cache::Auto);
+    let anchor = before.anchor().expect("it is given up");
+    let requests = before.direct().unwrap_or(before.cached()).try_clone_to_owned();
+    drop(before);
+    let kept = anchor.file().expect("a descriptor");
+    flock(kept, FlockOperation::Unlock).expect("unlocked");
+    let stranger = fs::File::open(&path).expect("the file");
+    let begun = now();
+    while flock(&stranger, FlockOperation::NonBlockingLockExclusive).is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(90), "still locked");
+    }
+    let refused = |anchor: &Anchor| match again(anchor, &path, true, Cache::Auto) {
+        Err(OpenError::Held { holder, may_land, .. }) => (holder, may_land),
+        other => panic!("not refused as held: {other:?}"),
+    };
+    assert_eq!(refused(&anchor), (Holder::Ended(None), true));
+    drop((stranger, requests));
+    let byte = i64::try_from(anchor.mark().expect("a mark")).expect("a byte");
+    let has_landed = || again(&anchor, &path, true, Cache::Auto).is_ok();
+    let begun = now();
+    while !has_landed() {
+        assert!(begun.elapsed() < Duration::from_secs(90), "still marked");
+    }
+    let stranger = Other::new(&format!("byte {byte}"), &path);
+    assert_eq!(refused(&anchor), (Holder::Living(stranger.pid()), true));
+}
+
 /// The one who took a lock has ended; its descriptor lives on in a process of our name, as after an
 /// upgrade of a daemon.
 #[test]
@@ -488,6 +624,37 @@ fn a_block_device_is_held_under_all_its_names() {
     let unmounted = Command::new("umount").arg(&mount).status().expect("umount runs");
     assert!(unmounted.success());
     open_freed(path, false, Cache::Auto);
+}
+
+#[test]
+#[ignore = "needs root and a loop device: cargo test -p backend --lib -- --ignored block_device"]
+fn a_block_device_that_goes_with_its_last_user_stays_while_it_is_given_up() {
+    let [folder, _] = folders();
+    let image = folder.path().join("image");
+    let device = Loop::new(&image);
+    let path = Path::new(&device.0);
+    let open = || Opened::open(&crate::KernelNames, path, None, false, Cache::Auto, Vet::Raw);
+    let (before, _) = open().expect("nobody has it");
+    // Busy, so it is to go when nobody has it.
+    let detached = Command::new("losetup").args(["--detach", &device.0]).status();
+    assert!(detached.expect("losetup runs").success());
+    let anchor = before.anchor().expect("it is given up");
+    let requests = before.cached().try_clone_to_owned().expect("a copy");
+    drop(before);
+    let again = || again(&anchor, path, false, Cache::Auto);
+    assert!(matches!(again(), Err(OpenError::Held { .. })), "they are under way");
+    drop(requests);
+    assert!(matches!(open(), Err(OpenError::Held { .. })), "it is whose it was");
+    let begun = now();
+    let opened = loop {
+        match again() {
+            Ok(opened) => break opened,
+            refused => assert!(matches!(refused, Err(OpenError::Held { .. })), "{refused:?}"),
+        }
+        assert!(begun.elapsed() < Duration::from_secs(90), "still locked");
+    };
+    drop(anchor);
+    assert_eq!(opened.end().expect("a size"), 8 << 20, "it is gone");
 }
 
 #[test]

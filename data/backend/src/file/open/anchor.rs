@@ -3,11 +3,12 @@
 //! Called by `disk::anchor`, which says why.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 
+use super::identity::named_otherwise;
 use super::*;
 use crate::Anchor;
 use crate::disk::{Anchored, reopen};
+use crate::file::image::Astray;
 
 /// Marks lie above all that a file can have, and below the end of the second lock.
 const MARKS_START: u64 = 1 << 62;
@@ -17,24 +18,33 @@ impl Opened {
     /// What it is to be opened by, when its descriptions are closed.
     pub(crate) fn anchor(&self) -> Result<Anchor, OpenError> {
         let kept = |source| OpenError::Os { what: "keep", path: self.path.clone(), source };
-        // Of a device nothing is lost, and its node may be made anew.
-        let file = (!self.is_block).then(|| self.anchored()).transpose().map_err(kept)?;
-        Ok(Anchor { file: file.map(Arc::new), mark: self.mark() })
+        let (file, unkept) = self.anchored().map_err(kept)?;
+        let mut anchor = Anchor::new(&self.path, Some(file), self.mark());
+        anchor.unkept = unkept;
+        Ok(anchor)
     }
 
-    /// Another description of the file.
-    fn anchored(&self) -> Result<OwnedFd, Errno> {
+    /// Another description of the image, and why that keeps nobody off it.
+    fn anchored(&self) -> Result<(OwnedFd, Option<Errno>), Errno> {
         let cached = self.cached();
-        if !self.readonly && !lock::one_lock_only(cached) {
-            let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-            if let Ok(file) = reopen(cached, flags) {
-                // Where there are no such locks nobody is kept out.
-                let _ = lock::own(file.as_fd());
-                return Ok(file);
+        let mut why = None;
+        if !lock::one_lock_only(cached) {
+            // The last close of a device that was open for writing has udev look into it.
+            let access = match self.readonly || self.is_block {
+                true => OFlags::RDONLY,
+                false => OFlags::RDWR,
+            };
+            let flags = access | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+            match reopen(cached, flags) {
+                Ok(file) => {
+                    let kept = lock::keep(file.as_fd(), cached, self.direct(), !self.readonly);
+                    return Ok((file, kept.err()));
+                }
+                Err(error) => why = Some(error),
             }
         }
         // Nobody may open it so any more, or whoever closes it would wait for its file system.
-        reopen(cached, OFlags::PATH | OFlags::CLOEXEC)
+        reopen(cached, OFlags::PATH | OFlags::CLOEXEC).map(|file| (file, why))
     }
 
     /// Marks the descriptions of an image that is only read. Where locks of bytes are those of files, none is to be had.
@@ -52,13 +62,22 @@ impl Opened {
         names: &Anchored<'_>,
         (path, asked_bytes, readonly, cache, vet): (&Path, Option<u64>, bool, Cache, Vet),
     ) -> Result<(Opened, u64), OpenError> {
-        let is_owner = names.anchor.is_of_file();
-        let how = How { vet, is_owner, ..How::of(names, path, false, readonly, cache) };
-        let opened = how.opened(asked_bytes)?;
-        let is_marked = |mark| lock::is_marked(opened.0.cached(), mark);
-        match names.anchor.mark().is_some_and(is_marked) {
-            true => Err(how.refused(opened.0.cached(), Refused::under_way())),
-            false => Ok(opened),
+        let kept = names.anchor.file();
+        let how = How { vet, kept, ..How::of(names, path, false, readonly, cache) };
+        // First of all: that somebody has another lock does not say that those reads have landed.
+        if let Some((fd, mark)) = kept.zip(names.anchor.mark())
+            && let Some(marked) = lock::marked(fd, mark)
+        {
+            return Err(how.refused(fd, marked));
         }
+        let opened = how.opened(asked_bytes)?;
+        how.take_over(&opened.0).map(|()| opened)
+    }
+}
+
+impl Anchor {
+    /// Whether its image has its name no more.
+    pub(crate) fn astray(&self, names: &dyn Names) -> Option<Astray> {
+        named_otherwise(self.file.as_ref()?, &self.path, names).unwrap_or_default()
     }
 }

@@ -26,19 +26,9 @@ impl Opened {
 
     /// What has become of it while `size_bytes` of it are served. `names` finds what has its name now.
     pub(crate) fn astray(&self, names: &dyn Names, size_bytes: u64) -> Option<Astray> {
-        let stat = fstat(&self.cached).ok()?;
-        let is_it = |named: &Stat| match self.is_block {
-            true => is_block(named) && named.st_rdev == stat.st_rdev,
-            false => is_same(named, &stat),
-        };
-        let named = names.open(&self.path, OFlags::PATH | OFlags::CLOEXEC);
-        match named.and_then(|named| fstat(named).map_err(Unopened::Os)) {
-            Ok(named) if !is_it(&named) => return Some(Astray::Replaced),
-            Err(Unopened::NotADisk) => return Some(Astray::Replaced),
-            Err(Unopened::Os(Errno::NOENT | Errno::NOTDIR)) => return Some(Astray::Removed),
-            // Not to be seen by this thread: then its links say whether it has a name at all.
-            Err(_) if stat.st_nlink == 0 => return Some(Astray::Removed),
-            _ => {}
+        let otherwise = named_otherwise(&self.cached, &self.path, names).ok()?;
+        if otherwise.is_some() {
+            return otherwise;
         }
         let (bytes, usual) = (self.end().ok()?, self.longest_known().max(size_bytes));
         match bytes {
@@ -77,6 +67,31 @@ impl How<'_> {
             false => Mark::none(),
         }
     }
+}
+
+/// What has become of the name by which `file` was opened, if something: `names` finds what has it now.
+///
+/// # Errors
+/// Nothing can be said of an open file.
+pub(super) fn named_otherwise(
+    file: &OwnedFd,
+    path: &Path,
+    names: &dyn Names,
+) -> Result<Option<Astray>, Errno> {
+    let stat = fstat(file)?;
+    let is_it = |named: &Stat| match is_block(&stat) {
+        true => is_block(named) && named.st_rdev == stat.st_rdev,
+        false => is_same(named, &stat),
+    };
+    let named = names.open(path, OFlags::PATH | OFlags::CLOEXEC);
+    Ok(match named.and_then(|named| fstat(named).map_err(Unopened::Os)) {
+        Ok(named) if !is_it(&named) => Some(Astray::Replaced),
+        Err(Unopened::NotADisk) => Some(Astray::Replaced),
+        Err(Unopened::Os(Errno::NOENT | Errno::NOTDIR)) => Some(Astray::Removed),
+        // Not to be seen by this thread: then its links say whether it has a name at all.
+        Err(_) if stat.st_nlink == 0 => Some(Astray::Removed),
+        _ => None,
+    })
 }
 
 /// Bytes in a file or block device now.

@@ -12,17 +12,34 @@ impl How<'_> {
         if !lock::one_lock_only(file.as_fd()) {
             self.ask_owner(file)?;
         }
-        let locked = lock::lock_file(file.as_fd(), !self.readonly);
+        // What is kept has it as well, shared, until the second is here (`take_over`).
+        let exclusive = !self.readonly && !self.is_kept(file);
+        let locked = lock::lock_file(file.as_fd(), exclusive);
         locked.map_err(|error| self.refused(file, error))
     }
 
     /// That nobody else has given it up, who is about to have it again.
     pub(super) fn ask_owner(&self, file: &OwnedFd) -> Result<(), OpenError> {
-        match self.is_owner {
+        match self.is_kept(file) {
             true => Ok(()),
-            false => lock::owned_by(file.as_fd(), !self.readonly)
+            false => lock::owned_by(file.as_fd())
                 .map_or(Ok(()), |refused| Err(self.refused(file, refused))),
         }
+    }
+
+    /// Whether it is what was kept, and not another that has its name.
+    fn is_kept(&self, file: &OwnedFd) -> bool {
+        let stats = self.kept.and_then(|kept| fstat(kept).ok()).zip(fstat(file).ok());
+        stats.is_some_and(|(kept, stat)| is_same(&kept, &stat))
+    }
+
+    /// Has a file that is open with its second lock have the first alone, which what was kept of it has as well.
+    pub(super) fn take_over(&self, opened: &Opened) -> Result<(), OpenError> {
+        let Some(kept) = self.kept.filter(|_| !self.readonly && self.is_kept(&opened.cached))
+        else {
+            return Ok(());
+        };
+        lock::take_over(kept, opened.cached()).map_err(|error| self.refused(&opened.cached, error))
     }
 
     /// Whether the kernel's own claim is asked for (`O_EXCL`): a block device may have other names,

@@ -51,7 +51,7 @@ impl Opened {
 
     /// Has the file say itself that it has lost data, if it has and does not say so. Waits for its file system.
     pub(crate) fn mark_lost(&self) {
-        if self.readonly || self.is_simulated() || !self.sync_failed() || self.mark.is_there() {
+        if self.readonly || self.is_simulated() || !self.sync_failed() || self.mark.is_stable() {
             return;
         }
         if !self.mark.put(&self.cached, || self.sync_failed()) {
