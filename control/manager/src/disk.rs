@@ -90,7 +90,8 @@ pub(crate) struct DiskParts {
     pub(crate) unbegun: Option<Box<Unbegun>>,
     /// Which file its image was when that was opened last.
     pub(crate) file: Option<FileId>,
-    /// It has lost data, as is kept here, and its image is not open: it may be elsewhere, and known to nobody there.
+    /// It has lost data, as is known here, and its image is not open: it was given up, or may be elsewhere, and known to
+    /// nobody there.
     pub(crate) lost_before: bool,
     /// That its image could not be marked was said.
     pub(crate) unmarked_said: bool,
@@ -268,6 +269,12 @@ impl DiskParts {
         self.disk.sync_failed()
             || self.lost_before
             || self.remote.as_ref().is_some_and(RemoteParts::is_lost)
+    }
+
+    /// It has lost data, as somebody says who had it before.
+    pub(crate) fn assume_lost(&mut self) {
+        self.disk.assume_sync_failed();
+        self.lost_before = self.disk.is_away();
     }
 
     /// What a mark of that says of the disk besides its name: its image, or which one of which link.

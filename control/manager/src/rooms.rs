@@ -313,7 +313,19 @@ impl Rooms {
             let _ = rustix::io::read(failure, &mut [0; 8]);
         }
         // Not when an operator was faster: cleared before this was heard.
-        if parts.disk.sync_failed() {
+        if parts.sync_failed() {
+            self.mark_unsynced(number);
+        }
+    }
+
+    /// The image of a device is about to be given up, and with it what tells that it has lost data: nobody was heard of
+    /// late, or it could not be kept.
+    pub(crate) fn hear_unsynced(&mut self, number: u32) {
+        let Some(parts) = self.devices.disk(number) else { return late("disk") };
+        let tells = |failure| rustix::io::read(failure, &mut [0; 8]).is_ok();
+        let is_told = parts.disk.sync_failure_fd().is_some_and(tells);
+        let is_kept = self.unsynced.is_lost(&parts.plan) || parts.disk.is_marked();
+        if parts.disk.sync_failed() && (is_told || !is_kept) {
             self.mark_unsynced(number);
         }
     }

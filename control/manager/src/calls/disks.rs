@@ -146,6 +146,11 @@ pub(crate) fn clear(id: &str, rooms: &mut Rooms, mode: Mode) -> Answered {
         let error = format!("disk {id:?} has lost no data that it knows of");
         return Err(ApiError::new(ErrorKind::Conflict, error, "there is nothing to clear"));
     }
+    if parts.locks.is_fenced() {
+        let why = parts.waits_for().unwrap_or_else(|| "it waits for its image".to_string());
+        let hint = "what was lost stands on it: clear it when it is here";
+        return Err(ApiError::new(ErrorKind::Conflict, format!("disk {id:?}: {why}"), hint));
+    }
     let (disk, plan) = (Arc::clone(&parts.disk), parts.plan.clone());
     clear_image(&disk, &plan, rooms)?;
     rooms.unsynced.forget(id).map_err(|error| {

@@ -9,6 +9,7 @@ use config::api::{ApiError, ErrorKind};
 use config::plan::{DevicePlan, DiskPlan, Origin};
 use config::spec::DiskResize;
 use control::mode::Mode;
+use sidecore::nanos_of;
 use tracing::{info, warn};
 
 use super::{Answered, changes, check_disk_made_by_api, shown};
@@ -16,6 +17,7 @@ use crate::api::Reply;
 use crate::defects::found;
 use crate::devices::Devices;
 use crate::disk::images::source_of;
+use crate::disk::locks::Taken;
 use crate::opening::not_open::NotOpen;
 use crate::opening::openers::Patience;
 use crate::rooms::Rooms;
@@ -146,8 +148,20 @@ fn give(number: u32, size: u64, plan: &DiskPlan, rooms: &mut Rooms) -> Result<()
         let hint = "its guest sees the size that it had, and the image may still become longer";
         ApiError::new(ErrorKind::Busy, format!("disk {id:?}: {error}"), hint)
     };
-    let Rooms { devices, openers, bonds, .. } = rooms;
     let gone = || ApiError::gone("disk");
+    // One that was given up is made longer when it is here, and stays.
+    let disk = rooms.devices.disk_mut(number).ok_or_else(gone)?;
+    if disk.locks.is_fenced() {
+        disk.locks.hurry(nanos_of(rooms.turn.now()));
+        if rooms.locks().take(number) == Taken::Not {
+            let disk = rooms.devices.disk(number).ok_or_else(gone)?;
+            return Err(match (disk.locks.why(), disk.waits_for()) {
+                (Some(NotOpen::Late(_)), Some(why)) => late(&why),
+                (_, why) => refused(&why.unwrap_or_default()),
+            });
+        }
+    }
+    let Rooms { devices, openers, bonds, .. } = rooms;
     let disk = devices.disk_mut(number).ok_or_else(gone)?;
     match disk.locks.is_here() {
         // As its IOhost has said, which it was not asked for.
@@ -174,17 +188,8 @@ fn give(number: u32, size: u64, plan: &DiskPlan, rooms: &mut Rooms) -> Result<()
                 | NotOpen::Unfit(_)
                 | NotOpen::Wrong(_) => refused(&error),
             })?;
-            if let Some(why) = disk.is_another(&opened, true, bonds) {
-                openers.let_go(plan, opened, None);
-                return Err(refused(&why));
-            }
-            // One that was given up is, until it is taken again.
-            let away = match disk.locks.is_fenced() {
-                true => opened.give_up().map_err(|error| refused(&error)),
-                false => Ok(opened.away()),
-            };
+            disk.disk = opened.away();
             openers.let_go(plan, opened, None);
-            disk.disk = away?;
         }
     }
     Ok(())

@@ -111,7 +111,7 @@ impl Locks<'_> {
         };
         let patience = if again { Patience::Again } else { Patience::Soon };
         let taken = parts
-            .give_up(self.openers)
+            .give_up(self.bonds, self.openers, patience)
             .and_then(|()| {
                 let plan = parts.plan_as_given_up();
                 parts.open_again(&plan, self.bonds, self.openers, patience)

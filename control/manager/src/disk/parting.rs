@@ -12,11 +12,11 @@ use sidecore::{instant_of, nanos_of};
 use tracing::warn;
 
 use crate::disk::DiskParts;
-use crate::disk::bonds::Bonds;
+use crate::disk::bonds::{Bonds, Vetting};
 use crate::disk::image::Found;
 use crate::disk::sync::DiskSync;
 use crate::opening::not_open::NotOpen;
-use crate::opening::openers::Openers;
+use crate::opening::openers::{Openers, Outcome, Patience};
 use crate::poll::{Poll, Token};
 use crate::problems::together;
 use crate::remote::availability::Requests;
@@ -84,15 +84,39 @@ impl DiskParts {
     /// is: it is opened again by what is kept.
     ///
     /// # Errors
-    /// Nothing can be kept now: it stays open, so that it is not lost, and is given up later.
-    pub(crate) fn give_up(&mut self, openers: &mut Openers) -> Result<(), NotOpen> {
+    /// Nothing can be kept now, or its file system has not answered: it stays open, so that it is not lost, and is given
+    /// up later.
+    pub(crate) fn give_up(
+        &mut self,
+        bonds: &Bonds,
+        openers: &mut Openers,
+        patience: Patience,
+    ) -> Result<(), NotOpen> {
         if !self.locks.is_fenced() || self.disk.is_away() {
             return Ok(());
         }
-        let away = self.disk.give_up().map_err(|why| {
-            NotOpen::Ended(format!("{why}; what another process did with it may be under way"))
-        })?;
-        let held = std::mem::replace(&mut self.disk, away);
+        let vetting = Vetting::of(&self.plan, bonds, true);
+        let away = match openers.give_up(&self.disk, &self.plan, vetting, patience) {
+            Outcome::Over(kept, _) => kept.map_err(|why| {
+                let may_land = "what another process did with it may be under way";
+                NotOpen::Ended(format!("{why}; {may_land}"))
+            }),
+            Outcome::NotYet(why) => {
+                Err(NotOpen::not_yet(why, self.plan.source.path().unwrap_or_default()))
+            }
+            Outcome::Missing { .. } | Outcome::GivenUp(_) | Outcome::Unfit(_) => {
+                Err(NotOpen::Late("it is to be given up".to_string()))
+            }
+        }?;
+        if let Some(error) = away.disk.anchor().and_then(Anchor::unkept) {
+            warn!(
+                disk = self.plan.id,
+                "until its image is opened again anybody may take it: {error}"
+            );
+        }
+        // With what is open goes what is known of it alone.
+        self.lost_before |= self.disk.sync_failed();
+        let held = std::mem::replace(&mut self.disk, away.disk);
         // A last close waits for as long as the file system does.
         openers.let_go(&self.plan, held, None);
         Ok(())
@@ -196,3 +220,6 @@ impl DiskParts {
         Some(format!("it waits for its image: {why}"))
     }
 }
+
+#[cfg(test)]
+mod tests;

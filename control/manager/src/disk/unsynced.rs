@@ -82,9 +82,11 @@ impl Unsynced {
         DiskParts::marked_as(plan).is_some_and(|image| self.has(&plan.id, &image))
     }
 
-    /// A disk that has a mark, here or on its image, is opened as failed. Whether it has one here.
+    /// A disk that has a mark, here or on its image, is opened as failed, and so is one that had lost data when its image
+    /// was given up. Whether it has one here.
     pub(crate) fn recall(&self, parts: &mut DiskParts) -> bool {
-        let (id, is_lost) = (&parts.plan.id, self.is_lost(&parts.plan));
+        let id = &parts.plan.id;
+        let is_lost = self.is_lost(&parts.plan) || parts.lost_before;
         match (is_lost, parts.disk.is_marked()) {
             (true, _) => {
                 warn!(disk = id, "it could not make data stable before; no flush succeeds")
@@ -96,10 +98,10 @@ impl Unsynced {
             ),
             (false, false) => {}
         }
-        if is_lost {
-            parts.disk.assume_sync_failed();
+        match is_lost {
+            true => parts.assume_lost(),
+            false => parts.lost_before = false,
         }
-        parts.lost_before = is_lost && parts.disk.is_away();
         is_lost
     }
 
@@ -130,6 +132,12 @@ impl Unsynced {
 /// What an operator reads of a disk that has lost data.
 pub(crate) fn words(parts: &DiskParts) -> String {
     let id = &parts.plan.id;
+    if parts.locks.is_fenced() {
+        return format!(
+            "the disk could not make data stable, and what it lost is not known: when its image is here, check its \
+             data and say `sidecore disk clear {id}`"
+        );
+    }
     if parts.lost_before {
         return format!(
             "it could not make data stable before, and what was lost is not known; its image is elsewhere by now: check \

@@ -181,7 +181,9 @@ impl Watch {
 impl DiskParts {
     /// How to save what may have no name: the descriptor by which this process has it.
     fn save_words(&self) -> String {
-        let Handles::File { cached, .. } = self.disk.handles() else {
+        let (Handles::File { cached, .. } | Handles::Away { anchor: Some(cached) }) =
+            self.disk.handles()
+        else {
             return "copy the disk from within the guest".to_string();
         };
         format!(
@@ -191,17 +193,23 @@ impl DiskParts {
         )
     }
 
+    /// Whether what others do to its image is looked for: it is open, or was given up and is to be opened again.
+    fn is_looked_at(&self) -> bool {
+        self.locks.is_here() || self.locks.is_fenced() && self.disk.anchor().is_some()
+    }
+
     /// What others have done to its image, and what to do.
     pub(crate) fn astray_text(&self) -> Option<String> {
-        let path = self.plan.source.path().filter(|_| self.locks.is_here())?;
+        let path = self.plan.source.path().filter(|_| self.is_looked_at())?;
         let (id, size) = (&self.plan.id, Size(self.disk.size_bytes()));
         Some(match self.astray? {
             Astray::Replaced | Astray::Removed if self.bond.refused().is_some() => {
                 self.names_another().to_string()
             }
             Astray::Removed => format!(
-                "{path} was removed or renamed: its guest goes on with a file that has no such name, and what \
+                "{path} was removed or renamed: its guest {} a file that has no such name, and what \
                  has no name at all is lost when the daemon closes it; put it back, or {}",
+                if self.locks.is_here() { "goes on with" } else { "waits for" },
                 self.save_words()
             ),
             Astray::Replaced => format!(
@@ -244,7 +252,7 @@ impl Watch {
         self.threads.grow(self.under_way.len() + 1);
         let mut looks: BTreeMap<Medium, Vec<Look>> = BTreeMap::new();
         for (number, device) in devices.iter() {
-            let Some(parts) = device.disk().filter(|parts| parts.locks.is_here()) else { continue };
+            let Some(parts) = device.disk().filter(|parts| parts.is_looked_at()) else { continue };
             let Some(medium) = openers.medium_of(&parts.plan) else { continue };
             let look = Look(*number, Arc::downgrade(&parts.disk), ImageNames::of(&parts.plan));
             looks.entry(medium).or_default().push(look);

@@ -20,6 +20,7 @@ use crate::clock::machine_ns;
 use crate::defects::{found, late};
 use crate::devices::device::Device;
 use crate::devices::queue::Queue;
+use crate::disk::DiskParts;
 use crate::network::announce::has_stayed;
 use crate::network::uplink::Uplink;
 use crate::poll::Token;
@@ -300,6 +301,7 @@ impl Manager {
         for number in &numbers {
             let Some(device) = self.rooms.devices.get_mut(*number) else { continue };
             if guard::fence(device) {
+                self.rooms.hear_unsynced(*number);
                 self.rooms.locks().take(*number);
             }
             let device = self.rooms.devices.get_mut(*number);
@@ -489,9 +491,7 @@ impl Manager {
         self.rooms.shut.retry_all(self.rooms.turn.now());
         for id in &sync_failed {
             let Some(number) = self.rooms.devices.number_of(id) else { continue };
-            if let Some(disk) = self.rooms.devices.get(number).and_then(|device| device.disk()) {
-                disk.disk.assume_sync_failed();
-            }
+            self.rooms.devices.disk_mut(number).into_iter().for_each(DiskParts::assume_lost);
             self.rooms.note_unsynced(number);
         }
     }

@@ -169,6 +169,29 @@ impl Openers {
         if !matches!(plan.source, Source::File { .. }) {
             return order.run(plan, (is_kept, false), &vetting);
         }
+        self.outcome_of(order, plan, is_kept, vetting, patience)
+    }
+
+    /// Has an open image given up ([`Disk::give_up`]), or takes what became of that since it was asked for last: its
+    /// file system may not answer. What is kept of it comes as what was opened does.
+    pub(crate) fn give_up(
+        &mut self,
+        disk: &Arc<Disk>,
+        plan: &DiskPlan,
+        vetting: Vetting,
+        patience: Patience,
+    ) -> Outcome {
+        self.outcome_of(Order::to_give_up(plan, disk), plan, true, vetting, patience)
+    }
+
+    fn outcome_of(
+        &mut self,
+        order: Order,
+        plan: &DiskPlan,
+        is_kept: bool,
+        vetting: Vetting,
+        patience: Patience,
+    ) -> Outcome {
         let at = match self.job_of(order, plan, (is_kept, false), vetting) {
             Ok(at) => at,
             Err(not_yet) => return Outcome::NotYet(not_yet),

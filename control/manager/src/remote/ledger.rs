@@ -96,7 +96,7 @@ impl Ledger {
         };
         // Where that cannot be read a client is rather told of a loss.
         let losses = self.losses.of(id, None).unwrap_or_else(|_| random());
-        Verifier { boot: after_losses(boot, losses, parts.disk.sync_failed()), contents }
+        Verifier { boot: after_losses(boot, losses, parts.sync_failed()), contents }
     }
 
     /// How disk `id`, which is `whose`, stood last.

@@ -106,7 +106,8 @@ impl Bequest<'_> {
             }
         }
         let disks = self.devices.values().filter_map(|device| Some((device, device.disk()?)));
-        let failed = disks.filter(|(_, disk)| disk.disk.sync_failed());
+        let is_lost = |disk: &DiskParts| disk.lost_before && disk.locks.is_fenced();
+        let failed = disks.filter(|(_, disk)| disk.disk.sync_failed() || is_lost(disk));
         let sync_failed = failed.map(|(device, _)| device.facts().id.clone()).collect();
         let flip = FromPredecessor::Flip { sync_failed, drained_ns: machine_ns(drained) };
         channel.send(&flip, &[], SEND_TIME_MAX)

@@ -151,7 +151,13 @@ pub(crate) fn lost(why: &ProbationError, more: &TakeBackError) -> ApiError {
 pub(crate) fn fence(device: &mut Device) -> bool {
     // A NIC has no image.
     let Some(parts) = device.disk_mut() else { return false };
-    let is_fenced = parts.plan.source.path().is_some() && parts.locks.fence();
+    let has_image = parts.plan.source.path().is_some();
+    if parts.locks.is_fenced() {
+        // That process may have had it: who has it is not who had it before.
+        parts.locks.forget();
+        return has_image;
+    }
+    let is_fenced = has_image && parts.locks.fence();
     if is_fenced {
         parts.was_empty = false;
         // Whoever has let it go is asked again when it is here.

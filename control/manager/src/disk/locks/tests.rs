@@ -621,28 +621,6 @@ fn a_ring_has_not_stopped_because_the_image_of_a_dead_process_is_gone() {
     }
 }
 
-#[test]
-fn what_a_dead_process_had_in_flight_is_over_for_sure_when_somebody_has_all_locks() {
-    let text = || "the image".to_string();
-    for (why, is_unsettled) in [
-        (NotOpen::Ended(text()), true),
-        (NotOpen::Late(text()), true),
-        (NotOpen::Landing(text()), true),
-        (NotOpen::Wrong(text()), true),
-        (NotOpen::Living(text()), false),
-        (NotOpen::Ours(text()), false),
-    ] {
-        let mut trial = Trial::of(PLAIN);
-        let number = trial.rooms().devices.number_of("a").expect("a device");
-        trial.slow(Duration::from_secs(13));
-        trial.amid(Manager::hand_over_in_vain);
-        let now = nanos_of(trial.rooms().turn.now());
-        let disk = trial.rooms().devices.disk_mut(number).expect("a disk");
-        assert!(disk.is_unsettled() && disk.locks.refused(why.clone(), now));
-        assert_eq!(disk.is_unsettled(), is_unsettled, "{why:?}");
-    }
-}
-
 /// Where it stood before that process, another back-end would have its requests done once more.
 #[test]
 fn a_ring_that_a_dead_process_served_is_found_by_its_record() {

@@ -1,6 +1,6 @@
 //! What is to be done about one image, and what comes of it. Run by threads of `openers`.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use backend::{Anchor, Disk, OpenError, Source as Image};
 use config::plan::{DiskPlan, Source};
@@ -117,7 +117,21 @@ pub(super) struct Order {
     purpose: Purpose,
     /// It was given up, and is to be opened by that.
     anchor: Option<Anchor>,
+    /// It is open, and to be given up.
+    gives_up: Option<Given>,
 }
+
+/// An open image that is to be given up; another one of the same name is another order.
+#[derive(Clone, Debug)]
+struct Given(Weak<Disk>);
+
+impl PartialEq for Given {
+    fn eq(&self, other: &Given) -> bool {
+        self.0.ptr_eq(&other.0)
+    }
+}
+
+impl Eq for Given {}
 
 /// What an image is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,7 +164,14 @@ impl Order {
             format: plan.format,
             purpose,
             anchor: None,
+            gives_up: None,
         }
+    }
+
+    /// That an open image be given up. What is told of it then is in the place of one that was opened.
+    pub(super) fn to_give_up(plan: &DiskPlan, disk: &Arc<Disk>) -> Order {
+        let gives_up = Some(Given(Arc::downgrade(disk)));
+        Order { gives_up, ..Order::of(plan, Purpose::Have) }
     }
 
     /// The same, of an image that was given up.
@@ -165,6 +186,9 @@ impl Order {
         (is_kept, fits): (bool, bool),
         vetting: &Vetting,
     ) -> Outcome {
+        if let Some(Given(open)) = &self.gives_up {
+            return given_up(open);
+        }
         // A file that was given up is had by what was kept of it, whatever has its name.
         let is_named = !self.anchor.as_ref().is_some_and(Anchor::is_of_file);
         if is_kept && is_named && images::missing(plan).is_some() {
@@ -225,4 +249,12 @@ impl Order {
             images::unmake(path, self.names, made);
         }
     }
+}
+
+/// What is kept of an image that is given up. Its file system is asked for that.
+fn given_up(open: &Weak<Disk>) -> Outcome {
+    // Whoever had it has closed it.
+    let Some(open) = open.upgrade() else { return Outcome::NotYet(NotYet::Late) };
+    let away = open.give_up();
+    Outcome::Over(away.map(|disk| Opened { disk, was_empty: false, made: None }), None)
 }
