@@ -40,10 +40,19 @@ struct Interface {
     is_robbed: bool,
     /// It cannot be opened.
     refuses: bool,
-    /// The other ends of descriptors, and which they are.
-    ends: Vec<(OwnedFd, u64)>,
+    ends: Vec<End>,
     coming: VecDeque<Vec<u8>>,
     going: VecDeque<Vec<u8>>,
+}
+
+/// The other end of a descriptor.
+#[derive(Debug)]
+struct End {
+    fd: OwnedFd,
+    /// Which descriptor that is.
+    number: u64,
+    /// With it an XDP program is at the interface.
+    has_program: bool,
 }
 
 /// A daemon's end.
@@ -68,14 +77,19 @@ impl Interface {
 
     /// Whether somebody has a descriptor of it.
     fn is_held(&mut self) -> bool {
-        self.ends.retain(|(end, _)| !is_alone(end));
+        self.ends.retain(|end| !is_alone(&end.fd));
         !self.ends.is_empty()
     }
 
+    /// Whether an XDP program is at it. A packet socket keeps none away.
+    fn has_program(&mut self) -> bool {
+        self.is_held() && self.ends.iter().any(|end| end.has_program)
+    }
+
     fn wake(&self) {
-        for (end, _) in &self.ends {
+        for end in &self.ends {
             // Only fails when it is readable as it can be, or nobody is there to read.
-            let _ = rustix::io::write(end, &[1]);
+            let _ = rustix::io::write(&end.fd, &[1]);
         }
     }
 }
@@ -200,7 +214,7 @@ impl Interfaces {
             }
             match source {
                 HostSource::Tap { .. } if it.is_held() => return Err(Why::TapInUse),
-                HostSource::Xdp { .. } if it.is_held() => return Err(Why::ProgramInUse),
+                HostSource::Xdp { .. } if it.has_program() => return Err(Why::ProgramInUse),
                 HostSource::Tap { .. } if !it.is_there => {
                     it.set_there(true);
                     (it.is_made, was_made) = (true, true);
@@ -209,8 +223,9 @@ impl Interfaces {
                 _ => {}
             }
             let pipe = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK);
-            let (some, end) = pipe.map_err(|source| Why::Os { what: "open it", source })?;
-            it.ends.push((end, number(&some)));
+            let (some, fd) = pipe.map_err(|source| Why::Os { what: "open it", source })?;
+            let has_program = matches!(source, HostSource::Xdp { .. });
+            it.ends.push(End { fd, number: number(&some), has_program });
             it.wake();
             Ok((some, it.count))
         });
@@ -228,7 +243,7 @@ impl Interfaces {
     ) -> Result<HostPort, HostOpenError> {
         let count = self.on(host, name, |it| {
             let of = number(&some);
-            it.ends.iter().any(|(_, end)| *end == of).then_some(it.count)
+            it.ends.iter().any(|end| end.number == of).then_some(it.count)
         });
         let other = HostOpenError { kind: "tap", interface: name.into(), why: Why::NotATap };
         Ok(self.port((host, name.into()), count.ok_or(other)?, (true, was_made), some))
@@ -300,3 +315,6 @@ impl Wire for Port {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -42,6 +42,14 @@ pub(crate) struct Answered {
     pub(crate) answer: Result<Answer, ApiError>,
 }
 
+/// What was found of disks at a start.
+pub(crate) struct Found {
+    /// Those that are smaller than they were, and how large they are.
+    pub(crate) smaller: Vec<(String, Size)>,
+    /// Those that were not known to be there.
+    pub(crate) added: Vec<DiskSpec>,
+}
+
 #[derive(Default)]
 pub(crate) struct Operator {
     pending: Vec<Pending>,
@@ -51,6 +59,8 @@ pub(crate) struct Operator {
     pub(crate) made_nics: BTreeMap<String, NicSpec>,
     /// And switches.
     pub(crate) made_switches: BTreeMap<String, SwitchSpec>,
+    /// Bytes of disks made through the API that are gone.
+    were: BTreeMap<String, u64>,
     /// What was asked of a daemon that has died, and was not answered.
     lost: Vec<Call>,
     count: u32,
@@ -70,12 +80,11 @@ impl Operator {
         self.lost.extend(self.pending.drain(..).map(|pending| pending.call));
     }
 
-    /// What a daemon that has started has: what was kept, and of what was asked last either all or nothing. Disks that are
-    /// smaller than they were, and how large they are.
+    /// What a daemon that has started has: what was kept, and of what was asked last either all or nothing.
     ///
     /// # Errors
     /// It has something else.
-    pub(crate) fn find_all(&mut self, plan: &Plan) -> Result<Vec<(String, Size)>, String> {
+    pub(crate) fn find_all(&mut self, plan: &Plan) -> Result<Found, String> {
         let smaller = |disk: &DiskPlan| {
             let (made, found) = (self.made.get(&disk.id)?.size?, disk.spec.size?);
             (found < made).then(|| (disk.id.clone(), found))
@@ -88,8 +97,12 @@ impl Operator {
             pending.is_found = true;
         }
         let found = plan.disks.iter().filter(|disk| disk.origin == Origin::Api);
-        let found = found.map(|disk| (disk.id.clone(), disk.spec.clone()));
-        find(&mut self.made, found.collect(), &lost, |call, spec| match call {
+        let found: BTreeMap<_, _> =
+            found.map(|disk| (disk.id.clone(), disk.spec.clone())).collect();
+        let is_new = |disk: &&DiskSpec| !self.made.contains_key(&disk.id);
+        let added = found.values().filter(is_new).cloned().collect();
+        self.note_gone(&found, &lost);
+        find(&mut self.made, found, &lost, |call, spec| match call {
             Call::AddDisk { spec: new, .. } => Some(new.clone()),
             Call::ChangeDisk { change, .. } => spec.map(|mut spec| {
                 file::apply(change, &mut spec);
@@ -117,7 +130,24 @@ impl Operator {
             Call::RemoveSwitch { .. } => None,
             _ => spec,
         })?;
-        Ok(smaller)
+        Ok(Found { smaller, added })
+    }
+
+    /// Notes how large those were that are not found: also where they had just been made larger, and nobody heard.
+    fn note_gone(&mut self, found: &BTreeMap<String, DiskSpec>, lost: &[Call]) {
+        for (id, spec) in self.made.iter().filter(|(id, _)| !found.contains_key(*id)) {
+            let resized = lost.iter().filter_map(|call| match call {
+                Call::ResizeDisk { id: of, resize, .. } if of == id => Some(resize.size.0),
+                _ => None,
+            });
+            let were = resized.chain(spec.size.map(|size| size.0)).max();
+            self.were.insert(id.clone(), were.unwrap_or(0));
+        }
+    }
+
+    /// Bytes of the disk that had that name before; none, if there was none.
+    pub(crate) fn bytes_before(&self, id: &str) -> u64 {
+        self.were.get(id).copied().unwrap_or(0)
     }
 
     /// Calls that wait for their answer.
@@ -344,7 +374,10 @@ impl Operator {
         }
         match call {
             Call::AddDisk { spec, .. } => drop(self.made.insert(spec.id.clone(), spec.clone())),
-            Call::RemoveDisk { id, .. } => drop(self.made.remove(id)),
+            Call::RemoveDisk { id, .. } => {
+                let were = self.made.remove(id).and_then(|spec| spec.size);
+                self.were.extend(were.map(|size| (id.clone(), size.0)));
+            }
             Call::AddNic(spec) => drop(self.made_nics.insert(spec.id.clone(), spec.clone())),
             Call::RemoveNic { id, .. } => drop(self.made_nics.remove(id)),
             Call::SetCarrier { id, carrier } => {
@@ -445,3 +478,6 @@ pub(crate) fn changed_disk(call: &Call) -> Option<&str> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -255,7 +255,10 @@ fn xdp_ports_say_who_is_in_the_way_and_leave_nothing_behind() {
         assert_eq!(error, "cannot open interface v0: it has no queue 7: see `ethtool -l`");
         assert!(!ip_says("-d link show v0").contains("prog/xdp"), "a program was left");
         assert!(refusal(&xdp_queue(1 << 20)).contains("no queue"));
+        // A packet socket is not in the way: so an interface goes from one way to the other.
+        let beside = packet("v0");
         drop(xdp("v0"));
+        drop(beside);
     });
 }
 

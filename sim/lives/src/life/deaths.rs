@@ -7,6 +7,7 @@ use super::host::{Daemon, Host};
 use super::{Course, Life, MS};
 use crate::core::Core;
 use crate::file;
+use crate::operator::Found;
 use crate::vmm::{Stage, Vmm};
 
 impl Life {
@@ -132,17 +133,19 @@ impl Host {
         let Some(plan) = self.daemons.first().and_then(|it| it.control.as_ref()) else {
             return Ok(());
         };
-        let shrunk = self.operator.find_all(plan.plan())?;
-        self.begin_shrunk_anew(shrunk, course)
+        let found = self.operator.find_all(plan.plan())?;
+        self.begin_shrunk_anew(found, course)
     }
 
-    /// What was not kept is not there any more, and a guest that was told of it begins anew.
+    /// What was not kept is not there any more, and a guest that was told of it begins anew. That a disk was added, nobody may
+    /// have heard.
     pub(super) fn begin_shrunk_anew(
         &mut self,
-        shrunk: Vec<(String, Size)>,
+        Found { smaller, added }: Found,
         course: &mut Course,
     ) -> Result<(), String> {
-        for (id, size) in shrunk {
+        added.iter().for_each(|spec| self.note_added(spec));
+        for (id, size) in smaller {
             self.lose_behind(&id, size);
             let mut random = Random::new(course.random.next(), 3);
             let Some(vmm) = self.vmms.get_mut(&id) else { continue };

@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use config::api::{Answer, ApiError, Call, ErrorKind};
-use config::spec::Carrier;
+use config::spec::{Carrier, DiskSpec};
 use manager::simulated::{Door, Simulated};
 use random::Random;
 use schedule::Nanos;
@@ -220,13 +220,7 @@ impl Host {
     /// What is known of disks after such an answer.
     fn note_disk(&mut self, call: &Call, answer: &Result<Answer, ApiError>) {
         match (call, answer) {
-            (Call::AddDisk { spec, .. }, Ok(_)) => {
-                // On an image of which its guest has seen more, whose rings are not served until that is accepted.
-                let told = self.vmms.get(&spec.id).map_or(0, |vmm| vmm.tenant.told_bytes());
-                if spec.size.is_some_and(|size| size.0 < told) {
-                    self.shrunk.insert(spec.id.clone());
-                }
-            }
+            (Call::AddDisk { spec, .. }, Ok(_)) => self.note_added(spec),
             (Call::AcceptDisk { id }, Ok(_)) => _ = self.shrunk.remove(id),
             (Call::AcceptDisk { id }, Err(why)) if why.kind == ErrorKind::Busy => {
                 self.unaccepted.insert(id.clone());
@@ -234,6 +228,16 @@ impl Host {
             (Call::ResizeDisk { id, resize, .. }, Ok(_)) => self.lose_behind(id, resize.size),
             (Call::ClearDisk { id }, Ok(_)) => self.cleared.push(id.clone()),
             _ => {}
+        }
+    }
+
+    /// A disk may be on an image of which its guest had more, whether or not that has read so. Its rings are not served
+    /// until that is accepted.
+    pub(super) fn note_added(&mut self, spec: &DiskSpec) {
+        let before = self.operator.bytes_before(&spec.id);
+        let had = self.vmms.get(&spec.id).map_or(0, |vmm| vmm.tenant.told_bytes().max(before));
+        if spec.size.is_some_and(|size| size.0 < had) {
+            self.shrunk.insert(spec.id.clone());
         }
     }
 

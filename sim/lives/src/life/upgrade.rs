@@ -311,8 +311,8 @@ impl Host {
         self.hear_answers(course)?;
         let plan = self.daemons.last().and_then(|daemon| daemon.control.as_ref());
         let Some(plan) = plan.map(Simulated::plan) else { return Ok(()) };
-        let shrunk = self.operator.find_all(plan)?;
-        self.begin_shrunk_anew(shrunk, course)
+        let found = self.operator.find_all(plan)?;
+        self.begin_shrunk_anew(found, course)
     }
 
     /// A launcher that was asked begins a process, or does not.
