@@ -318,14 +318,16 @@ impl Rooms {
         }
     }
 
-    /// The image of a device is about to be given up, and with it what tells that it has lost data: nobody was heard of
-    /// late, or it could not be kept.
+    /// The image of a device, if it is a disk, is about to be closed, and with it what tells that it has lost data: that
+    /// may not have been heard, or could not be kept.
     pub(crate) fn hear_unsynced(&mut self, number: u32) {
-        let Some(parts) = self.devices.disk(number) else { return late("disk") };
-        let tells = |failure| rustix::io::read(failure, &mut [0; 8]).is_ok();
-        let is_told = parts.disk.sync_failure_fd().is_some_and(tells);
-        let is_kept = self.unsynced.is_lost(&parts.plan) || parts.disk.is_marked();
-        if parts.disk.sync_failed() && (is_told || !is_kept) {
+        let disk = self.devices.disk(number);
+        let is_unkept = disk.filter(|parts| parts.disk.sync_failed()).is_some_and(|parts| {
+            let tells = |failure| rustix::io::read(failure, &mut [0; 8]).is_ok();
+            let is_told = parts.disk.sync_failure_fd().is_some_and(tells);
+            is_told || !self.unsynced.is_lost(&parts.plan) && !parts.disk.is_marked()
+        });
+        if is_unkept {
             self.mark_unsynced(number);
         }
     }

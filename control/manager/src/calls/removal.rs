@@ -113,6 +113,7 @@ fn is_gone(number: u32, rooms: &mut Rooms, mode: Mode) {
         return;
     }
     rooms.have_links(mode, |remote, around| remote.release_remote(number, around));
+    rooms.hear_unsynced(number);
     let mut device =
         found!(rooms.turn.defects, rooms.devices.remove(number), "device that is gone");
     rooms.guests.forget(&mut device, rooms.turn.now());

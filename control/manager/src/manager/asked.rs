@@ -105,6 +105,8 @@ impl Manager {
     pub(crate) fn close_all(&mut self) {
         self.rooms.waiting.stop();
         daemon_view::stop(&mut self.rooms);
+        let numbers: Vec<u32> = self.rooms.devices.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.rooms.hear_unsynced(number));
         let poll = &self.rooms.poll;
         self.rooms.devices.values_mut().for_each(|device| device.close_socket(poll));
     }

@@ -76,6 +76,33 @@ fn lost_data_is_not_forgotten_with_an_image_that_is_given_up() {
     }
 }
 
+/// The last thing that was in flight may tell of it, and nobody hears that before the image is closed.
+#[test]
+fn lost_data_is_not_forgotten_with_an_image_that_is_closed() {
+    for is_stop in [true, false] {
+        let mut trial = Trial::of(PLAIN);
+        drop(Vmm::served(&mut trial, "a", 1).hang_up());
+        parts(&mut trial).disk.assume_sync_failed();
+        let text = match is_stop {
+            true => {
+                trial.signal(Token::Stop);
+                assert!(trial.has_ended());
+                PLAIN.to_string()
+            }
+            false => format!("{PLAIN}serial = \"x\"\n"),
+        };
+        trial = match is_stop {
+            true => Trial::start(&text, trial.die()).unwrap_or_else(|why| panic!("{why}")),
+            false => {
+                trial.reload(&text, false).expect("it is made anew");
+                trial
+            }
+        };
+        let mut vmm = Vmm::served(&mut trial, "a", 1);
+        assert_ne!(vmm.does(&mut trial, FLUSH, 0, 0), Some(0), "it lies");
+    }
+}
+
 /// It comes back with its locks, and another daemon never sees it without.
 #[test]
 fn a_resize_of_an_image_that_was_given_up_gives_it_to_nobody_else() {
