@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
 use crate::failure::Failure;
+use crate::process::Process;
 
 /// How long an answer is waited for, in seconds of this process: longer than the daemon takes to refuse what its control
 /// does not come to.
@@ -228,9 +230,12 @@ impl Client {
                 "the API is a Unix socket: name its path, such as /run/sidecore/api.sock, with \
                  --api or SIDECORE_API"
             }
+            io::ErrorKind::ConnectionRefused if self.is_no_socket() => {
+                "that is no socket: name the one of the daemon's API with --api or SIDECORE_API"
+            }
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
                 "start the daemon (`sidecore serve`, or `systemctl start sidecore`), or name its \
-                 socket with --api or SIDECORE_API; one that runs makes a socket that was removed again on SIGHUP"
+                 socket with --api or SIDECORE_API; one that runs makes its socket anew on SIGHUP, if that was removed"
             }
             io::ErrorKind::PermissionDenied => {
                 "run the command as root, or as a user whom `api_owner`, `api_group` and `api_mode` in [daemon] let \
@@ -250,6 +255,10 @@ impl Client {
             error: format!("{what} {:?}: {error}", self.socket),
             hint: hint.to_string(),
         }
+    }
+
+    fn is_no_socket(&self) -> bool {
+        Path::new(&self.socket).metadata().is_ok_and(|found| !found.file_type().is_socket())
     }
 
     fn silent(&self, method: Method, path: &str, limit: Duration) -> Failure {
@@ -283,10 +292,7 @@ impl Client {
 /// Whether that process is stopped by a signal, so that another one lets it go on. One that has gone, is traced or is not
 /// seen is not.
 pub(crate) fn is_stopped(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // Behind the name, which may have anything in it.
-    let state = stat.rsplit_once(')').and_then(|(_, behind)| behind.trim_start().chars().next());
-    state == Some('T')
+    Process::of(pid).is_some_and(|process| process.is_stopped())
 }
 
 /// What became of a request, for who knows no client's insides.

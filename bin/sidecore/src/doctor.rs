@@ -29,10 +29,16 @@ struct Report {
 pub(crate) fn run(client: &Client, vmm: Option<&str>, output: &Output) -> Result<(), Failure> {
     let mut checks = examine_this_host();
     let version = client.ask(Method::Get, "/v1/version");
-    if let Err(Failure::Silent { error, hint }) = version {
+    let unasked = match &version {
         // Whatever else it is asked for takes as long.
-        checks.push(program(None));
-        checks.push(silent(error, &hint));
+        Err(Failure::Silent { error, hint }) => Some(silent(error.clone(), hint)),
+        Err(Failure::Unreachable { error, hint }) if vmm.is_none() => {
+            Some(unreachable(error.clone(), hint))
+        }
+        _ => None,
+    };
+    if let Some(unasked) = unasked {
+        checks.extend([program(None), unasked]);
         return output.show(&Report { checks }, |report| text(&report.checks, output.room));
     }
     checks.push(program(version.ok().as_ref()));
@@ -67,6 +73,12 @@ fn silent(error: String, hint: &str) -> Check {
     check("daemon", State::Warn, error, means, hint)
 }
 
+/// No daemon, or one that this user may not ask: with why, and where.
+fn unreachable(found: String, todo: &str) -> Check {
+    let means = "what it gives up, its devices, what it keeps, and whether it can be upgraded is not looked at";
+    check("daemon", State::Warn, found, means, todo)
+}
+
 /// What the daemon says of itself.
 fn of_the_daemon(client: &Client) -> Vec<Check> {
     let asked: Result<DaemonView, Failure> = client.ask(Method::Get, "/v1/daemon");
@@ -85,11 +97,7 @@ fn of_the_daemon(client: &Client) -> Vec<Check> {
             }
             checks
         }
-        Err(Failure::Unreachable { .. }) => {
-            let means =
-                "what a daemon gives up, and what devices take of it, is known when it runs";
-            vec![check("confinement", State::Ok, "no daemon can be asked".to_string(), means, "")]
-        }
+        Err(Failure::Unreachable { error, hint }) => vec![unreachable(error, &hint)],
         Err(other) => {
             let (means, todo) = ("what it has given up is not known", "use one version of both");
             vec![check("confinement", State::Warn, other.text(), means, todo)]
@@ -105,7 +113,7 @@ fn check(name: &'static str, state: State, found: String, means: &str, todo: &st
 struct Hindered {
     all: usize,
     some: Vec<String>,
-    /// What is worth knowing where none has a problem.
+    /// What others meet, where none has a problem.
     besides: Vec<String>,
 }
 
@@ -189,9 +197,12 @@ fn told(kind: &Kind, hindered: &Result<Hindered, Failure>) -> Check {
         }
     };
     if some.is_empty() {
-        let means = std::iter::once((*fine).to_string()).chain(shorten(besides));
-        let means = means.collect::<Vec<_>>().join("\n");
-        return check(name, State::Ok, format!("{all} of {all} without a problem"), &means, "");
+        let found = format!("{all} of {all} without a problem");
+        if besides.is_empty() {
+            return check(name, State::Ok, found, fine, "");
+        }
+        let means = shorten(besides).collect::<Vec<_>>().join("\n");
+        return check(name, State::Warn, format!("{found}, but others were refused"), &means, todo);
     }
     let told: Vec<String> = shorten(some).collect();
     let found = format!("{} of {all} with a problem", some.len());
@@ -422,8 +433,9 @@ mod tests {
         assert_eq!((link.name, link.todo.as_str()), ("links", "`sidecore remote status`"));
         let besides = vec!["rack: 9 hellos refused: a stranger".to_string()];
         let link = told(&LINKS, &Ok(Hindered { all: 1, some: Vec::new(), besides }));
-        assert_eq!(link.state, State::Ok);
-        assert!(link.means.ends_with("has a problem\nrack: 9 hellos refused: a stranger"));
+        assert_eq!((link.state, link.todo.as_str()), (State::Warn, "`sidecore remote status`"));
+        assert_eq!(link.found, "1 of 1 without a problem, but others were refused");
+        assert_eq!(link.means, "rack: 9 hellos refused: a stranger");
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod machine;
 mod nic;
 mod output;
 mod overview;
+mod process;
 mod reload;
 mod serve;
 mod switch;
@@ -101,7 +102,24 @@ fn socket_of_the_api(written: Option<String>) -> Result<String, Failure> {
     Ok(socket.unwrap_or_else(|| DaemonSpec::default().api))
 }
 
+/// That who names a daemon to ask does not think that one is asked, or is to listen there.
+fn refuse_api(cli: &Cli) -> Result<(), Failure> {
+    let (what, hint) = match &cli.command {
+        // One that takes over has the words of who was started before.
+        Command::Serve(args) if !args.heir => {
+            ("serve", "the daemon listens where `api` in [daemon] of its file says")
+        }
+        Command::Link(_) => ("link", "it asks no daemon: leave --api out"),
+        _ => return Ok(()),
+    };
+    match cli.api {
+        Some(_) => Err(Failure::usage(format!("`{what}` takes no --api"), hint)),
+        None => Ok(()),
+    }
+}
+
 fn run(cli: Cli, output: &Output) -> Result<ExitCode, Failure> {
+    refuse_api(&cli)?;
     let client = Client::new(socket_of_the_api(cli.api)?).within(cli.timeout);
     match cli.command {
         Command::Serve(args) => serve::serve(&args, cli.timeout, output)?,
@@ -119,7 +137,7 @@ fn run(cli: Cli, output: &Output) -> Result<ExitCode, Failure> {
         Command::Exits(args) => exits::run(&args, &client, output)?,
         Command::Top(args) => top::run(&args, &client, output)?,
         Command::Reload(args) => reload::run(args, &client, output)?,
-        Command::Upgrade => overview::upgrade(&client, output)?,
+        Command::Upgrade(args) => overview::upgrade(&client, args.force, output)?,
         Command::Complete { words } => output.text(&completions::names(&words, &client))?,
         Command::Launcher { words } => serve::launch(&words)?,
         Command::Doctor(args) => doctor::run(&client, args.vmm.as_deref(), output)?,

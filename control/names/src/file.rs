@@ -254,6 +254,20 @@ pub fn read_text(path: &Path, bytes_max: u64) -> Result<OwnText, Refused> {
     Ok(OwnText { text, mode: found.stat.st_mode & 0o7777, uid: found.stat.st_uid })
 }
 
+/// That nobody but root and this process's user can change the file at `path`, or put another one there.
+///
+/// # Errors
+/// [`Refused`]: who else could, or what is there instead of a file.
+pub fn look_at_own(path: &Path) -> Result<(), Refused> {
+    let place = Place::find(path, Purpose::Own)?;
+    let Some(found) = &place.found else { return Err(place.os()(Errno::NOENT)) };
+    check_own(&place.folder, &place.name, found)?;
+    match found.stat.st_mode & 0o7777 {
+        mode if mode & 0o022 != 0 => Err(Refused::Writable { step: place.real(), mode }),
+        _ => Ok(()),
+    }
+}
+
 /// A text of the kernel's own: the file at a path in `/proc` or `/sys`, of 16 MiB at most. What follows is lost.
 ///
 /// # Errors

@@ -25,8 +25,8 @@ mod tests;
 
 pub use devices::{as_device, is_among_devices};
 pub use file::{
-    ImageKind, OwnText, can_make_image, kernel_text, kind_of_image, open_image, open_or_make_image,
-    read_text, sync_image, unmake_image,
+    ImageKind, OwnText, can_make_image, kernel_text, kind_of_image, look_at_own, open_image,
+    open_or_make_image, read_text, sync_image, unmake_image,
 };
 pub use kept::{Kept, Locking, make_folder, may_make_in};
 pub use medium::{Medium, Mounts};

@@ -22,6 +22,7 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use super::check;
 use crate::client::Client;
 use crate::failure::Failure;
+use crate::process::Process;
 
 /// The word on the command line of the process that tries.
 pub(crate) const REACH_COMMAND: &str = "reach";
@@ -55,8 +56,8 @@ pub(super) fn checks(client: &Client, vmm: Option<&str>) -> Result<Vec<Check>, F
     let mut checks = shared(&devices, client.socket(), &accounts);
     let Some(vmm) = vmm else { return Ok(checks) };
     let daemon: DaemonView = client.ask(Method::Get, "/v1/daemon")?;
-    let daemon_uid = std::fs::metadata(format!("/proc/{}", client.number_of(daemon.pid)));
-    let daemon_uid = daemon_uid.map_or(0, |it| it.uid());
+    let process = Process::of(client.number_of(daemon.pid));
+    let daemon_uid = process.and_then(|process| process.user()).unwrap_or(0);
     let user = accounts.user(vmm).ok_or_else(|| {
         let hint = "name the user that the VMM's process has (`ps -o user= -C qemu-system-x86_64`)";
         Failure::usage(format!("there is no user {vmm:?} in /etc/passwd"), hint)

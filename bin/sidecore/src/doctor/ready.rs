@@ -11,9 +11,11 @@ use config::routes::Method;
 use config::spec::{Carrier, Mode};
 use host::doctor::{Check, State};
 
-use super::{check, heir};
+use super::check;
+use super::heir::{self, Heir};
 use crate::client::{Client, is_stopped};
 use crate::failure::Failure;
+use crate::process::Process;
 
 /// Both, of a daemon that can be asked.
 pub(super) fn checks(client: &Client) -> Vec<Check> {
@@ -24,7 +26,8 @@ pub(super) fn checks(client: &Client) -> Vec<Check> {
 }
 
 /// Whether another daemon can be started by this one. Nothing of a daemon that started none, or says nothing of it. Of one
-/// that is not `here`, by its number, but in another container, numbers and names are others' here.
+/// that is not `here`, by its number, but in another container, numbers and names are others' here; of one that has other
+/// mounts, names are.
 fn upgrade(view: &LaunchersView, here: Option<u32>) -> Option<Check> {
     let LaunchersView { started, living, pids, program } = view;
     let mut found = format!("{living} of {started} launchers");
@@ -34,10 +37,14 @@ fn upgrade(view: &LaunchersView, here: Option<u32>) -> Option<Check> {
         found += &format!(", of which {} stopped", stopped.len());
     }
     let program = Path::new(program);
+    let has_others =
+        |pid: u32| Process::of(pid).and_then(|it| it.shares_names()).is_some_and(|same| !same);
+    let here = here.filter(|daemon| !has_others(*daemon));
     let absent = here.and_then(|_| not_startable(program));
-    let strange = here.filter(|_| absent.is_none());
-    let strange = strange.and_then(|daemon| heir::is_none(program, pids, daemon));
+    let asked = here.filter(|_| absent.is_none());
+    let asked = asked.map_or(Heir::Unknown, |daemon| heir::ask(program, pids, daemon));
     let program = program.display();
+    let strange = if let Heir::None(why) = &asked { Some(why.clone()) } else { None };
     if let Some(why) = absent.map(str::to_string).or_else(|| strange.clone()) {
         found += &format!("; {program} {why}");
     }
@@ -65,8 +72,11 @@ fn upgrade(view: &LaunchersView, here: Option<u32>) -> Option<Check> {
             "`sidecore upgrade`: the next daemon has all again; see who ends its children",
         ),
         _ => {
-            let means = "`sidecore upgrade` has what starts another daemon";
-            check("upgrade", State::Ok, found, means, "")
+            let mut means = "`sidecore upgrade` has what starts another daemon".to_string();
+            if let Heir::Unasked(why) = &asked {
+                means += &format!("\n{program} was not asked which version it is: {why}");
+            }
+            check("upgrade", State::Ok, found, &means, "")
         }
     })
 }
@@ -134,7 +144,10 @@ mod tests {
     #[test]
     fn launchers_that_ended_are_told_of_before_an_upgrade_needs_them() {
         let told = |started, living| {
-            upgrade(&LaunchersView { started, living, ..LaunchersView::default() }, Some(1))
+            upgrade(
+                &LaunchersView { started, living, ..LaunchersView::default() },
+                Some(std::process::id()),
+            )
         };
         assert!(told(0, 0).is_none());
         assert_eq!(told(2, 2).map(|check| check.state), Some(State::Ok));
@@ -154,7 +167,7 @@ mod tests {
             program: program.display().to_string(),
             ..LaunchersView::default()
         };
-        let told = || upgrade(&view, Some(1)).expect("a check");
+        let told = || upgrade(&view, Some(std::process::id())).expect("a check");
         let is_there = |why: &str| format!("2 of 2 launchers; {} {why}", program.display());
         let gone = told();
         assert_eq!((gone.state, gone.found), (State::Warn, is_there("is not there")));
@@ -176,7 +189,7 @@ mod tests {
         let mut child = Command::new("sleep").arg("600").spawn().expect("a process");
         let pid = child.id();
         let view = LaunchersView { started: 2, living: 2, pids: vec![pid], ..Default::default() };
-        let told = || upgrade(&view, Some(1)).expect("a check");
+        let told = || upgrade(&view, Some(std::process::id())).expect("a check");
         assert_eq!(told().state, State::Ok);
         let id = Pid::from_child(&child);
         kill_process(id, Signal::STOP).expect("it is there");

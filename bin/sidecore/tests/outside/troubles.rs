@@ -72,7 +72,9 @@ fn without_a_daemon_each_command_says_so() {
     is_unreachable(folder.path(), "ls", Path::new("tcp://a:1"), "the API is a Unix socket");
     let (code, out, error) = run(&mut sidecore(folder.path(), "doctor", &listener));
     assert_eq!((code, error.as_str()), (0, ""));
-    assert!(out.contains("no daemon can be asked"), "{out}");
+    assert!(out.contains("no daemon can be asked which one it is"), "{out}");
+    assert!(out.contains("warn     daemon") && out.contains("left.sock"), "{out}");
+    assert!(out.contains("start the daemon"), "{out}");
 }
 
 #[test]
@@ -167,7 +169,7 @@ fn an_api_socket_that_was_removed_is_made_again_on_a_signal() {
     std::fs::remove_file(&api).unwrap();
     let (code, _, error) = daemon.run("ls");
     assert_eq!(code, 3);
-    assert!(error.contains("makes a socket that was removed again on SIGHUP"), "{error}");
+    assert!(error.contains("makes its socket anew on SIGHUP, if that was removed"), "{error}");
     daemon.signal(Signal::HUP);
     await_log(&daemon, "was removed, and is made again", 1);
     assert_eq!(daemon.run("ls").0, 0);
