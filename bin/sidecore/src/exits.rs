@@ -81,13 +81,32 @@ fn find(who: &str, client: &Client) -> Result<Vm, Failure> {
     if let Ok(pid) = who.parse() {
         return Vm::of_process(root, pid).map_err(refused);
     }
-    let no_name = match Vm::named(root, who) {
-        Err(refusal @ Refusal::NoName(_)) => refusal,
-        found => return found.map_err(refused),
-    };
-    match socket_of(who, client) {
-        Ok(socket) => Vm::at_socket(root, &socket).map_err(refused),
-        Err(failure) => Err(neither(&no_name, failure)),
+    let named = Vm::named(root, who);
+    let device = socket_of(who, client);
+    match (named, device) {
+        (Err(no_name @ (Refusal::NoName(_) | Refusal::NamesNoVm(..))), device) => match device {
+            Ok(socket) => Vm::at_socket(root, &socket).map_err(refused),
+            Err(failure) => Err(neither(&no_name, failure)),
+        },
+        (Ok(vm), Ok(socket)) => one_of(who, vm, Vm::at_socket(root, &socket)),
+        (named, _) => named.map_err(refused),
+    }
+}
+
+/// The VM of that name, if its guest also has the device of that name, or none has. Any user's VM may have any name.
+fn one_of(who: &str, named: Vm, user: Result<Vm, Refusal>) -> Result<Vm, Failure> {
+    match user {
+        Ok(user) if user.pid != named.pid => {
+            let (pid, other) = (named.pid, user.pid);
+            let error = format!(
+                "{who} is what process {pid} calls its VM, and the disk or NIC {who} is the guest's of process {other}"
+            );
+            Err(Failure::host(
+                error,
+                format!("give the number of the one that you mean: {other} or {pid}"),
+            ))
+        }
+        _ => Ok(named),
     }
 }
 
@@ -188,4 +207,32 @@ fn wait(vm: &Vm, time: Duration) -> bool {
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vm_of_a_devices_name_is_not_taken_for_the_one_that_has_the_device() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path();
+        let vm = |pid: u32| {
+            let descriptors = root.join(format!("proc/{pid}/fd"));
+            std::fs::create_dir_all(&descriptors).expect("a folder");
+            std::os::unix::fs::symlink("anon_inode:kvm-vm", descriptors.join("9")).expect("a link");
+            Vm::of_process(root, pid).expect("a VM")
+        };
+        let (one, other) = (vm(10), vm(11));
+        let none = Refusal::NoFrontEnd("/s".to_string());
+        for user in [Ok(one.clone()), Err(none)] {
+            assert_eq!(one_of("vm1", one.clone(), user).map_err(|why| why.text()), Ok(one.clone()));
+        }
+        let refused = one_of("vm1", one, Ok(other)).expect_err("two").parts();
+        assert_eq!(
+            refused.0,
+            "vm1 is what process 10 calls its VM, and the disk or NIC vm1 is the guest's of process 11"
+        );
+        assert_eq!(refused.1, "give the number of the one that you mean: 11 or 10");
+    }
 }

@@ -41,6 +41,8 @@ pub enum Refusal {
     SeveralVms(u32, usize),
     /// No process with a VM has that name.
     NoName(String),
+    /// Only processes without a VM have.
+    NamesNoVm(String, Vec<u32>),
     /// Several have.
     SeveralNames(String, Vec<u32>),
     /// No process with a VM names that socket.
@@ -63,7 +65,7 @@ impl Refusal {
             Refusal::Needed(..) | Refusal::Kernel { .. } => "report it, with `uname -r`",
             Refusal::NoProcess(_) => "give the number of the VMM's process",
             Refusal::Unseen(_) => "run it as root",
-            Refusal::NoVm(_) => {
+            Refusal::NoVm(_) | Refusal::NamesNoVm(..) => {
                 "a guest under TCG has no exits; the process is the one that has the VM, not a wrapper"
             }
             Refusal::SeveralVms(..) => "its events cannot be told apart: give each VM a process",
@@ -110,6 +112,10 @@ impl fmt::Display for Refusal {
             Refusal::NoVm(pid) => write!(f, "process {pid} has no VM of KVM"),
             Refusal::SeveralVms(pid, count) => write!(f, "process {pid} has {count} VMs"),
             Refusal::NoName(name) => write!(f, "no VM is named {name:?}"),
+            Refusal::NamesNoVm(name, pids) => {
+                let pids = list(pids);
+                write!(f, "no VM of KVM is named {name:?}, but processes without one are: {pids}")
+            }
             Refusal::SeveralNames(name, pids) => {
                 write!(f, "several VMs are named {name:?}: processes {}", list(pids))
             }

@@ -2,7 +2,8 @@
 //!
 //! Everything is read below a root folder that the caller names, so that tests bring processes of their own.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::refusal::Refusal;
@@ -12,7 +13,7 @@ const VM: &str = "anon_inode:kvm-vm";
 /// Descriptors of a process that are looked at, at most.
 const DESCRIPTORS_MAX: usize = 65_536;
 /// Bytes of a command line that are looked at, at most.
-const WORDS_BYTES_MAX: usize = 1 << 20;
+const WORDS_BYTES_MAX: u64 = 1 << 20;
 
 /// A VM and its process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,16 +47,23 @@ impl Vm {
         }
     }
 
-    /// The VM whose QEMU has that name.
+    /// The VM whose QEMU has that name. Any process may say that it has it: one without a VM is none.
     ///
     /// # Errors
     /// None has, or several have.
     pub fn named(root: &Path, name: &str) -> Result<Vm, Refusal> {
         let found = those(root, |folder| name_of(&words(folder)).as_deref() == Some(name));
-        match &*found {
-            [] => Err(Refusal::NoName(name.to_string())),
-            [pid] => Vm::of_process(root, *pid),
-            _ => Err(Refusal::SeveralNames(name.to_string(), found)),
+        let has_vm = |pid: &u32| {
+            let found = descriptors(&root.join("proc").join(pid.to_string()));
+            // What cannot be seen may be one.
+            found.is_none_or(|found| !found.is_empty())
+        };
+        let vms: Vec<u32> = found.iter().copied().filter(has_vm).collect();
+        match (&*vms, &*found) {
+            ([], []) => Err(Refusal::NoName(name.to_string())),
+            ([], others) => Err(Refusal::NamesNoVm(name.to_string(), others.to_vec())),
+            ([pid], _) => Vm::of_process(root, *pid),
+            _ => Err(Refusal::SeveralNames(name.to_string(), vms)),
         }
     }
 
@@ -161,8 +169,10 @@ fn descriptors(folder: &Path) -> Option<Vec<String>> {
 }
 
 fn words(folder: &Path) -> Vec<String> {
-    let bytes = fs::read(folder.join("cmdline")).unwrap_or_default();
-    let bytes = bytes.get(..bytes.len().min(WORDS_BYTES_MAX)).unwrap_or_default();
+    let mut bytes = Vec::new();
+    // It is the process's own memory, and as long as that likes. What was read of one that ends meanwhile is looked at.
+    let _ = File::open(folder.join("cmdline"))
+        .and_then(|file| file.take(WORDS_BYTES_MAX).read_to_end(&mut bytes));
     bytes.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
 
@@ -225,6 +235,23 @@ mod tests {
         assert_eq!(pid(Vm::named(root, "vm9")), Err(Refusal::NoName("vm9".to_string())));
         let several = Refusal::SeveralNames("vm1b".to_string(), vec![15, 16]);
         assert_eq!(pid(Vm::named(root, "vm1b")), Err(several));
+        // Whoever has no VM and says that he has that name is in nobody's way.
+        process(root, 17, &["find", "/", "-name", "vm2"], &[]);
+        process(root, 18, &["qemu", "-name", "emulated"], &[]);
+        assert_eq!(pid(Vm::named(root, "vm2")), Ok(11));
+        let without = Refusal::NamesNoVm("emulated".to_string(), vec![18]);
+        assert_eq!(pid(Vm::named(root, "emulated")), Err(without));
+    }
+
+    #[test]
+    fn no_more_of_a_command_line_is_read_than_is_looked_at() {
+        let root = tempfile::tempdir().expect("a folder");
+        let folder = root.path().join("proc/10");
+        fs::create_dir_all(&folder).expect("a folder");
+        // A hole of 1 TiB, as memory that was never touched.
+        let line = File::create(folder.join("cmdline")).expect("a file");
+        line.set_len(1 << 40).expect("a file system with holes");
+        assert_eq!(words(&folder).len() as u64, WORDS_BYTES_MAX + 1);
     }
 
     #[test]
