@@ -31,6 +31,7 @@ use crate::reload;
 use beside::{Beside, Has};
 
 mod beside;
+mod shared;
 mod taken;
 
 /// Says what the file makes, or the first thing that a start would stumble over; and what a reload would do, if a daemon
@@ -91,6 +92,7 @@ fn look(plan: &Plan, beside: Option<&Beside>) -> Result<Looked, Failure> {
     let whole = manager::check::with_kept(plan).map_err(|error| not_kept(error, hint))?;
     let has = beside.map_or(Ok(Some(Has::default())), Beside::has)?;
     let mut notes = images_are_there(&whole, &checker)?;
+    shared::is_nobody_elses(&whole)?;
     interfaces_are_there(&whole, has.as_ref(), &checker)?;
     links_can_be_opened(&whole)?;
     let hint = "nobody else could open the socket then";
@@ -145,7 +147,7 @@ impl Checker {
         let (Failure::Daemon { error, hint }, Some((daemon, user))) = (&why, &self.daemon) else {
             return why;
         };
-        let is_of_another = error.contains(&format!("user {user}"));
+        let is_of_another = names_user(error, *user);
         // What follows that is for whoever has not meant it.
         let meant = "who could put anything there";
         let what = error.find(meant).and_then(|at| error.get(..at + meant.len()));
@@ -161,6 +163,12 @@ impl Checker {
             false => Failure::host(error.clone(), hint.clone()),
         }
     }
+}
+
+/// Whether words name that user, and not one whose number begins with the same digits.
+fn names_user(words: &str, user: u32) -> bool {
+    let name = format!("user {user}");
+    words.split(&name).skip(1).any(|behind| !behind.starts_with(|next: char| next.is_ascii_digit()))
 }
 
 /// What was made by command cannot be read, or does not go with the file.
@@ -392,4 +400,16 @@ fn report(file: &str, (plan, whole): (&Plan, &Plan), bounds: &BoundsView) -> ser
 
 fn counted(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_not_one_whose_number_begins_so() {
+        assert!(names_user("/x belongs to user 1, who could", 1));
+        assert!(!names_user("/x belongs to user 1234, who could", 1));
+        assert!(names_user("user 1234 and user 1", 1) && !names_user("user", 1));
+    }
 }

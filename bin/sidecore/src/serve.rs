@@ -19,6 +19,7 @@ use cpus::HostCpus;
 use manager::Unread;
 use manager::upgrade::Heir;
 use manager::upgrade::launcher::Launcher;
+use names::{Purpose, SocketPlace};
 use rustix::fs::OFlags;
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{
@@ -213,22 +214,7 @@ fn files(plan: &Plan, file: &ConfigFile) -> Result<Option<confine::Files>, Failu
         return Ok(None);
     }
     let images = image_folders(daemon, file)?;
-    let sockets = plan.disks.iter().map(|disk| &disk.socket);
-    let sockets = sockets.chain(plan.nics.iter().map(|nic| &nic.socket)).chain([&daemon.api]);
-    let sockets = sockets.chain(&daemon.api_read);
-    let folders = sockets.filter_map(|socket| Path::new(socket).parent());
-    let folders = folders.chain([&daemon.run_dir, &daemon.state_dir].map(Path::new));
-    let mut own: Vec<PathBuf> = Vec::new();
-    for folder in folders {
-        let made = std::fs::create_dir_all(folder).and_then(|()| folder.canonicalize());
-        let made = made.map_err(|error| {
-            let hint = "correct the paths in the file, or make the folder for the daemon's user";
-            Failure::host(format!("{}: {}: {error}", file.name, folder.display()), hint)
-        })?;
-        if !own.contains(&made) {
-            own.push(made);
-        }
-    }
+    let own = own_folders(plan, file)?;
     // The file is read again by its name, and may be a link.
     let target = file.path.canonicalize().ok();
     let target = target.iter().filter_map(|target| target.parent()).map(Path::to_path_buf);
@@ -242,6 +228,39 @@ fn files(plan: &Plan, file: &ConfigFile) -> Result<Option<confine::Files>, Failu
     let is_there = |path: &PathBuf| path.exists();
     let devices = [PathBuf::from("/dev/net/tun")].into_iter().filter(is_there).collect();
     Ok(Some(confine::Files { images, own, devices, read: read.filter(is_there).collect() }))
+}
+
+/// The folders of sockets and of state. One that is missing is made, where nobody else than root and the daemon's user
+/// leads the way. A device without a folder for its socket has none, and the others go on.
+fn own_folders(plan: &Plan, file: &ConfigFile) -> Result<Vec<PathBuf>, Failure> {
+    let daemon = &plan.daemon;
+    let of_socket = |path: &Path, purpose| {
+        SocketPlace::make(path, purpose).map(|place| place.real_folder().to_path_buf())
+    };
+    let state = Path::new(&daemon.state_dir);
+    let in_run = Path::new(&daemon.run_dir).join("socket");
+    let apis = once(&daemon.api).chain(&daemon.api_read);
+    let mut made = vec![
+        (state, names::make_folder(state)),
+        (Path::new(&daemon.run_dir), of_socket(&in_run, Purpose::Socket)),
+    ];
+    made.extend(apis.map(|api| (Path::new(api), of_socket(Path::new(api), Purpose::Own))));
+    let mut own: Vec<PathBuf> = Vec::new();
+    for (path, folder) in made {
+        let folder = folder.map_err(|refused| {
+            let hint = "correct the paths in the file, or make the folder for the daemon's user";
+            Failure::host(format!("{}: {}: {refused}", file.name, path.display()), hint)
+        })?;
+        own.extend((!own.contains(&folder)).then_some(folder));
+    }
+    let disks = plan.disks.iter().map(|disk| &disk.socket);
+    for socket in disks.chain(plan.nics.iter().map(|nic| &nic.socket)) {
+        match of_socket(Path::new(socket), Purpose::Socket) {
+            Ok(folder) => own.extend((!own.contains(&folder)).then_some(folder)),
+            Err(refused) => tracing::warn!("no socket can be made at {socket}: {refused}"),
+        }
+    }
+    Ok(own)
 }
 
 /// The folders that are to have all images.
@@ -325,12 +344,16 @@ impl ConfigFile {
         if !file.metadata().is_ok_and(|found| found.is_file()) {
             return Err(unreadable(&"it is no regular file"));
         }
-        let mut text = String::new();
-        let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
+        let mut text = Vec::new();
+        let read = file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text);
         if read.map_err(|error| unreadable(&error))? as u64 > FILE_BYTES_MAX {
             return Err(unreadable(&format!("it has more than {FILE_BYTES_MAX} bytes")));
         }
-        Ok(text)
+        String::from_utf8(text).map_err(|error| {
+            let (right, _) = error.as_bytes().split_at(error.utf8_error().valid_up_to());
+            let line = right.iter().filter(|byte| **byte == b'\n').count() + 1;
+            unreadable(&format!("line {line} is no UTF-8"))
+        })
     }
 }
 

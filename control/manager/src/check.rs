@@ -296,18 +296,19 @@ pub fn to_activate(disk: &DiskPlan) -> Option<&'static str> {
 }
 
 /// That nobody has locked the image of a disk, but process `but`, which serves it. One that may move is served when the
-/// other host's daemon has let it go. Whose lock it is may not be seen; where a daemon runs beside, it is that one's.
+/// other host's daemon has let it go. Whose lock it is may not be seen; it is that one's where it says that it has the
+/// image locked (`may_have`).
 ///
 /// # Errors
 /// What a start would say.
-pub fn image_is_free(disk: &DiskPlan, but: Option<u32>) -> Result<(), CheckError> {
+pub fn image_is_free(disk: &DiskPlan, but: Option<u32>, may_have: bool) -> Result<(), CheckError> {
     if disk.migratable || !matches!(disk.source, Source::File { .. }) {
         return Ok(());
     }
     match Disk::is_free(&images::source_of(disk), &ImageNames::of(disk)) {
         Err(OpenError::Held { holder: Holder::Living(pid), .. }) if but == Some(pid) => Ok(()),
-        Err(OpenError::Held { holder: Holder::Ended(_) | Holder::Heir { .. }, .. })
-            if but.is_some() =>
+        Err(OpenError::Held { holder, .. })
+            if but.is_some() && may_have && !matches!(holder, Holder::Living(_)) =>
         {
             Ok(())
         }

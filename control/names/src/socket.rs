@@ -72,6 +72,11 @@ impl SocketPlace {
         self.folder.fd.as_fd()
     }
 
+    /// The path of its folder, without links.
+    pub fn real_folder(&self) -> &Path {
+        &self.folder.real
+    }
+
     /// That nobody but root and the daemon's user can put a name there, or lead the way elsewhere: so what has
     /// the name is what the daemon has put there.
     ///

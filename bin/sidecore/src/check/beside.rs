@@ -18,6 +18,7 @@ use manager::check::Keeper;
 use super::Checker;
 use crate::client::{Client, is_stopped};
 use crate::failure::Failure;
+use crate::process::Process;
 
 /// A daemon that has the file's `api` or `state_dir`.
 pub(super) struct Beside {
@@ -35,12 +36,24 @@ pub(super) struct Beside {
 pub(super) struct Has {
     /// The sockets of its devices.
     pub(super) sockets: Vec<String>,
+    /// The images that it has locked.
+    pub(super) images: Vec<PathBuf>,
     /// The interfaces that its ports are on.
     pub(super) interfaces: BTreeSet<String>,
     /// What it says of the ports that are on none.
     pub(super) problems: Vec<String>,
     /// The addresses of its links that are open.
     pub(super) addresses: Vec<SocketAddr>,
+}
+
+impl Has {
+    /// Whether it has locked the image of that name, by this or another one.
+    pub(super) fn has_image(&self, path: &Path) -> bool {
+        let id = |path: &Path| path.metadata().ok().map(|found| (found.dev(), found.ino()));
+        let file = id(path);
+        let is_it = |own: &PathBuf| own == path || (file.is_some() && id(own) == file);
+        self.images.iter().any(is_it)
+    }
 }
 
 impl Beside {
@@ -141,7 +154,7 @@ impl Beside {
         let hint = match is_stopped(pid) {
             true => format!("it is stopped: `kill -CONT {pid}` lets it go on"),
             false => {
-                format!("it makes a socket that was removed again on SIGHUP: `kill -HUP {pid}`")
+                format!("it makes its socket anew on SIGHUP: `kill -HUP {pid}`")
             }
         };
         let silence = Some(Failure::Unreachable { error, hint });
@@ -179,10 +192,7 @@ impl Beside {
         if self.seen() == 0 && self.silence.is_some() {
             return std::fs::metadata(self.client.socket()).ok().map(|socket| socket.uid());
         }
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.seen())).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-        // The second is the one that decides.
-        line.split_whitespace().nth(1)?.parse().ok()
+        Process::of(self.seen())?.user()
     }
 
     /// What it has; nothing is known of one that says nothing.
@@ -202,6 +212,8 @@ impl Beside {
         let is_open = |link: &LinkView| link.role == LinkRole::Iohost && link.problem.is_none();
         let open = links.into_iter().filter(is_open).flat_map(|link| link.addresses);
         has.addresses = open.filter_map(|address| address.parse().ok()).collect();
+        let locked = disks.iter().filter(|disk| disk.locked == Some(true));
+        has.images = locked.filter_map(|disk| disk.path.as_ref().map(PathBuf::from)).collect();
         let sockets = disks.into_iter().filter_map(|disk| disk.access.socket);
         has.sockets =
             sockets.chain(nics.iter().filter_map(|nic| nic.access.socket.clone())).collect();
@@ -227,14 +239,13 @@ fn is_same(one: &Path, other: &Path) -> bool {
 
 /// Whether that process was started to serve with this file, as far as its command line shows.
 fn runs_with(pid: u32, path: &Path) -> bool {
-    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let words: Vec<String> =
-        line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into()).collect();
+    let words = Process::of(pid).map(|process| process.words()).unwrap_or_default();
+    let words: Vec<_> = words.iter().map(|word| String::from_utf8_lossy(word)).collect();
     if !words.iter().any(|word| word == "serve") {
         return false;
     }
     let behind =
-        words.windows(2).find(|words| words[0] == "--config").map(|words| words[1].clone());
+        words.windows(2).find(|words| words[0] == "--config").map(|words| words[1].to_string());
     let within =
         || words.iter().find_map(|word| word.strip_prefix("--config=").map(str::to_string));
     let usual = || "/etc/sidecore/sidecore.toml".to_string();

@@ -3,13 +3,16 @@
 //! Nothing stays taken here. Not here: what is missing or wrong (`check`), and sockets of a folder (`beside`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use config::Plan;
+use config::{Plan, Source};
 use manager::check::CheckError;
 
 use super::beside::Has;
 use crate::failure::Failure;
+
+/// What whoever serves an image says of one that may be free in a moment.
+const TRIED_AGAIN: &str = "it is tried again";
 
 /// That nobody has what the file names, but the daemon of that process, which may be the one of this file and says that it
 /// has that; nothing, where it says nothing.
@@ -18,10 +21,19 @@ use crate::failure::Failure;
 /// What a start would say of the first that somebody has.
 pub(super) fn is_free(plan: &Plan, but: Option<u32>, has: Option<&Has>) -> Result<(), Failure> {
     for disk in &plan.disks {
-        manager::check::image_is_free(disk, but).map_err(|why| {
+        let Source::File { path, .. } = &disk.source else { continue };
+        let may_have = has.is_none_or(|has| has.has_image(Path::new(path)));
+        manager::check::image_is_free(disk, but, may_have).map_err(|why| {
             let why = why.to_string();
             let (error, hint) = why.split_once("; ").unwrap_or((&why, ""));
             let what = super::at(&disk.origin, "disk", &disk.id);
+            // A check tries nothing again.
+            let hint = match hint {
+                TRIED_AGAIN => {
+                    "a start tries it again until it is free; see who has it (`lslocks`, as root)"
+                }
+                hint => hint,
+            };
             Failure::host(format!("{what}: {error}"), hint)
         })?;
     }

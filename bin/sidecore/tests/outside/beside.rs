@@ -1,11 +1,11 @@
 //! `serve --check` beside daemons: its own, in each state that one may be in, and others.
 
 use std::fs::{File, Permissions, create_dir, remove_file, set_permissions, write};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 
@@ -256,4 +256,26 @@ fn the_daemon_of_another_user_is_to_be_checked_as_that_one() {
     assert_eq!(code, 1, "{error}");
     let hint = format!("it is looked at as user 1: check as user {NOBODY} (");
     assert!(error.contains(&hint) && !error.contains("chown"), "{error}");
+}
+
+/// Who took the lock has ended, as a daemon's predecessor has. That is no reason to take it for the daemon's.
+#[test]
+fn an_image_is_the_daemons_if_it_says_so() {
+    let folder = folder_with("n.img");
+    let image = folder.path().join("n.img");
+    let daemon = Daemon::start("[[disk]]\nid = \"a\"\npath = \"a.img\"\nsize = \"1M\"\n");
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec 9<\"$1\"; flock -x 9; echo; read end", "sh"]).arg(&image);
+    let mut holder = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    holder.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+    let disk = format!("[[disk]]\nid = \"n\"\npath = \"{}\"\n", image.display());
+    rewrite(&daemon, &(text_of(&daemon) + &disk));
+    let (code, _, error) = daemon.run(CHECK);
+    drop(holder.stdin.take());
+    holder.wait().unwrap();
+    assert_eq!(code, 1, "{error}");
+    assert!(error.contains("disk \"n\": ") && error.contains(" is in use: "), "{error}");
+    assert!(!error.contains("it is tried again"), "{error}");
+    let (code, _, error) = daemon.run(CHECK);
+    assert_eq!(code, 0, "{error}");
 }

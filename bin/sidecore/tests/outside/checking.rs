@@ -3,7 +3,7 @@
 use std::fs::{File, Permissions, create_dir, set_permissions, write};
 use std::io::{Read, Write};
 use std::net::UdpSocket;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
 
@@ -118,6 +118,73 @@ fn a_check_and_a_start_end_alike() {
     // What is missing is made, by the start and by nobody else.
     assert_eq!(checked(&folder, &daemon("new/state")).0, 0);
     assert!(!root.join("new").exists());
+}
+
+/// With `image_folders` the daemon's own folders are made before it is confined: as carefully as afterwards.
+#[test]
+fn no_folder_is_made_in_dev_or_along_a_link_of_another_user() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    create_dir(root.join("images")).unwrap();
+    let daemon = |api: &str, state: &str| {
+        format!(
+            "[daemon]\napi = \"{api}\"\nrun_dir = \".\"\nstate_dir = \"{state}\"\nimage_folders = [\"images\"]\n"
+        )
+    };
+    let started = |text: &str| {
+        write(root.join("f.toml"), text).unwrap();
+        run(Command::new(PROGRAM).args(["serve", "--config", "f.toml"]).current_dir(root))
+    };
+    let missing = format!("/dev/sidecore-test-{}", std::process::id());
+    let (code, _, error) = started(&daemon("api.sock", &format!("{missing}/state")));
+    assert_eq!(code, 1, "{error}");
+    assert!(error.contains("no file is made in /dev"), "{error}");
+    assert!(!std::path::Path::new(&missing).exists());
+
+    symlink(root.join("elsewhere"), root.join("link")).unwrap();
+    create_dir(root.join("elsewhere")).unwrap();
+    if lchown(root.join("link"), Some(65_534), Some(65_534)).is_err() {
+        let why = b"skipped: to be another user takes root\n";
+        return std::io::stderr().write_all(why).unwrap();
+    }
+    let (code, _, error) = started(&daemon("link/made/api.sock", "state"));
+    assert_eq!(code, 1, "{error}");
+    assert!(error.contains("is a link of user 65534"), "{error}");
+    assert!(!root.join("elsewhere/made").exists());
+}
+
+/// However it is spelled: by `..`, by a link of either kind, and where none is there yet.
+#[test]
+fn one_image_of_two_disks_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    create_dir(root.join("img")).unwrap();
+    File::create(root.join("img/a.img")).unwrap().set_len(1 << 20).unwrap();
+    symlink("img/a.img", root.join("soft.img")).unwrap();
+    std::fs::hard_link(root.join("img/a.img"), root.join("hard.img")).unwrap();
+    symlink("img", root.join("other")).unwrap();
+    let both = |one: &str, other: &str, more: &str| {
+        let disk = |id: &str, path: &str| {
+            format!("[[disk]]\nid = \"{id}\"\npath = \"{path}\"\nsize = \"1M\"\n{more}")
+        };
+        checked(&folder, &(disk("one", one) + &disk("two", other)))
+    };
+    for (one, other) in [
+        ("img/a.img", "img/../img/a.img"),
+        ("img/a.img", "soft.img"),
+        ("hard.img", "img/a.img"),
+        ("img/new.img", "other/new.img"),
+    ] {
+        let (code, _, error) = both(one, other, "");
+        assert_eq!(code, 1, "{one} {other}: {error}");
+        let said = "disk \"two\": its image ";
+        assert!(error.contains(said) && error.contains("by another name"), "{error}");
+        assert!(error.contains("disk \"one\" ("), "{error}");
+    }
+    let (code, _, error) = both("img/a.img", "soft.img", "readonly = true\n");
+    assert_eq!(code, 0, "{error}");
+    let (code, _, error) = both("img/a.img", "img/b.img", "");
+    assert_eq!(code, 0, "{error}");
 }
 
 /// However it is spelled, and whoever listens there.
