@@ -200,9 +200,10 @@ Examples:
   sidecore ls --json | jq -r '.disks[] | select(.state == \"failed\") | .id'
 
 STATE is `waiting` while no front-end is connected, or while its guest waits for what a line
-below the tables names; `connected` before its driver has set a queue up; `running`; `failed`
-when a queue or the session broke the rules, or what it is wired to is gone, which a line below
-the tables says."
+below the tables names; `connected` before its driver has set a queue up; `running`; `no space`
+and `failing` while requests of its guest wait for space or for a medium that fails; `failed` when
+it cannot be opened, a queue or the session broke the rules, or what it is wired to is gone. A line
+below the tables says why."
     )]
     Ls,
     /// Show one disk or NIC with its queues.
@@ -253,6 +254,7 @@ still not open, they are named, and the status is 1, though all else was done.")
 Examples:
   sidecore serve --config /etc/sidecore/sidecore.toml --check && sidecore upgrade
   sidecore reload --dry-run                            what is different in the file, and for whom
+  sidecore upgrade --force                             also what ends requests that wait
 
 Install the new program in the place of the old one first. A new process of the program that was
 started as the daemon takes over its sockets, its guests' memory, rings, images and taps; each
@@ -261,10 +263,15 @@ was different, as a reload does. It also puts fields into force that otherwise t
 
 What a guest would lose is refused, as by a reload: a file that takes a device from its guest,
 makes it anew, or makes a disk smaller. The way out: put the old value back into the file, or stop
-that guest, or have `sidecore reload --force` do it first, and upgrade then. Another `api`,
-`api_read` or `state_dir` takes a restart. If the new process cannot take over, the daemon goes
-on as it is, and says why.")]
-    Upgrade,
+that guest, or have `sidecore reload --force` do it first, and upgrade then. Another `api` or
+`state_dir`, and an `api_read` that changes or goes, takes a restart; one that is new is made. If
+the new process cannot take over, the daemon goes on as it is, and says why.
+
+Requests that wait for space or for a medium that fails wait on in the new process, if their
+front-end keeps an in-flight record, as QEMU does. Those of another one would end with an error:
+while there are some, an upgrade is refused, and says of which disk. --force does it all the
+same, as it does for a new disk whose size its image or file system does not fit.")]
+    Upgrade(UpgradeArgs),
     /// Internal: starts a daemon's successor. Run by the daemon only.
     #[command(hide = true)]
     Launcher {
@@ -386,6 +393,14 @@ pub(crate) struct ReloadArgs {
     pub(crate) dry_run: bool,
     /// Do also what takes a device from a guest that uses it.
     #[arg(long, conflicts_with = "dry_run")]
+    pub(crate) force: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct UpgradeArgs {
+    /// Do it also where requests that wait end with an error, and where a new disk does not fit
+    /// its image.
+    #[arg(long)]
     pub(crate) force: bool,
 }
 

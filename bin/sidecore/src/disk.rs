@@ -22,7 +22,7 @@ pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Res
             let list: DiskList = client.ask(Method::Get, "/v1/disks")?;
             output.show(&list, |list| match list.disks.is_empty() {
                 true => "no disks; make one with `sidecore disk add`\n".to_string(),
-                false => table(&list.disks, output.room),
+                false => table(&list.disks, output.room) + &crate::overview::of_disks(&list.disks),
             })
         }
         DiskCommand::Show { id, print } => {
@@ -47,6 +47,7 @@ pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Res
             output.show(&disk, |disk| {
                 let size = known(disk.size_bytes.map(Size));
                 format!("disk {} has {size} now{}\n", disk.id, first_of(disk))
+                    + &crate::overview::of_disks(std::slice::from_ref(disk))
             })
         }
         DiskCommand::Clear { id } => {

@@ -12,6 +12,7 @@ use crate::client::{Client, path_of};
 use crate::disk::absolute;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::overview;
 use crate::table::{self, Align, Limits, Room, Table, duration, known, said};
 use crate::vmm;
 
@@ -28,7 +29,7 @@ pub(crate) fn run(command: NicCommand, client: &Client, output: &Output) -> Resu
             let list: NicList = client.ask(Method::Get, "/v1/nics")?;
             output.show(&list, |list| match list.nics.is_empty() {
                 true => "no nics; make one with `sidecore nic add`\n".to_string(),
-                false => table(&list.nics, output.room),
+                false => table(&list.nics, output.room) + &overview::of_nics(&list.nics),
             })
         }
         NicCommand::Rm { id, force } => {

@@ -42,16 +42,27 @@ pub(crate) fn list(client: &Client, output: &Output) -> Result<(), Failure> {
             (nics.is_empty(), nic::table(nics, output.room)),
         ];
         let shown = tables.into_iter().filter(|(is_empty, _)| !is_empty).map(|(_, text)| text);
-        let mut text = shown.collect::<Vec<_>>().join("\n");
-        let disks = disks.iter().map(|disk| (&disk.id, disk.problem.as_ref()));
-        let nics = nics.iter().map(|nic| (&nic.id, nic.problem.as_ref()));
-        let problems = disks.chain(nics).filter_map(|(id, problem)| Some((id, problem?)));
-        for (nth, (id, problem)) in problems.enumerate() {
-            let blank = if nth == 0 { "\n" } else { "" };
-            let _ = writeln!(text, "{blank}{id}: {problem}");
-        }
-        text
+        let disks = disks.iter().map(|disk| (&*disk.id, disk.problem.as_deref()));
+        let nics = nics.iter().map(|nic| (&*nic.id, nic.problem.as_deref()));
+        shown.collect::<Vec<_>>().join("\n") + &problems(disks.chain(nics))
     })
+}
+
+/// What is said below a table of disks.
+pub(crate) fn of_disks(disks: &[DiskView]) -> String {
+    problems(disks.iter().map(|disk| (&*disk.id, disk.problem.as_deref())))
+}
+
+/// What is said below a table of NICs.
+pub(crate) fn of_nics(nics: &[NicView]) -> String {
+    problems(nics.iter().map(|nic| (&*nic.id, nic.problem.as_deref())))
+}
+
+/// The problem of each device that has one.
+fn problems<'a>(devices: impl IntoIterator<Item = (&'a str, Option<&'a str>)>) -> String {
+    let some = devices.into_iter().filter_map(|(id, problem)| Some((id, problem?)));
+    let lines: String = some.map(|(id, problem)| format!("{id}: {problem}\n")).collect();
+    if lines.is_empty() { lines } else { format!("\n{lines}") }
 }
 
 /// `show`: names are distinct over disks and NICs.
@@ -193,8 +204,10 @@ fn part(
 }
 
 /// `upgrade`
-pub(crate) fn upgrade(client: &Client, output: &Output) -> Result<(), Failure> {
-    let done: UpgradeView = client.ask(Method::Post, "/v1/upgrade")?;
+pub(crate) fn upgrade(client: &Client, force: bool, output: &Output) -> Result<(), Failure> {
+    // One of an earlier version knows no parameter.
+    let path = if force { "/v1/upgrade?force=true" } else { "/v1/upgrade" };
+    let done: UpgradeView = client.ask(Method::Post, path)?;
     if !output.json {
         output.show(&done, upgrade_text)?;
     }

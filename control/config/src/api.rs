@@ -182,7 +182,10 @@ pub enum Call {
     /// What that would do. Answer: [`Answer::Reloaded`].
     ShowReload,
     /// Have a new process of the program take over. Answer: [`Answer::Upgraded`].
-    Upgrade,
+    Upgrade {
+        /// Also where requests that wait end with an error, and where a new disk does not fit its image.
+        force: bool,
+    },
     /// Which program this is. Answer: [`Answer::Version`].
     Version,
 }
@@ -207,7 +210,9 @@ impl Call {
             Call::Reload { force } => {
                 return Some(if *force { "reload --force" } else { "reload" }.to_string());
             }
-            Call::Upgrade => return Some("upgrade".to_string()),
+            Call::Upgrade { force } => {
+                return Some(if *force { "upgrade --force" } else { "upgrade" }.to_string());
+            }
             Call::AddDisk { spec: DiskSpec { id, path: Some(path), .. }, force } => {
                 let force = if *force { " --force" } else { "" };
                 // Whose file it is to be is what a reader of the log looks for.
@@ -361,6 +366,17 @@ impl ApiError {
         let hint = hint.into();
         debug_assert!(!hint.is_empty(), "a refusal says what to do");
         ApiError { kind, error: error.into(), hint }
+    }
+
+    /// What was wrong in one line, as a log has it: without the lines of a file in which mistakes are shown.
+    pub fn in_a_line(&self) -> String {
+        let is_said = |line: &&str| {
+            let behind = line.trim_start_matches(|letter: char| letter.is_ascii_digit());
+            !line.is_empty() && !behind.trim_start().starts_with('|')
+        };
+        let lines = self.error.lines().map(str::trim).filter(is_said);
+        let lines = lines.map(|line| line.strip_prefix("= ").unwrap_or(line));
+        lines.collect::<Vec<_>>().join("; ")
     }
 
     /// What was asked about went while that was waited for.

@@ -158,7 +158,7 @@ impl Operation {
             Operation::ListSidecores => Call::ListSidecores,
             Operation::ShowReload => Call::ShowReload,
             Operation::Reload => Call::Reload { force },
-            Operation::Upgrade => Call::Upgrade,
+            Operation::Upgrade => Call::Upgrade { force },
             Operation::ShowDaemon => Call::ShowDaemon,
             Operation::Version => Call::Version,
         })

@@ -136,7 +136,7 @@ impl Reply {
     pub fn answer(self, answer: Result<Answer, ApiError>) {
         let answer = self.refused.map_or(answer, Err);
         if let (Some(change), Err(refused)) = (&self.change, &answer) {
-            tracing::info!("refused: {change}: {}", refused.error);
+            tracing::info!("refused: {change}: {}", refused.in_a_line());
         }
         let _ = self.caller.send(answer);
     }

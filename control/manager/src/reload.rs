@@ -295,8 +295,8 @@ fn warn_of_restart(view: &ReloadView) {
     if !restart_needed.is_empty() {
         let fields = restart_needed.join(", ");
         warn!(
-            "different in {file}, and put into force by an upgrade (not `api`, `api_read` and `state_dir`) or a \
-             restart: {fields}"
+            "different in {file}, and put into force by an upgrade (not `state_dir`, nor `api` and `api_read` \
+             in place of others) or a restart: {fields}"
         );
     }
 }
@@ -313,7 +313,7 @@ fn finish(reply: Option<Reply>, answer: Result<ReloadView, ApiError>) {
                 warn!(device = id, "is still not open: {problem}");
             }
         }
-        Err(error) => warn!("the reload: {}; {}", error.error, error.hint),
+        Err(error) => warn!("the reload: {}; {}", error.in_a_line(), error.hint),
     }
     if let Some(reply) = reply {
         reply.answer_logged(answer.map(Answer::Reloaded));

@@ -330,7 +330,7 @@ impl Operator {
         now_ns: u64,
         is_closed: impl Fn(&Door) -> bool,
     ) -> Result<Vec<Answered>, String> {
-        if self.is_asked(|call| matches!(call, Call::Upgrade)) {
+        if self.is_asked(|call| matches!(call, Call::Upgrade { .. })) {
             self.unheard_ns = now_ns;
         }
         // Of the time in which a daemon waits for its heir nothing is left for others.

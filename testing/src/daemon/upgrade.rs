@@ -75,16 +75,25 @@ impl Daemon {
     /// # Errors
     /// It was refused, or the process before did not end in order.
     pub fn upgrade(&mut self) -> Result<u32> {
-        let done = self.ask_to_upgrade()?;
+        let done = self.ask_to_upgrade("upgrade")?;
         self.follow(&done)
     }
 
-    /// The same; how long queues stood still, as the operator is told.
+    /// The same, whatever guests lose by it.
+    ///
+    /// # Errors
+    /// As [`Daemon::upgrade`].
+    pub fn upgrade_by_force(&mut self) -> Result<u32> {
+        let done = self.ask_to_upgrade("upgrade --force")?;
+        self.follow(&done)
+    }
+
+    /// The same as without; how long queues stood still, as the operator is told.
     ///
     /// # Errors
     /// As [`Daemon::upgrade`], or it was not told.
     pub fn upgrade_measured(&mut self) -> Result<Pause> {
-        let done = self.ask_to_upgrade()?;
+        let done = self.ask_to_upgrade("upgrade")?;
         self.follow(&done)?;
         let told = |name: &str| done["pause"][name].as_u64();
         let pause = || {
@@ -95,10 +104,10 @@ impl Daemon {
     }
 
     /// Asks until it is done, or refused for another reason than [`BUSY`].
-    fn ask_to_upgrade(&self) -> Result<serde_json::Value> {
+    fn ask_to_upgrade(&self, line: &str) -> Result<serde_json::Value> {
         let start = now_ns();
         loop {
-            let asked = self.ask("upgrade");
+            let asked = self.ask(line);
             match asked {
                 Err(error)
                     if is_busy(&error)

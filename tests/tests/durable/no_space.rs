@@ -147,6 +147,11 @@ impl Guest {
         (0..WRITES).try_for_each(|slot| self.ask(slot, Kind::Write, u64::from(slot) * 3))
     }
 
+    /// The same, of blocks that nobody has written yet.
+    fn write_all_anew(&mut self) -> Result<()> {
+        (0..WRITES).try_for_each(|slot| self.ask(slot, Kind::Write, u64::from(slot) * 3 + 1))
+    }
+
     fn statuses(&self) -> Vec<u8> {
         (0..WRITES).map(|slot| self.slots.status(slot)).collect()
     }
@@ -290,6 +295,34 @@ fn requests_that_wait_end_when_their_ring_stops_without_a_record() -> Result<()>
     Ok(())
 }
 
+/// Another process does not find them either: an upgrade is refused, and says why, until an operator insists.
+#[test]
+fn an_upgrade_ends_no_request_that_waits_unless_an_operator_insists() -> Result<()> {
+    let full = Full::ext4("ns-insist")?;
+    let image = full.image();
+    let mut daemon = Daemon::start("no-space-insist", &config(&image, "cache = \"direct\""))?;
+    let mut guest = Guest::new(&daemon, &spec(Format::Split, false))?;
+    stall(&full, &daemon, &mut guest)?;
+    let said = daemon.refuses_upgrade("would end with an error")?;
+    ensure!(said.contains(&format!("of disk {ID:?} would end with an error")), "{said}");
+    ensure!(said.contains("keeps no in-flight record"), "{said}");
+    ensure!(said.contains("make room") && said.contains("`--force`"), "{said}");
+    await_state(&daemon, "no space")?;
+    full.make_room()?;
+    guest.succeed(&image)?;
+    await_state(&daemon, "running")?;
+    daemon.upgrade()?;
+
+    full.fill()?;
+    guest.write_all_anew()?;
+    await_state(&daemon, "no space")?;
+    daemon.upgrade_by_force()?;
+    guest.await_ends(WRITES.into())?;
+    ensure!(guest.statuses().contains(&STATUS_IOERR), "{:?}", guest.statuses());
+    await_log(&daemon, "will end with an error: its front-end keeps no in-flight record")?;
+    await_log(&daemon, "requests that still waited have ended with an error")
+}
+
 /// `disk set` holds for those that wait, too.
 #[test]
 fn an_operator_may_have_them_fail() -> Result<()> {
@@ -313,7 +346,7 @@ fn an_operator_may_have_them_fail() -> Result<()> {
     let log = log_of(&daemon)?;
     ensure!(!log.contains("its requests go on"), "none of them did:\n{log}");
     let said = daemon.refuses("disk add m --backend memory --size 1M --on-full wait")?;
-    ensure!(said.contains("a memory back-end has no `--on-full`"), "{said}");
+    ensure!(said.contains("a memory back-end takes no `--on-full`"), "{said}");
     Ok(())
 }
 

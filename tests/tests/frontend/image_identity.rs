@@ -451,7 +451,7 @@ fn what_others_do_to_an_image_under_its_guest_is_said() -> Result<()> {
     std::fs::rename(&own, &aside)?;
     is_said(&bed.daemon, "was removed or renamed")?;
     std::fs::copy(path(&bed.daemon, "b.raw"), &own)?;
-    is_said(&bed.daemon, "is another image than the one that its guest is on")?;
+    is_said(&bed.daemon, "is another image than the one that the disk is on")?;
     std::fs::rename(&aside, &own)?;
     is_well_again(&bed.daemon)?;
     set_len(&own, 2 * BYTES as u64)?;
@@ -495,7 +495,7 @@ fn a_vm_that_is_started_has_what_its_path_names() -> Result<()> {
         let backup = path(&bed.daemon, "backup.raw");
         std::fs::copy(&other, &backup)?;
         std::fs::rename(&backup, &own)?;
-        is_said(&bed.daemon, "is another image than the one that its guest is on")?;
+        is_said(&bed.daemon, "is another image than the one that the disk is on")?;
         // It goes on until then, also when its VMM connects anew.
         bed.goes_on()?;
         bed.come_back()?;

@@ -102,6 +102,19 @@ fn a_mistake_is_shown_with_its_place_and_what_would_be_right() {
     );
 }
 
+/// A journal takes each line for a message of its own.
+#[test]
+fn mistakes_are_one_line_of_a_log() {
+    let text = refusal("[[disk]]\nid = \"a\"\npath = \"/a\"\nsiz = \"1G\"\nqeues = 1\n");
+    assert!(text.lines().count() > 5, "{text}");
+    let refused = crate::api::ApiError::new(crate::api::ErrorKind::Refused, text, "correct it");
+    assert_eq!(
+        refused.in_a_line(),
+        "sidecore.toml:4:1: `siz` is not a field of disk[1]; did you mean `size`?; \
+         sidecore.toml:5:1: `qeues` is not a field of disk[1]; did you mean `queues`?"
+    );
+}
+
 #[test]
 fn every_mistake_is_reported_at_once() {
     assert_eq!(
@@ -113,7 +126,7 @@ fn every_mistake_is_reported_at_once() {
         [
             "1:1: disk[1]: a memory back-end needs a `size`",
             "2:6: disk[1].id: the name \"A\" has 'A', which is not possible in a name",
-            "4:8: disk[1].path: a memory back-end has no `path`",
+            "4:8: disk[1].path: a memory back-end takes no `path`",
             "8:8: disk[2].size: 1000 bytes are not whole sectors",
             "10:10: disk[2].serial: \"über\" is not a serial number",
             "12:1: disk[3]: the disk has no back-end",

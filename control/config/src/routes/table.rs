@@ -355,9 +355,10 @@ pub const ROUTES: [Route; 32] = [
         method: Method::Post,
         path: "/v1/upgrade",
         summary: "Have a new process of the program, as it is installed now, take over with everything \
-                  that is served. If it cannot, this one goes on.",
+                  that is served. If it cannot, this one goes on. 409 if requests that wait would end with \
+                  an error, or a new disk does not fit its image, unless `force` is given.",
         body: None,
-        query: &[],
+        query: &[FORCE],
         success: 200,
         answer: schema_of::<UpgradeView>,
         refusals: &[409, 422],

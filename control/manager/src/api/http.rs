@@ -312,7 +312,7 @@ async fn serve_route(
 
 /// Puts a call to the control loop and waits for its answer.
 async fn ask(door: &Door, from: Peer, call: Call) -> Result<Answer, ApiError> {
-    let limit_s = if matches!(call, Call::Upgrade) { UPGRADE_S_MAX } else { ANSWER_S_MAX };
+    let limit_s = if matches!(call, Call::Upgrade { .. }) { UPGRADE_S_MAX } else { ANSWER_S_MAX };
     let (reply, answer) = oneshot::channel();
     door.requests.try_send(Request { call, from, reply }).map_err(|error| match error {
         TrySendError::Full(_) => ApiError::new(

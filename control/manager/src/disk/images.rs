@@ -208,7 +208,7 @@ pub(crate) fn lost_its_name(plan: &DiskPlan, disk: &Disk) -> Option<String> {
     match file_of(plan) {
         Some(named) if named == own => None,
         Some(_) => Some(format!(
-            "{path} is another file than the one that its guest is on: put that one back"
+            "{path} is another file than the one that the disk is on: put that one back"
         )),
         None => missing(plan).map(|path| {
             format!(

@@ -72,6 +72,8 @@ impl Stall {
 pub(crate) struct Said {
     stall: Stall,
     faults: FaultSnapshot,
+    /// Some of them are in no in-flight record.
+    is_unrecorded: bool,
 }
 
 impl Said {
@@ -99,6 +101,11 @@ impl Said {
                 )
             }
             None if is_served => (false, "its requests go on".to_string()),
+            None if self.is_unrecorded => {
+                let text = "its queues stop; requests that still waited have ended with an error, since their \
+                            front-end keeps no in-flight record";
+                (true, text.to_string())
+            }
             None => {
                 let text = "its queues stop; requests that still waited are in their record, for \
                             whoever serves them next, or have ended with an error";
@@ -120,7 +127,7 @@ pub(crate) struct News {
 /// Compares with what was `said`, which becomes what is said now.
 pub(crate) fn look(
     said: &mut Option<Said>,
-    queues: &[Queue],
+    (queues, is_unrecorded): (&[Queue], bool),
     (plan, faults): (&DiskPlan, FaultSnapshot),
 ) -> Option<News> {
     let (stall, before) = (Stall::of(queues), *said);
@@ -128,7 +135,7 @@ pub(crate) fn look(
     if kind(before.map(|said| said.stall)) == kind(stall) {
         return None;
     }
-    *said = stall.map(|stall| Said { stall, faults });
+    *said = stall.map(|stall| Said { stall, faults, is_unrecorded });
     let (is_bad, words) = match (stall, before) {
         (Some(stall), _) => (true, stall.problem(plan)),
         (None, before) => before?.over((plan, faults), queues.iter().any(Queue::is_attached)),

@@ -207,14 +207,14 @@ impl DiskParts {
                 self.names_another().to_string()
             }
             Astray::Removed => format!(
-                "{path} was removed or renamed: its guest {} a file that has no such name, and what \
+                "{path} was removed or renamed: the disk {} a file that has no such name, and what \
                  has no name at all is lost when the daemon closes it; put it back, or {}",
                 if self.locks.is_here() { "goes on with" } else { "waits for" },
                 self.save_words()
             ),
             Astray::Replaced => format!(
-                "{path} is another image than the one that its guest is on: the guest goes on with that one \
-                 until the disk is opened again, and then waits; put it back, or, if it has no name any more, \
+                "{path} is another image than the one that the disk is on: it goes on with that one until it is \
+                 opened again, and a guest of it waits then; put it back, or, if it has no name any more, \
                  {}; or, to have the new one, stop the guest and say `sidecore reload`",
                 self.save_words()
             ),

@@ -41,7 +41,7 @@ impl Manager {
                 let view = self.reloading.dry(mode, &self.listening, &mut self.rooms);
                 reply.answer(view.map(Answer::Reloaded));
             }
-            Call::Upgrade => self.begin_upgrade(reply),
+            Call::Upgrade { force } => self.begin_upgrade(reply, force),
             Call::AcceptDisk { id } => {
                 let accepted = disks::accept_image(&id, &mut self.rooms, mode);
                 self.settle();

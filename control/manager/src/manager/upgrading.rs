@@ -40,6 +40,7 @@ use crate::upgrade::links::{LinkEstate, SavedShards, links_of};
 use crate::upgrade::pause::Moments;
 use crate::upgrade::predecessor::{HandedOver, Next, Upgrade, refused, what_must_end};
 use crate::upgrade::succession::{GivenUp, Succession};
+use crate::upgrade::waiting;
 use crate::upgrade::wire::{FromHeir, WITH_GUARD};
 
 /// The predecessor's side.
@@ -56,10 +57,10 @@ impl Manager {
         }
     }
 
-    /// Has an heir started.
-    pub(crate) fn begin_upgrade(&mut self, reply: Reply) {
+    /// Has an heir started; with `force` also where guests lose requests that wait.
+    pub(crate) fn begin_upgrade(&mut self, reply: Reply, force: bool) {
         self.tell_of_dead_heir();
-        let asked = self.may_upgrade().and_then(|taken| Ok((self.ask_launcher()?, taken)));
+        let asked = self.may_upgrade(force).and_then(|taken| Ok((self.ask_launcher()?, taken)));
         match asked {
             Ok((upgrade, taken)) => {
                 let TakenFileView { file, changes, put_into_force, .. } = &taken;
@@ -69,7 +70,7 @@ impl Manager {
                 self.succession = Succession::Upgrading(upgrade.of(reply, taken));
             }
             Err(error) => {
-                warn!("no upgrade: {}", error.error);
+                warn!("no upgrade: {}", error.in_a_line());
                 reply.answer_logged(Err(error));
             }
         }
@@ -81,7 +82,7 @@ impl Manager {
     }
 
     /// What is different in the file, if an heir may have it.
-    fn may_upgrade(&mut self) -> Result<TakenFileView, ApiError> {
+    fn may_upgrade(&mut self, force: bool) -> Result<TakenFileView, ApiError> {
         let busy = |what: &str| ApiError::new(ErrorKind::Busy, what, "try again in a moment");
         if self.succession.upgrade().is_some() {
             return Err(busy("an upgrade is under way already"));
@@ -89,7 +90,8 @@ impl Manager {
         if self.mode().is_stopping() {
             return Err(busy(STOPPING));
         }
-        let taken = reload::check_file(&mut self.rooms)?;
+        let taken = reload::check_file(&mut self.rooms, force)?;
+        waiting::check(&self.rooms.devices, force)?;
         self.rooms.keep().map_err(|error| refused(&UpgradeError::Keep(error)))?;
         Ok(taken)
     }

@@ -291,7 +291,7 @@ fn what_would_be_done_is_shown_and_is_not_done() {
         }
         // An upgrade takes no more; here it has no launcher.
         trial.write(&text);
-        let (_, why) = refused(trial.ask(Call::Upgrade));
+        let (_, why) = refused(trial.ask(Call::Upgrade { force: false }));
         let takes = why
             .starts_with("the daemon was not replaced: it would take from guests what they use: ");
         assert_eq!(takes, is_refused, "{why}");
@@ -615,7 +615,7 @@ fn a_replaced_image_is_opened_by_a_reload_when_no_guest_is_on_the_old_one() {
     std::fs::rename(trial.path("new.img"), trial.path("a.img")).expect("replaced");
     trial.pass(Duration::from_secs(3));
     let problem = trial.disk("a").problem.expect("it is seen");
-    assert!(problem.contains("is another image than the one that its guest is on"), "{problem}");
+    assert!(problem.contains("is another image than the one that the disk is on"), "{problem}");
     let text = both(MEMORY, &file("a"));
     let done = trial.reload(&text, false).expect("nobody is on it");
     assert_eq!(done.changes, ["removed disk a", "added disk a"]);

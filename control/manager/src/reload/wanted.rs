@@ -87,8 +87,8 @@ impl Wanted {
 /// not, it is judged there. Says what is different.
 ///
 /// # Errors
-/// What a reload would be refused for.
-pub(crate) fn check_file(rooms: &mut Rooms) -> Result<TakenFileView, ApiError> {
+/// What a reload would be refused for; with `force` not that a new disk does not fit its image.
+pub(crate) fn check_file(rooms: &mut Rooms, force: bool) -> Result<TakenFileView, ApiError> {
     let file = rooms.options.file.clone();
     let mut wanted = match (rooms.options.load)(&rooms.plan) {
         Ok(wanted) => wanted,
@@ -112,17 +112,25 @@ pub(crate) fn check_file(rooms: &mut Rooms) -> Result<TakenFileView, ApiError> {
                     as it is";
         not_replaced(&why, hint)
     })?;
-    if restart_needed.is_empty() {
-        let hint = "correct the file, or put it back; it goes on as it is";
-        let checked = check_sizes(&changes, rooms);
-        checked
-            .and_then(|_| super::additions::check(&changes, rooms))
-            .map_err(|why| not_replaced(&why, hint))?;
+    let hint = "correct the file, or put it back; it goes on as it is";
+    match check_misfits(&changes, rooms) {
+        Ok(misfits) if !force => refuse_misfits(&misfits)
+            .map_err(|why| not_replaced(&why, &format!("{}; it goes on as it is", why.hint)))?,
+        // What cannot be opened here may be by an heir, which has what the file puts into force.
+        Err(_) if !restart_needed.is_empty() => {}
+        checked => checked.map(drop).map_err(|why| not_replaced(&why, hint))?,
     }
     add_sockets(&mut changes, rooms);
     let in_use = InUse { devices: &rooms.devices, remote: &rooms.remote };
     let changes = Seen { in_use, plan: &rooms.plan }.told_of_heir(&changes, &wanted);
     Ok(TakenFileView { file, changes, put_into_force: restart_needed, not_compared: None })
+}
+
+/// That what is new and what gets another size can have it: those that only an operator who insists makes so.
+fn check_misfits(changes: &[Change], rooms: &mut Rooms) -> Result<Vec<Misfit>, ApiError> {
+    let mut misfits = check_sizes(changes, rooms)?;
+    misfits.extend(super::additions::check(changes, rooms)?.misfits);
+    Ok(misfits)
 }
 
 fn check_sizes(changes: &[Change], rooms: &mut Rooms) -> Result<Vec<Misfit>, ApiError> {

@@ -428,7 +428,7 @@ fn a_nic_by_a_link_is_at_the_switch_of_its_iohost_as_soon_as_it_may_be() {
     assert_eq!(heard.map(|frame| frame[6..12].to_vec()), Some(from.to_vec()));
     // It is not taken from its guest unawares.
     trial.write(&with_nic("[\"n2\"]"));
-    for call in [Call::Reload { force: false }, Call::Upgrade] {
+    for call in [Call::Reload { force: false }, Call::Upgrade { force: false }] {
         let (kind, why) = refused(trial.ask(call));
         assert_eq!(kind, ErrorKind::Conflict, "{why}");
         assert!(why.contains("would take from guests what they use: link \"out\""), "{why}");

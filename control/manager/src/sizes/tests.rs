@@ -51,10 +51,35 @@ fn an_image_s_own_size_that_takes_from_a_guest_is_refused_as_a_smaller_size_is()
     assert_eq!(kind, ErrorKind::Conflict);
     let expected = "it would take from guests what they use: disk \"a\" (resize disk a to 1M)";
     assert!(why.starts_with(expected), "{why}");
-    let (_, why) = refused(trial.ask(Call::Upgrade));
+    let (_, why) = refused(trial.ask(Call::Upgrade { force: false }));
     assert!(why.starts_with(&format!("the daemon was not replaced: {expected}")), "{why}");
     assert_eq!(trial.disk("a").size_bytes, Some(2 * MIB));
     assert_eq!(vmm.does(&mut trial, WRITE, 0, 1), Some(0));
+}
+
+/// An heir would serve it so, with a line in the log alone.
+#[test]
+fn an_upgrade_refuses_a_new_disk_that_does_not_fit_its_image_as_a_reload_does() {
+    let mut trial = Trial::of(&disk(""));
+    let image = std::fs::File::create(trial.path("b.img"));
+    image.and_then(|image| image.set_len(4 * MIB)).expect("an image");
+    let other = "[[disk]]\nid = \"b\"\npath = \"{}/b.img\"\nsize = \"1M\"\n";
+    let both = format!("{}{other}", disk(""));
+    let (kind, at_reload) = refused(trial.reload(&both, false));
+    assert_eq!(kind, ErrorKind::Conflict);
+    let (kind, why) = refused(trial.ask(Call::Upgrade { force: false }));
+    assert_eq!(kind, ErrorKind::Conflict, "{why}");
+    let expected = "the daemon was not replaced: disk \"b\" would have 1M, and its image has 4M; ";
+    assert!(why.starts_with(expected), "{why}");
+    assert!(why.contains("`--force`") && at_reload.contains("`--force`"), "{why} {at_reload}");
+    // With another field that an heir alone puts into force, too.
+    let sidecores = "[sidecores]\ncpus = \"0-1\"\nmin = 2\nurgency = \"off\"\n";
+    trial.write(&format!("{sidecores}{both}"));
+    let (_, why) = refused(trial.ask(Call::Upgrade { force: false }));
+    assert!(why.starts_with(expected), "{why}");
+    // Of an operator who insists it is not that which is in the way.
+    let (_, why) = refused(trial.ask(Call::Upgrade { force: true }));
+    assert!(!why.contains("would have"), "{why}");
 }
 
 /// One that is not open is opened as the file says then.

@@ -148,7 +148,7 @@ impl Pair {
 
     /// Has a process take over that finds that text in the file. What the operator is told.
     fn upgrade(&mut self, text: &str) -> Result<Answer, ApiError> {
-        let mut asked = self.asks(Call::Upgrade);
+        let mut asked = self.asks(Call::Upgrade { force: false });
         for _ in 0..STEPS_MAX {
             self.launch(text);
             self.turn();
@@ -216,7 +216,7 @@ fn how_an_heir_ended_is_waited_for_by_its_operator_alone() {
         (None, "the new process has ended"),
     ] {
         let mut pair = Pair::of(DISK);
-        let mut asked = pair.asks(Call::Upgrade);
+        let mut asked = pair.asks(Call::Upgrade { force: false });
         pair.turn();
         pair.launch(DISK);
         pair.turn();
@@ -245,7 +245,7 @@ fn how_an_heir_ended_is_waited_for_by_its_operator_alone() {
 #[test]
 fn how_an_heir_ended_is_kept_until_its_end_is_heard() {
     let mut pair = Pair::of(DISK);
-    let mut asked = pair.asks(Call::Upgrade);
+    let mut asked = pair.asks(Call::Upgrade { force: false });
     pair.turn();
     pair.launch(DISK);
     pair.launchers.say_ended(1, "exit status: 0");
@@ -294,7 +294,7 @@ fn a_disk_that_is_added_while_an_heir_is_waited_for_keeps_its_image() {
     let mut pair = Pair::of(DISK);
     let path = pair.folder.path().join("b.img");
     // Its launcher does not answer.
-    let _waits = pair.asks(Call::Upgrade);
+    let _waits = pair.asks(Call::Upgrade { force: false });
     pair.turn();
     let spec = DiskSpec { path: Some(path.display().to_string()), ..DiskSpec::new("b") };
     let mut added = pair

@@ -174,7 +174,7 @@ impl Host {
                 self.vmms.get_mut(&id).into_iter().for_each(|vmm| vmm.is_excused = true);
             }
         }
-        if matches!(call, Call::Upgrade) {
+        if matches!(call, Call::Upgrade { .. }) {
             self.upgraded = Some(answer.as_ref().map(drop).map_err(ApiError::clone));
         }
         match answer {

@@ -370,7 +370,7 @@ impl Host {
     }
 
     fn is_upgrade_asked(&self) -> bool {
-        self.operator.is_asked(|call| matches!(call, Call::Upgrade))
+        self.operator.is_asked(|call| matches!(call, Call::Upgrade { .. }))
     }
 
     /// Whoever has a disk that two hosts have leaves it, and comes back before the next process does.
@@ -450,7 +450,7 @@ impl Host {
     /// An operator wants another process.
     pub(super) fn upgrade(&mut self, course: &Course) {
         course.note("upgrade", [0; 3]);
-        self.ask(Call::Upgrade, course.now().0);
+        self.ask(Call::Upgrade { force: true }, course.now().0);
     }
 
     /// When one of its new processes does something.

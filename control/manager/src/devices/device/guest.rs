@@ -187,9 +187,11 @@ impl Device {
 
     /// A queue of it has begun to wait, or has ceased to, or is back.
     pub(crate) fn say_stalls(&mut self, now: Instant) {
+        let is_unrecorded = self.waiting_unrecorded() > 0;
         let Some(disk) = self.kind.disk_mut() else { return };
         let faults = disk.disk.faults();
-        let news = stalls::look(&mut disk.stall_said, &self.queues, (&disk.plan, faults));
+        let queues = (&*self.queues, is_unrecorded);
+        let news = stalls::look(&mut disk.stall_said, queues, (&disk.plan, faults));
         let Some(stalls::News { is_over, is_bad, words }) = news else { return };
         if is_bad && is_over {
             // Those that this line tells of.

@@ -166,6 +166,23 @@ impl Device {
         self.queues.iter().filter(leaving).map(in_flight).sum()
     }
 
+    /// Requests that wait for space or for a medium that fails, and are in no in-flight record: they end with an error when
+    /// their queue stops.
+    pub(crate) fn waiting_unrecorded(&self) -> u64 {
+        let keeps_none = |queue: &&Queue| match queue.place().map(|place| place.owner) {
+            Some(Owner::Connection(id)) => {
+                self.connections.get(&id).is_none_or(|it| it.front_end.inflight.is_none())
+            }
+            _ => false,
+        };
+        let waits = |queue: &Queue| {
+            let counters = queue.counters().snapshot();
+            counters.waiting_full + counters.waiting_failed
+        };
+        let attached = self.queues.iter().filter(|queue| queue.is_attached());
+        attached.filter(keeps_none).map(waits).sum()
+    }
+
     /// Queues of `scope` that a sidecore still has on behalf of that connection.
     pub(crate) fn attached_in(&self, connection: u32, scope: Scope) -> Vec<u16> {
         let theirs = self.attached_to(|owner| owner == Owner::Connection(connection));

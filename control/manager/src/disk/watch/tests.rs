@@ -43,7 +43,7 @@ fn what_becomes_of_an_image_is_told_within_seconds_and_when_it_is_over() {
                 rename(it, "a.img", "aside");
                 std::fs::write(it.path("a.img"), vec![0; MIB as usize]).expect("another");
             },
-            "is another image than the one that its guest is on",
+            "is another image than the one that the disk is on",
             |it| rename(it, "aside", "a.img"),
         ),
         ("cut", |it| set_len(it, MIB / 2), "was cut to 512K", |it| set_len(it, MIB)),

@@ -17,7 +17,7 @@ fn file(id: &str, more: &str) -> String {
 
 fn taken(trial: &mut Trial, text: &str) -> TakenFileView {
     trial.write(text);
-    check_file(trial.rooms()).expect("an heir may have it")
+    check_file(trial.rooms(), false).expect("an heir may have it")
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn what_an_upgrade_alone_puts_into_force_is_told_and_what_it_takes_in_place_is_s
     trial.write(&file("b", "allow_user_folder = true\nsize = \"1M\"\n"));
     let whole = trial.file().replacen("[sidecores]\n", "[sidecores]\nurgency = \"off\"\n", 1);
     trial.write_whole(whole);
-    let heirs = check_file(trial.rooms()).expect("an heir may have it");
+    let heirs = check_file(trial.rooms(), false).expect("an heir may have it");
     assert_eq!(heirs.not_compared, None);
     assert_eq!(heirs.changes, ["set disk b: allow_user_folder \"false\" becomes \"true\""]);
     assert_eq!(heirs.put_into_force, ["sidecores.urgency"]);
