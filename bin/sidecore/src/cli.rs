@@ -200,10 +200,10 @@ Examples:
   sidecore ls --json | jq -r '.disks[] | select(.state == \"failed\") | .id'
 
 STATE is `waiting` while no front-end is connected, or while its guest waits for what a line
-below the tables names; `connected` before its driver has set a queue up; `running`; `no space`
-and `failing` while requests of its guest wait for space or for a medium that fails; `failed` when
-it cannot be opened, a queue or the session broke the rules, or what it is wired to is gone. A line
-below the tables says why."
+below the tables names; `connected` before its driver has set a queue up; `running`;
+`no space` and `failing` while requests of its guest wait for space or for a medium that fails;
+`failed` when it cannot be opened, a queue or the session broke the rules, or what it is wired
+to is gone. A line below the tables says why."
     )]
     Ls,
     /// Show one disk or NIC with its queues.

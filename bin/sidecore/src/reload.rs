@@ -16,6 +16,9 @@ use crate::table::{Align, Room, Table};
 /// How an effect ends by which an image is made.
 const MADE: &str = "an empty one is made";
 
+/// What is said of another `api_read`.
+const API_READ: &str = "a restart of the daemon puts it into force; `sidecore upgrade` does where there was none, and refuses \
+                        another one";
 /// What puts another `run_dir` into force: devices whose sockets are in it become others.
 const RUN_DIR: &str = "a restart puts it into force; `sidecore upgrade` does as well, unless a guest uses a device \
                        whose socket is there";
@@ -92,6 +95,7 @@ pub(crate) fn text(done: &ReloadView, room: Room) -> String {
     for name in &done.restart_needed {
         let what = match name.as_str() {
             "daemon.run_dir" => RUN_DIR,
+            "daemon.api_read" => API_READ,
             name if config::api::upgrade_refuses(name) => {
                 "a restart of the daemon puts it into force, and `sidecore upgrade` refuses it"
             }

@@ -77,7 +77,7 @@ pub(crate) struct DiskParts {
     /// What others have done to its image, as far as that was seen.
     pub(crate) astray: Option<Astray>,
     /// What was said last of requests that wait.
-    pub(crate) stall_said: Option<Said>,
+    pub(crate) stall_said: Option<Box<Said>>,
     /// What was seen of errors that its guest was given.
     pub(crate) failures: Failures,
     /// A new size, for when its queues are back.

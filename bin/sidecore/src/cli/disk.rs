@@ -136,7 +136,7 @@ Examples:
   sidecore disk add vm1-root --path vm1.img --print qemu
   sidecore disk add vm1-data --path /dev/vg0/vm1 --queues 4 --serial DATA1
   sidecore disk add vm2-root --path golden.img --readonly --print libvirt
-  sidecore disk add scratch --backend memory --size 1G --print cloud-hypervisor
+  sidecore disk add scratch --backend memory --size 1G --print qemu
   sidecore disk add vm3-root --path vm3.img --size 20G      make the image if it is not there
 
 A --size that is smaller than the image is refused, since its guest would see the first part

@@ -22,10 +22,10 @@ unless the guest has `nokaslr`.
 
 TIME is how long the host was at work for these exits; SHARE is of all such time. Not in it:
 `halted`, the vCPU had nothing to do; `displaced`, it could run and had no processor. RULE is
-what `sidecore-tune check` (a program for guests, docs/tune.md) looks at for such a row. In brackets: [anywhere] is of
-reasons that have nothing to do with where the guest was; [low] is user space, firmware or a
-32-bit kernel; [nested] is the guest's own guests. Needs root, tracefs, and KVM on x86; it asks
-the daemon for disks and NICs alone.")]
+what `sidecore-tune check` (a program for guests, docs/tune.md) looks at for such a row. In
+brackets: [anywhere] is of reasons that have nothing to do with where the guest was; [low] is
+user space, firmware or a 32-bit kernel; [nested] is the guest's own guests. Needs root,
+tracefs, and KVM on x86; it asks the daemon for disks and NICs alone.")]
 pub(crate) struct ExitsArgs {
     /// Whose exits: a process's number, QEMU's -name, or a disk or NIC of this daemon. Where a VM and
     /// another one's device have one name, the number is asked for.

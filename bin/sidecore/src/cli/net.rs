@@ -59,7 +59,8 @@ Examples:
     /// Take a NIC's cable out, or put it in. Its guest sees the carrier go and come.
     #[command(after_help = "\
 Down, its VMM is cut off, and the NIC is `waiting`: QEMU needs `reconnect=1`, with which the
-carrier is back about a second after `up`.
+carrier is back about a second after `up`. Until then nobody uses the NIC, as the daemon sees it:
+`nic rm` and `reload` take it away without --force, and its VMM would never find it again.
 
 A NIC that the configuration file declares follows the file again after a restart.
 
@@ -115,7 +116,7 @@ Examples:
   sidecore nic add vm1-net --switch lan --print qemu
   sidecore nic add vm1-net --switch lan --vlan 10 --queues 4 --mac 52:54:00:12:34:56
   sidecore nic add vm2-net --tap vm2 --print libvirt
-  sidecore nic add vm3-net --interface eth1 --via xdp --print cloud-hypervisor
+  sidecore nic add vm3-net --interface eth1 --via xdp --print qemu
   sidecore nic add meter --null generate --size 1514 --rate 100000")]
 pub(crate) struct NicAddArgs {
     #[command(flatten)]

@@ -135,7 +135,9 @@ mod tests {
     fn asked_of(program: &Path, user: Option<u32>) -> Option<Heir> {
         let mut child = Command::new("tail");
         child.arg0("x").arg("launcher").args([program, Path::new("-f")]).stderr(Stdio::null());
-        user.iter().for_each(|user| drop(child.uid(*user)));
+        if let Some(user) = user {
+            child.uid(user);
+        }
         let mut child = child.spawn().ok()?;
         // Between fork and exec it has this program's words.
         let shown = || Process::of(child.id()).map(|it| it.words());

@@ -106,7 +106,7 @@ fn what_a_reload_leaves_to_a_restart_is_named_and_logged_once() {
                  refuses it\nsidecores.urgency is different: `sidecore upgrade`, or a restart, puts it into force\n";
     assert!(done.ends_with(named), "{done}");
     let log = std::fs::read_to_string(daemon.folder.path().join("log")).unwrap();
-    let said = "put into force by an upgrade (not `api`, `api_read` and `state_dir`) or a restart: \
+    let said = "put into force by an upgrade (not `state_dir`, nor `api` and `api_read` in place of others) or a restart: \
                 daemon.state_dir, sidecores.urgency\n";
     assert_eq!(log.matches(said).count(), 1, "{log}");
     assert_eq!(log.matches("or a restart").count(), 1, "{log}");

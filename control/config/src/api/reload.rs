@@ -143,7 +143,7 @@ impl ActionView {
 }
 
 /// Whether a field of [`ReloadView::restart_needed`] is put into force by a restart alone: a process that takes over
-/// listens where its predecessor did, and goes on with what that keeps.
+/// listens where its predecessor did, and goes on with what that keeps. An `api_read` where there was none is made by it.
 pub fn upgrade_refuses(field: &str) -> bool {
     matches!(field, "daemon.api" | "daemon.api_read" | "daemon.state_dir")
 }

@@ -35,7 +35,7 @@ pub(super) const MEANING: &str = "What `sidecore reload` does with a field that 
     holds at once, and what runs goes on; *anew*: the disk, NIC, switch, group or uplink is removed and made \
     anew, so that a guest sees its device go; *restart*: the file is accepted, the command and the log name \
     the field, and it holds from the next `sidecore upgrade`, or when the daemon is started again; *restart only*: \
-    the same, but `sidecore upgrade` refuses it.";
+    the same, but `sidecore upgrade` refuses it, except an `api_read` where there was none.";
 
 /// What a field of the table below `header` takes.
 pub(super) fn at_reload(header: &str, field: &str) -> AtReload {

@@ -343,7 +343,7 @@ fn resolve_source(
     if kind == BackendKind::Remote {
         let Some(link) = spec.link.clone() else {
             let right = "add `link`: the [[link]] to the machine that has the disk";
-            mistakes.push(Mistake::new(at.clone(), "a remote back-end has no `link`", right));
+            mistakes.push(Mistake::new(at.clone(), "a remote back-end needs a `link`", right));
             return None;
         };
         let name = spec.remote.clone().unwrap_or_else(|| spec.id.clone());
@@ -353,7 +353,7 @@ fn resolve_source(
     if kind == BackendKind::File {
         let Some(path) = &spec.path else {
             let right = "add `path`: the raw image or block device";
-            mistakes.push(Mistake::new(at.clone(), "a file back-end has no `path`", right));
+            mistakes.push(Mistake::new(at.clone(), "a file back-end needs a `path`", right));
             return None;
         };
         let path = absolute_file(path, folder, PATH_MAX, &at.key("path"), mistakes)?;
@@ -386,7 +386,7 @@ fn check_of_kind(spec: &DiskSpec, kind: BackendKind, at: &Path, mistakes: &mut V
     ];
     for (name, is_given, owner) in given {
         if is_given && owner != kind {
-            let wrong = format!("a {kind} back-end has no `{name}`");
+            let wrong = format!("a {kind} back-end takes no `{name}`");
             let right = match (name, kind) {
                 ("on_full" | "on_error", BackendKind::Remote) => {
                     format!("take `{name}` out: it is said where the disk is, at its IOhost")
@@ -397,7 +397,7 @@ fn check_of_kind(spec: &DiskSpec, kind: BackendKind, at: &Path, mistakes: &mut V
         }
     }
     if kind == BackendKind::Remote && spec.size.is_some() {
-        let wrong = "a remote back-end has no `size`";
+        let wrong = "a remote back-end takes no `size`";
         let right = "take `size` out: it is that of the disk there, and is changed there";
         mistakes.push(Mistake::new(at.key("size"), wrong, right));
     }
@@ -408,7 +408,7 @@ fn check_block_size(spec: &DiskSpec, kind: BackendKind, at: &Path, mistakes: &mu
     let Some(block_size) = spec.block_size else { return };
     let at_key = at.key("block_size");
     if kind == BackendKind::Remote {
-        let wrong = "a remote back-end has no `block_size`";
+        let wrong = "a remote back-end takes no `block_size`";
         let right = "take `block_size` out: it is said where the disk is, at its IOhost";
         mistakes.push(Mistake::new(at_key, wrong, right));
     } else if ![512, 4096].contains(&block_size) {

@@ -20,6 +20,9 @@ fn holder_of<'a>(
         .or_else(|| switch.map(|switch| format!("an uplink of {}", switch.named().text())))
 }
 
+/// Who has the interface of an uplink that is written twice.
+const OF_THIS_SWITCH: &str = "another uplink of this switch";
+
 fn check_host(host: &HostPlan, holder: Option<String>, at: &Path, mistakes: &mut Vec<Mistake>) {
     if let (Some(name), Some(holder)) = (host.lent(), &holder) {
         let wrong = format!("the name {name:?} is that of {holder}");
@@ -28,7 +31,11 @@ fn check_host(host: &HostPlan, holder: Option<String>, at: &Path, mistakes: &mut
     }
     if let (Some(name), Some(holder)) = (host.interface(), holder) {
         let wrong = format!("the interface {name:?} is that of {holder}");
-        let right = "give each an interface of its own, or connect both to one `switch`";
+        let right = match holder.as_str() {
+            // They are connected to one already.
+            OF_THIS_SWITCH => "give each an interface of its own, or take one of them out",
+            _ => "give each an interface of its own, or connect both to one `switch`",
+        };
         mistakes.push(Mistake::new(at.key(host.field()), wrong, right));
     }
 }
@@ -46,7 +53,7 @@ impl SwitchPlan {
             let (before, _) = self.uplinks.split_at(index);
             let mine = |other: &UplinkPlan| other.name() == uplink.name();
             let holder = match before.iter().any(mine) {
-                true => Some("another uplink of this switch".to_string()),
+                true => Some(OF_THIS_SWITCH.to_string()),
                 false => holder_of(uplink.name(), nics, others),
             };
             let at = at.key("uplink").index(index);

@@ -65,8 +65,8 @@ pub struct SwitchSpec {
         value_parser = crate::number::of::<u16>("macs_max", 1..=32_768)))]
     pub macs_max: u16,
     /// The ways out of the switch to this host and its networks. On the command line, once for each:
-    /// `tap=NAME` or `interface=NAME`, then `via=`, `vlan=`, `trunk=10+20`, `native=`, `share=` after
-    /// commas.
+    /// `tap=NAME`, `interface=NAME` or `remote=NAME`, then `via=`, `vlan=`, `trunk=10+20`, `native=`,
+    /// `share=`, `mac=`, `spoof=`, `macs_max=`, `policy=` after commas.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "cli", arg(long = "uplink", value_name = "UPLINK"))]
     pub uplink: Vec<UplinkSpec>,

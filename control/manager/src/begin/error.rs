@@ -90,6 +90,10 @@ impl StartError {
                  `state_dir` in [daemon]"
             }
             StartError::State(StateError::Held { .. }) => STOP_THAT_ONE,
+            StartError::State(StateError::Device { .. }) => {
+                "correct the file, so that both may be; or start it with the file as it was, remove what was made by \
+                 command (`sidecore disk rm`, `nic rm`, ..), and reload then; nothing is left behind"
+            }
             StartError::Moved { .. } => "put the former path back, or stop the daemon and start it",
             StartError::State(_)
             | StartError::Link(_)

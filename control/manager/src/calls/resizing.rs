@@ -182,6 +182,7 @@ fn give(number: u32, size: u64, plan: &DiskPlan, rooms: &mut Rooms) -> Result<()
             let opened = opened.map_err(|error| match error {
                 NotOpen::Late(_) => late(&error),
                 NotOpen::Ended(_)
+                | NotOpen::Hidden(_)
                 | NotOpen::Ours(_)
                 | NotOpen::Living(_)
                 | NotOpen::Landing(_)

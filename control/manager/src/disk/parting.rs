@@ -133,6 +133,7 @@ impl DiskParts {
             None
             | Some(
                 NotOpen::Ended(_)
+                | NotOpen::Hidden(_)
                 | NotOpen::Late(_)
                 | NotOpen::Landing(_)
                 | NotOpen::Unfit(_)

@@ -126,16 +126,16 @@ pub(crate) struct News {
 
 /// Compares with what was `said`, which becomes what is said now.
 pub(crate) fn look(
-    said: &mut Option<Said>,
+    said: &mut Option<Box<Said>>,
     (queues, is_unrecorded): (&[Queue], bool),
     (plan, faults): (&DiskPlan, FaultSnapshot),
 ) -> Option<News> {
-    let (stall, before) = (Stall::of(queues), *said);
+    let (stall, before) = (Stall::of(queues), said.as_deref().copied());
     let kind = |stall: Option<Stall>| stall.as_ref().map(std::mem::discriminant);
     if kind(before.map(|said| said.stall)) == kind(stall) {
         return None;
     }
-    *said = stall.map(|stall| Said { stall, faults, is_unrecorded });
+    *said = stall.map(|stall| Box::new(Said { stall, faults, is_unrecorded }));
     let (is_bad, words) = match (stall, before) {
         (Some(stall), _) => (true, stall.problem(plan)),
         (None, before) => before?.over((plan, faults), queues.iter().any(Queue::is_attached)),

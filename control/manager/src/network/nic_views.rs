@@ -69,14 +69,15 @@ impl NicViews<'_> {
         let hindered = port.and_then(|port| self.remote.nic_hindered(port, self.now));
         let is_lost = hindered.is_some() && !device.attached().is_empty();
         let silent = uplink.and_then(Uplink::silent_because);
-        let carrier = if silent.is_some() { Carrier::Down } else { parts.carrier() };
+        let is_cut = uplink.is_some_and(|uplink| !uplink.is_attached());
+        let is_silent = silent.is_some() || is_cut;
+        let carrier = if is_silent { Carrier::Down } else { parts.carrier() };
         let problem = together([
             hindered,
             views::problem_of(device, self.now),
             silent.map(|why| format!("{why}; its guest sees a carrier all the same")),
             uplink.and_then(Uplink::problem),
         ]);
-        let is_cut = uplink.is_some_and(|uplink| !uplink.is_attached());
         let runs = !device.attached().is_empty();
         let state = match device.has_no_front_end() {
             _ if device.queues().iter().any(Queue::is_bad) || is_cut || is_lost => NicState::Failed,
@@ -108,7 +109,7 @@ impl NicViews<'_> {
 /// A NIC that is not open.
 fn shut_nic(shut: &Shut, plan: &NicPlan) -> NicView {
     let state = if shut.is_waiting() { NicState::Waiting } else { NicState::Failed };
-    NicView { state, problem: Some(shut.told()), ..of_plan(plan) }
+    NicView { state, problem: Some(shut.told()), link: Carrier::Down, ..of_plan(plan) }
 }
 
 fn of_plan(plan: &NicPlan) -> NicView {

@@ -18,6 +18,8 @@ pub(crate) enum NotOpen {
     /// Requests of a process that has ended, or that cannot be seen, are still with it, or a process has a
     /// lease on it: in a moment they are not.
     Ended(String),
+    /// So may a process that cannot be looked into, and is no sidecore.
+    Hidden(String),
     /// Nothing is known yet: its file system has not answered, or it was not even asked for.
     Late(String),
     /// Another disk of this daemon holds it.
@@ -36,6 +38,7 @@ impl fmt::Display for NotOpen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             NotOpen::Ended(text)
+            | NotOpen::Hidden(text)
             | NotOpen::Late(text)
             | NotOpen::Ours(text)
             | NotOpen::Living(text)
@@ -80,6 +83,7 @@ impl NotOpen {
         };
         match holder {
             Holder::Ended(_) | Holder::Heir { .. } => NotOpen::Ended(error.to_string()),
+            Holder::Hidden => NotOpen::Hidden(error.to_string()),
             Holder::Living(_) if *may_land => NotOpen::Landing(error.to_string()),
             Holder::Living(pid) if *pid == std::process::id() => NotOpen::Ours(error.to_string()),
             Holder::Living(_) => NotOpen::Living(error.to_string()),
@@ -94,7 +98,7 @@ impl NotOpen {
     /// What it is to whoever would try again.
     pub(crate) fn obstacle(&self) -> Obstacle {
         match self {
-            NotOpen::Ended(_) | NotOpen::Late(_) => Obstacle::Passing,
+            NotOpen::Ended(_) | NotOpen::Hidden(_) | NotOpen::Late(_) => Obstacle::Passing,
             NotOpen::Ours(_) => Obstacle::Ours,
             NotOpen::Living(_) | NotOpen::Landing(_) => Obstacle::Living,
             NotOpen::Unfit(_) | NotOpen::Wrong(_) => Obstacle::Lasting,

@@ -271,9 +271,11 @@ pub(crate) fn take_in(plan: DevicePlan, rooms: &mut Rooms, mode: Mode) {
         open(plan.clone(), Socket::Own, rooms, mode).and_then(|device| serve(device, rooms, mode));
     if let Err(why) = opened {
         rooms.shut.insert(match why {
-            NotOpen::Ended(_) | NotOpen::Late(_) | NotOpen::Living(_) | NotOpen::Landing(_) => {
-                Shut::waiting_for(plan, &why, rooms.turn.now())
-            }
+            NotOpen::Ended(_)
+            | NotOpen::Hidden(_)
+            | NotOpen::Late(_)
+            | NotOpen::Living(_)
+            | NotOpen::Landing(_) => Shut::waiting_for(plan, &why, rooms.turn.now()),
             NotOpen::Ours(_) | NotOpen::Unfit(_) | NotOpen::Wrong(_) => {
                 Shut::failed(plan, why.to_string())
             }

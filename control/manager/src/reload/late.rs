@@ -108,6 +108,7 @@ pub(super) fn restore(late: &[Late], rooms: &mut Rooms, mode: Mode) -> Restored 
             }
             // Who has its image may be about to let go of it.
             NotOpen::Ended(_)
+            | NotOpen::Hidden(_)
             | NotOpen::Late(_)
             | NotOpen::Ours(_)
             | NotOpen::Living(_)

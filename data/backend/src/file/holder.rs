@@ -34,6 +34,9 @@ pub enum Holder {
         /// That daemon.
         pid: u32,
     },
+    /// One that this process may not look into has locked parts of it, as QEMU does and no sidecore; or one that did so
+    /// has ended. Say so, and try again.
+    Hidden,
     /// Nobody that lives and can be seen: one that has ended or is ending, whose last requests are
     /// still with the disk; one in another pid namespace or on another host; or udev, which looks at
     /// a device for a moment. Try again.
@@ -75,6 +78,10 @@ impl fmt::Display for Holder {
                      has ended; otherwise requests of process {maker} are still with the disk; it is tried again"
                 )
             }
+            Holder::Hidden => f.write_str(
+                "a process that may not be looked into from here has locked parts of it, as QEMU does, or one that has \
+                 ended had; `lsof` of the image names it to root: stop that one or give another image",
+            ),
             Holder::Ended(Some(pid)) => write!(
                 f,
                 "requests of process {pid}, which has ended, are still with the disk, or a process \
@@ -116,7 +123,7 @@ struct Lock {
 pub fn lock_holder(fd: BorrowedFd<'_>) -> Option<u32> {
     match holder_of(fd, Kind::Flock) {
         Holder::Living(pid) => Some(pid),
-        Holder::Ended(_) | Holder::Heir { .. } => None,
+        Holder::Ended(_) | Holder::Heir { .. } | Holder::Hidden => None,
     }
 }
 
@@ -201,6 +208,7 @@ fn look(file: &str, kind: Kind) -> Holder {
     match (living, ended) {
         (Some(pid), _) => Holder::Living(pid),
         (None, Some(maker)) => heir_of(maker, has_it).unwrap_or(Holder::Ended(ended)),
+        (None, None) if foreign && pids().any(|pid| has_it(pid).is_none()) => Holder::Hidden,
         (None, None) => Holder::Ended(None),
     }
 }

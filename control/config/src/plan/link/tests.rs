@@ -195,15 +195,15 @@ fn each_mistake_is_refused_with_its_place() {
             "the IOhost's key is not known",
         ),
         (client(), "link = \"rack\"", "link = \"rock\"", "link", "did you mean \"rack\"?"),
-        (client(), "link = \"rack\"", "link = \"rack\"\nsize = \"1G\"", "size", "has no `size`"),
+        (client(), "link = \"rack\"", "link = \"rack\"\nsize = \"1G\"", "size", "takes no `size`"),
         (
             client(),
             "link = \"rack\"",
             "link = \"rack\"\npath = \"/x\"\nbackend = \"remote\"",
             "path",
-            "has no `path`",
+            "takes no `path`",
         ),
-        (client(), "link = \"rack\"\n", "backend = \"remote\"\n", "disk", "has no `link`"),
+        (client(), "link = \"rack\"\n", "backend = \"remote\"\n", "disk", "needs a `link`"),
         (
             client(),
             "link = \"rack\"",

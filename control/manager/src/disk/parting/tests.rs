@@ -215,14 +215,14 @@ fn that_an_image_has_its_name_no_more_is_said_while_it_is_given_up() {
     let told = problem(&mut trial);
     let id = std::process::id();
     let save = told.find(&format!("`cp --sparse=always /proc/{id}/fd/")).expect("how to save it");
-    assert!(told.contains("a.img was removed or renamed: its guest waits for a file"), "{told}");
+    assert!(told.contains("a.img was removed or renamed: the disk waits for a file"), "{told}");
     // By what is said there it is to be had.
     let from = told[save..].split(' ').nth(2).expect("a descriptor");
     assert_eq!(std::fs::read(from).expect("it is read")[7 * 512..8 * 512], [7; 512]);
     drop(requests);
     trial.pass(Duration::from_secs(3));
     let told = problem(&mut trial);
-    assert!(told.contains("a.img was removed or renamed: its guest goes on with a file"), "{told}");
+    assert!(told.contains("a.img was removed or renamed: the disk goes on with a file"), "{told}");
     assert_eq!(vmm.does(&mut trial, READ, 7, 0), Some(0));
 }
 

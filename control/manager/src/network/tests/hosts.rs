@@ -89,6 +89,16 @@ fn an_uplink_without_its_interface_is_tried_again_each_second_and_says_why() {
     assert_eq!(rooms.network.due(now).len(), 1, "an operator who reloads does not wait");
 }
 
+/// Whatever its cable is, no frame passes it.
+#[test]
+fn a_nic_without_its_interface_has_no_link() {
+    let wired = format!("[[nic]]\nid = \"w\"\ninterface = {MISSING:?}\n");
+    let mut trial = Trial::of(&format!("{LAN}{}{wired}", nic("a")));
+    let [a, w] = ["a", "w"].map(|id| trial.nic(id));
+    assert_eq!((a.link, w.link), (Carrier::Up, Carrier::Down));
+    assert!(w.problem.is_some_and(|why| why.contains(MISSING)));
+}
+
 /// A machine with every interface, all of which do the same with frames.
 #[derive(Default)]
 struct Everything {

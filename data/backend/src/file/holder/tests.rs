@@ -87,4 +87,8 @@ fn each_holder_is_told_in_words() {
     assert!(heir.contains("holds it if that has taken over from process 4242"), "{heir}");
     let unseen = Holder::Ended(None).to_string();
     assert!(unseen.contains("cannot be seen from here"), "{unseen}");
+    // Nobody is sent to look for requests that hang, or told to wait.
+    let hidden = Holder::Hidden.to_string();
+    assert!(hidden.starts_with("a process that may not be looked into from here"), "{hidden}");
+    assert!(!hidden.contains("requests") && !hidden.contains("tried again"), "{hidden}");
 }
