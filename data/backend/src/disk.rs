@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use crate::file::{Facts, FaultSnapshot, File, Opened};
 use crate::link::{LinkKey, Remote};
 use crate::names::{KernelNames, Names};
-use crate::{Backend, Memory, Null, SECTOR_SIZE, Vet, Waits};
+use crate::{Backend, Memory, Null, SECTOR_SIZE, Staged, Stages, Vet, Waits};
 
 mod anchor;
 mod errors;
@@ -461,6 +461,15 @@ impl Disk {
             Kind::File(opened) => Backend::File(File::new(Arc::clone(opened), self.size_bytes)),
             Kind::Remote(remote) => Backend::Remote(Remote::new(remote, self.size_bytes)),
         }
+    }
+
+    /// The same with something done to requests on the way; nothing of a disk that [`Self::is_away`].
+    pub fn backend_through(self: &Arc<Self>, stages: Stages) -> Backend {
+        let medium = self.backend();
+        if stages.is_none() || self.is_away() {
+            return medium;
+        }
+        Backend::Staged(Box::new(Staged::new(medium, stages)))
     }
 
     /// Whether [`Self::resize`] would be refused for what the disk lies on. Changes nothing. Of a disk that

@@ -43,7 +43,9 @@ mod null;
 mod segments;
 #[cfg(feature = "simulated")]
 mod simulated;
+mod staged;
 mod sys;
+pub mod trace;
 mod wake;
 
 pub use bytes::Bytes;
@@ -61,6 +63,7 @@ pub use names::{KernelNames, Names, Unopened};
 pub use null::Null;
 #[cfg(feature = "simulated")]
 pub use simulated::{Asked, Kernel, stand_in};
+pub use staged::{Look, Staged, Stages};
 pub use sys::take_short_turns;
 
 use guest_memory::GuestMap;
@@ -75,14 +78,15 @@ pub fn rings_are_restricted() -> bool {
     sys::is_restricted()
 }
 
-/// What became of a request that was submitted, or tried again. It never waits for a turn: none of its
-/// chunks has ended.
+/// What became of a request that was submitted, or tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Started {
     /// As [`Outcome::Done`].
     Done(Status),
     /// As [`Outcome::Pending`].
     Pending,
+    /// As [`Outcome::Turn`]. Of a [`Backend::Staged`] alone.
+    Turn,
     /// As [`Outcome::Stalled`].
     Stalled(Stall),
 }
@@ -93,6 +97,7 @@ impl From<Started> for Outcome {
         match started {
             Started::Done(status) => Outcome::Done(status),
             Started::Pending => Outcome::Pending,
+            Started::Turn => Outcome::Turn,
             Started::Stalled(stall) => Outcome::Stalled(stall),
         }
     }
@@ -152,6 +157,8 @@ pub enum Backend {
     File(File),
     /// A disk at an IOhost.
     Remote(link::Remote),
+    /// One of those, and something on the way to it.
+    Staged(Box<Staged>),
 }
 
 impl Backend {
@@ -170,11 +177,14 @@ impl Backend {
             Backend::Memory(disk) => Started::Done(disk.serve(request, memory)),
             Backend::File(file) => file.submit(io, request, memory, tag),
             Backend::Remote(remote) => remote.submit(io, request, memory, tag),
+            Backend::Staged(staged) => staged.submit(io, request, memory, tag),
         }
     }
 
-    /// Goes on with a request of which the kernel said `result`. `Pending`: it was resumed, and
+    /// Goes on with a request of which the kernel said `result`, at `now_ns`. `Pending`: it was resumed, and
     /// [`Io::hand_over`] gives it to the kernel.
+    #[inline]
+    #[expect(clippy::too_many_arguments, reason = "what a request is, is not kept here")]
     pub fn completed(
         &mut self,
         io: &mut Io,
@@ -183,10 +193,14 @@ impl Backend {
         tag: Tag,
         result: i32,
         progress: &mut Progress,
+        now_ns: u64,
     ) -> Outcome {
         match self {
             Backend::File(file) => file.completed(io, request, memory, tag, result, progress),
             Backend::Remote(remote) => remote.completed(io, request, memory, tag),
+            Backend::Staged(staged) => {
+                staged.completed(io, request, memory, tag, result, progress, now_ns)
+            }
             // Neither ever submits, so no tag of theirs completes.
             Backend::Null(_) | Backend::Memory(_) => Outcome::Done(Status::IoError),
         }
@@ -201,9 +215,11 @@ impl Backend {
         memory: &GuestMap,
         tag: Tag,
         progress: &mut Progress,
+        now_ns: u64,
     ) -> (u64, Started) {
         match self {
             Backend::File(file) => file.resume(io, request, memory, tag, progress),
+            Backend::Staged(staged) => staged.resume(io, request, memory, tag, progress, now_ns),
             // None of them stalls.
             Backend::Null(_) | Backend::Memory(_) | Backend::Remote(_) => {
                 (request.len, self.submit(io, request, memory, tag))
@@ -220,9 +236,11 @@ impl Backend {
         memory: &GuestMap,
         tag: Tag,
         progress: &mut Progress,
+        now_ns: u64,
     ) -> Turn {
         match self {
             Backend::File(file) => file.go_on(io, request, memory, tag, progress),
+            Backend::Staged(staged) => staged.go_on(io, request, memory, tag, progress, now_ns),
             // None of them says that it waits for one.
             Backend::Null(_) | Backend::Memory(_) | Backend::Remote(_) => {
                 Turn { bytes: 0, copies: false, outcome: Outcome::Done(Status::IoError) }
@@ -236,6 +254,7 @@ impl Backend {
     pub fn first_bytes(&self, len: u64) -> u64 {
         match self {
             Backend::File(_) => len.min(file::CHUNK_BYTES),
+            Backend::Staged(staged) => staged.first_bytes(len),
             Backend::Null(_) | Backend::Memory(_) | Backend::Remote(_) => len,
         }
     }
@@ -246,7 +265,7 @@ impl Backend {
         match self {
             Backend::Null(_) | Backend::Memory(_) => true,
             Backend::File(file) => file.answers_at_once(),
-            Backend::Remote(_) => false,
+            Backend::Remote(_) | Backend::Staged(_) => false,
         }
     }
 
@@ -256,7 +275,7 @@ impl Backend {
     pub fn slice_bytes(&self, wanted: u64) -> u64 {
         match self {
             Backend::Null(_) => u64::MAX,
-            Backend::Memory(_) | Backend::Remote(_) => wanted,
+            Backend::Memory(_) | Backend::Remote(_) | Backend::Staged(_) => wanted,
             Backend::File(_) => wanted.max(64 << 10),
         }
     }
@@ -270,6 +289,7 @@ impl Backend {
             Backend::Null(_) | Backend::Memory(_) => true,
             Backend::File(file) => file.has_room(io),
             Backend::Remote(remote) => remote.has_room(io),
+            Backend::Staged(staged) => staged.medium().has_room(io),
         }
     }
 
@@ -283,6 +303,7 @@ impl Backend {
             Backend::Null(_) | Backend::Memory(_) => Ok(()),
             Backend::File(file) => file.join(io),
             Backend::Remote(remote) => remote.join(io),
+            Backend::Staged(staged) => staged.medium_mut().join(io),
         }
     }
 
@@ -294,12 +315,52 @@ impl Backend {
             Backend::Null(_) | Backend::Memory(_) => {}
             Backend::File(file) => file.leave(io),
             Backend::Remote(remote) => remote.leave(io),
+            Backend::Staged(staged) => staged.medium_mut().leave(io),
+        }
+    }
+
+    /// Whether whoever visits its queue is to say so: [`Self::begin`] before requests are taken, [`Self::end`]
+    /// afterwards.
+    pub fn is_staged(&self) -> bool {
+        matches!(self, Backend::Staged(_))
+    }
+
+    /// Requests are taken from here on.
+    pub fn begin(&mut self, look: Look) {
+        if let Backend::Staged(staged) = self {
+            staged.begin(look);
+        }
+    }
+
+    /// What is taken from here on was held by a limit before, for so long.
+    pub fn held(&mut self, held_ns: u64) {
+        if let Backend::Staged(staged) = self {
+            staged.held(held_ns);
+        }
+    }
+
+    /// No more are, and it is `now_ns`.
+    pub fn end(&mut self, now_ns: u64) {
+        if let Backend::Staged(staged) = self {
+            staged.end(now_ns);
+        }
+    }
+
+    /// Its queue was served by `before` until now, of the same disk, with which nothing of it is any more. What is known
+    /// of requests that have stalled goes on here.
+    pub fn come_from(&mut self, before: Backend) {
+        if let (Backend::Staged(staged), Backend::Staged(before)) = (self, before) {
+            staged.come_from(*before);
         }
     }
 
     /// Whether nothing refers to a guest's memory between [`Self::submit`] and [`Self::completed`]: a queue whose
     /// memory is lost may leave at once.
     pub fn holds_no_memory(&self) -> bool {
-        matches!(self, Backend::Remote(_))
+        match self {
+            Backend::Remote(_) => true,
+            Backend::Staged(staged) => staged.medium().holds_no_memory(),
+            Backend::Null(_) | Backend::Memory(_) | Backend::File(_) => false,
+        }
     }
 }

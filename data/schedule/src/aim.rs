@@ -52,6 +52,11 @@ impl Aim {
         (self.looked, self.turned) = (now, now);
     }
 
+    /// How long a request may have waited, nanoseconds.
+    pub(crate) fn waited_ns(&self, now: Nanos) -> u64 {
+        now.since(self.looked)
+    }
+
     /// Its ring was empty.
     #[inline]
     pub(crate) fn found_empty(&mut self, at: Nanos) {

@@ -211,7 +211,7 @@ impl DiskRole {
         let started = self.backend.submit(io, &request, &ring.memory, tag);
         match started {
             Started::Done(status) => self.finish(ring, ticket, work.reply, status, tally),
-            Started::Pending | Started::Stalled(_) => {
+            Started::Pending | Started::Turn | Started::Stalled(_) => {
                 let progress = Progress::default();
                 let owed = Owed { ticket, work: *work, progress, taken: now };
                 if let Err(owed) = self.slots.keep(owed, request.segments) {
@@ -219,6 +219,9 @@ impl DiskRole {
                     self.finish(ring, owed.ticket, owed.work.reply, Status::IoError, tally);
                 } else if let Started::Stalled(stall) = started {
                     self.stall(ring, io, tag.slot, stall, now);
+                } else if started == Started::Turn {
+                    self.large.line_up(tag);
+                    return Taken::Begun;
                 }
             }
         }

@@ -193,7 +193,7 @@ impl DiskRole {
     fn take_turn(&mut self, ring: &mut Ring, io: &mut Io, tag: Tag, now: Nanos) -> u64 {
         let Some((request, owed)) = self.slots.find(tag) else { return 0 };
         let progress = &mut owed.progress;
-        let turn = self.backend.go_on(io, &request, &ring.memory, tag, progress);
+        let turn = self.backend.go_on(io, &request, &ring.memory, tag, progress, now.0);
         if turn.copies {
             self.large.rests_until = now.after(REST_NS);
         }
@@ -263,7 +263,7 @@ impl DiskRole {
             Started::Done(Status::Ok) if owed.done_bytes < len => return slice,
             Started::Done(status) => status,
             // A back-end that answers at once has no "later"; silence is a failure.
-            Started::Pending | Started::Stalled(_) => Status::IoError,
+            Started::Pending | Started::Turn | Started::Stalled(_) => Status::IoError,
         };
         self.large.is_under_way = false;
         self.stalls.large_ended();

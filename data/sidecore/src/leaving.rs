@@ -17,7 +17,7 @@ use crate::sidecore::Sidecore;
 const LAST_FRAME: Budget = Budget { requests: 1, bytes: 64 << 10, nanos: 25_000 };
 
 /// And with the request that it has begun.
-const LAST_SLICE: Budget = Budget { requests: 1, ..LAST_FRAME };
+pub(crate) const LAST_SLICE: Budget = Budget { requests: 1, ..LAST_FRAME };
 
 /// What is on its way to control.
 #[derive(Debug)]

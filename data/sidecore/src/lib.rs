@@ -58,7 +58,7 @@ pub use link::{AttachmentMemory, Greeting, HostLink, HostLinkSpec, Opened};
 pub use moves::{Arrival, Departure, MoveId, Stay, handover};
 pub use net::{BRIDGES_MAX, BridgeId, BridgeKind, HostKey, HostServed, HostSpec, MacTable};
 pub use net::{Inbound, Lanes, Outbound, PAIRS_MAX, PortSpec, Redirect, Relocation, relocation};
-pub use served::{NicQueue, QueueKey, RoleSpec, Served, ServedSpec, Service};
+pub use served::{NicQueue, QueueKey, RoleSpec, Room, Served, ServedSpec, Service};
 pub use sidecore::{Progress, Sidecore, SidecoreSpec};
 pub use thread::{instant_of, launch, nanos_of};
 

@@ -3,8 +3,8 @@
 //!
 //! Not the rule of a limit (`schedule`), nor who waits (`visit`).
 
-use backend::Io;
-use schedule::{Admission, Budget, Nanos, Policy};
+use backend::{Io, Look};
+use schedule::{Admission, Budget, Clock, Nanos, Policy};
 use virtqueue::Chain;
 
 use crate::done::Done;
@@ -13,6 +13,35 @@ use crate::served::{DiskRole, QueueKey, Ring, Role, Served, Service};
 use crate::sidecore::Sidecore;
 
 impl DiskRole {
+    /// [`DiskRole::fetch`] of a queue that has a gate, or something on the way to its disk, which hears what time it is
+    /// and how long what is in the ring may have waited.
+    ///
+    /// # Errors
+    /// Until when it may take nothing.
+    #[inline(never)]
+    pub(crate) fn fetch_specially(
+        &mut self,
+        ring: &mut Ring,
+        io: &mut Io,
+        chain: &mut Chain,
+        (budget, slice_bytes): (Budget, u64),
+        (now, waited_ns): (Nanos, u64),
+        clock: &impl Clock,
+    ) -> Result<Done, Nanos> {
+        let is_staged = ring.is_staged();
+        if is_staged {
+            self.backend.begin(Look { now_ns: now.0, waited_ns, held_ns: 0, slice_bytes });
+        }
+        let done = match ring.gate {
+            Some(_) => self.fetch_limited(ring, io, chain, budget, slice_bytes, now)?,
+            None => self.fetch(ring, io, chain, budget, slice_bytes, now),
+        };
+        if is_staged && done.ended() > 0 {
+            self.backend.end(clock.now().0);
+        }
+        Ok(done)
+    }
+
     /// [`DiskRole::fetch`] of a queue with a gate: within what its limits allow, and counted on them.
     ///
     /// # Errors
@@ -53,7 +82,9 @@ impl DiskRole {
         }
         let Some(gate) = &mut ring.gate else { return Admission::Go(budget) };
         if !gate.is_open(now) {
-            ring.counters.waited(gate.end_wait(now));
+            let waited = gate.end_wait(now);
+            self.backend.held(waited.map_or(0, |waited| waited.ns));
+            ring.counters.waited(waited);
             let at_once = self.backend.answers_at_once();
             let has_room =
                 at_once || self.slots.has_room() && io.room() > 0 && self.backend.has_room(io);
@@ -102,8 +133,9 @@ impl Sidecore {
         (ring.share, ring.policy, ring.target_ns) = (share, policy, target_ns);
         ring.moderation.set(moderate_ns);
         if is_another {
-            ring.gate = gate;
+            served.set_gate(gate);
         }
+        let ring = &mut served.ring;
         if !ring.leaving {
             self.net.set_limited(&served.role, ring.gate.is_some());
         }
@@ -118,7 +150,7 @@ impl Sidecore {
         }
         // What is known of how it does holds for this target alone.
         if is_aimed_anew {
-            self.schedule.set_target(queue, target_ns);
+            self.schedule.set_target(queue, ring.target_here());
         }
     }
 }

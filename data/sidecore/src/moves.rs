@@ -15,17 +15,20 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use backend::Backend;
+use backend::{Backend, Io};
 use rtrb::{Consumer, Producer, RingBuffer};
 use schedule::Nanos;
 use switch::PortId;
 
 use crate::bell::Bell;
+use crate::finish::Tally;
 use crate::inbox::{Event, Handle, Refusal};
+use crate::large::SLICE_BYTES;
+use crate::leaving::LAST_SLICE;
 use crate::net::BridgeId;
 use crate::net::relocate::Hold;
 use crate::places::{Place, disk_at, served_at};
-use crate::served::{QueueKey, Role, Served};
+use crate::served::{DiskRole, QueueKey, Ring, Role, Room, Served};
 use crate::sidecore::Sidecore;
 
 /// How long a queue may take to drain, nanoseconds. What takes longer (a flush) is awaited where it is:
@@ -72,6 +75,8 @@ struct Handed {
 #[derive(Debug)]
 pub struct Departure {
     id: MoveId,
+    /// Nothing that the queue has taken may be left.
+    is_empty_handed: bool,
     handoff: Option<Producer<Handed>>,
     bell: Arc<Bell>,
 }
@@ -101,6 +106,7 @@ pub struct Arrival {
     id: MoveId,
     handoff: Consumer<Handed>,
     backend: Backend,
+    room: Option<Room>,
     place: u16,
 }
 
@@ -119,14 +125,22 @@ impl Arrival {
 }
 
 /// The two ends of move `id` to the sidecore of `to`: the first for [`Command::Prepare`] there, the second
-/// for [`Command::Move`] at the owner, once that was answered. `backend` is a fresh one of the queue's disk.
+/// for [`Command::Move`] at the owner, once that was answered. `backend` is a fresh one of the queue's disk. Where it
+/// answers at once and the one before does not, or the other way round, it needs another `room`; to have another back-end
+/// where it is, a queue goes to its own sidecore.
 ///
 /// [`Command::Prepare`]: crate::Command::Prepare
 /// [`Command::Move`]: crate::Command::Move
-pub fn handover(id: MoveId, to: &Handle, backend: Backend) -> (Box<Arrival>, Box<Departure>) {
+pub fn handover(
+    id: MoveId,
+    to: &Handle,
+    backend: Backend,
+    room: Option<Room>,
+) -> (Box<Arrival>, Box<Departure>) {
     let (sends, handoff) = RingBuffer::new(1);
-    let departure = Departure { id, handoff: Some(sends), bell: Arc::clone(&to.bell) };
-    (Box::new(Arrival { id, handoff, backend, place: 0 }), Box::new(departure))
+    let (is_empty_handed, bell) = (room.is_some(), Arc::clone(&to.bell));
+    let departure = Departure { id, is_empty_handed, handoff: Some(sends), bell };
+    (Box::new(Arrival { id, handoff, backend, room, place: 0 }), Box::new(departure))
 }
 
 /// A queue that is to go when it is drained.
@@ -248,15 +262,13 @@ impl Sidecore {
 
     /// It came, and is polled from now on: this pass looks at its ring.
     fn land(&mut self, arrival: Arrival, handed: Handed, now: Nanos) {
-        let Arrival { id, backend, place: queue, .. } = arrival;
+        let Arrival { id, backend, room, place: queue, .. } = arrival;
         let Handed { mut served, since } = handed;
         let key = served.key();
         let Some(place) = self.places.get_mut(usize::from(queue)) else { return };
         place.reserved = false;
         let epoch = place.epoch.wrapping_add(1);
-        if let Some((_, disk)) = served.disk() {
-            disk.come_to(&mut self.io, queue, epoch, backend);
-        }
+        served.come_to(&mut self.io, (queue, epoch), backend, room);
         self.put(queue, epoch, served, now);
         self.counters.moves_in.add(1);
         self.moves.landed.push((id, since, 1));
@@ -290,9 +302,11 @@ impl Sidecore {
     /// Hands over what is drained; what was not in time stays.
     pub(crate) fn depart_drained(&mut self, now: Nanos) {
         let mut at = 0;
-        while let Some(&Going { queue, until, .. }) = self.moves.going.get(at) {
-            let drained =
-                disk_at(&mut self.places, queue).is_some_and(|(ring, disk)| disk.is_drained(ring));
+        while let Some(Going { queue, until, departure, .. }) = self.moves.going.get(at) {
+            let (queue, until, with_all) = (*queue, *until, departure.is_empty_handed);
+            let io = &mut self.io;
+            let drained = disk_at(&mut self.places, queue)
+                .is_some_and(|(ring, disk)| disk.drain(ring, io, with_all, now));
             if !drained && now < until {
                 at += 1;
                 continue;
@@ -360,5 +374,22 @@ impl Sidecore {
             ring.queue.disarm();
         }
         ring.line_up(&mut self.schedule, queue, now);
+    }
+}
+
+impl DiskRole {
+    /// It is visited no more, so what it has begun goes on here, a slice a pass. Whether nothing of it is with a back-end;
+    /// or, `with_all`, nothing is left of what it has taken.
+    fn drain(&mut self, ring: &mut Ring, io: &mut Io, with_all: bool, now: Nanos) -> bool {
+        let goes_on = self.large.has_turns() || with_all && self.large.is_all_here();
+        if goes_on && !self.stalls.has_large() {
+            let mut tally = Tally::default();
+            self.go_on(ring, io, (LAST_SLICE, SLICE_BYTES), now, &mut tally);
+            tally.add_to(ring);
+        }
+        match with_all {
+            true => ring.queue.in_flight() == 0,
+            false => self.is_drained(ring),
+        }
     }
 }

@@ -27,7 +27,8 @@ impl DiskRole {
     ) -> bool {
         let Some((request, owed)) = self.slots.find(tag) else { return false };
         let progress = &mut owed.progress;
-        let outcome = self.backend.completed(io, &request, &ring.memory, tag, result, progress);
+        let outcome =
+            self.backend.completed(io, &request, &ring.memory, tag, result, progress, now.0);
         let status = match outcome {
             Outcome::Done(status) => status,
             Outcome::Pending => return false,

@@ -136,6 +136,10 @@ pub(crate) struct Ring {
     pub(crate) is_watched: bool,
     /// Detach was asked: nothing more is taken.
     pub(crate) leaving: bool,
+    /// Something is on the way to its disk, which wants to know when it is looked at.
+    is_staged: bool,
+    /// Neither that, nor a gate.
+    is_plain: bool,
 }
 
 /// What is done with its chains.
@@ -275,6 +279,23 @@ pub(crate) struct DiskRole {
     pub(crate) place: u16,
 }
 
+/// Where requests of a queue are kept that have not ended. Made beforehand: serving takes no memory.
+#[derive(Debug)]
+pub struct Room {
+    slots: Slots,
+    large: Large,
+    stalls: Stalls,
+}
+
+impl Room {
+    /// That of a queue of `size` entries with such a back-end.
+    pub fn new(backend: &Backend, size: u16) -> Room {
+        let slots = Slots::new(size, backend.answers_at_once());
+        let (large, stalls) = (Large::new(slots.len()), Stalls::new(slots.len()));
+        Room { slots, large, stalls }
+    }
+}
+
 impl Served {
     /// Takes the memory that serving will need.
     pub fn new(spec: ServedSpec) -> Box<Served> {
@@ -282,9 +303,7 @@ impl Served {
         let ServedSpec { share, policy, target_ns, moderate_ns, gate, .. } = spec;
         let role = match role {
             RoleSpec::Disk { blk, backend } => {
-                let at_once = backend.answers_at_once();
-                let slots = Slots::new(queue.size(), at_once);
-                let (large, stalls) = (Large::new(slots.len()), Stalls::new(slots.len()));
+                let Room { slots, large, stalls } = Room::new(&backend, queue.size());
                 Role::Disk(Box::new(DiskRole {
                     blk,
                     backend,
@@ -304,6 +323,8 @@ impl Served {
         };
         let health = memory.health().clone();
         let (unshown, leaving) = (false, false);
+        let is_staged = is_staged(&role);
+        let is_plain = gate.is_none() && !is_staged;
         let ring = Ring {
             key,
             queue,
@@ -320,8 +341,26 @@ impl Served {
             unshown,
             is_watched: false,
             leaving,
+            is_staged,
+            is_plain,
         };
         Box::new(Served { ring, role })
+    }
+
+    /// It is at a place of a sidecore now, whose `io` this back-end of the same disk has joined. Nothing of it is with a
+    /// back-end; and nothing of it is kept at all, if it comes with another `room`.
+    pub(crate) fn come_to(
+        &mut self,
+        io: &mut Io,
+        (place, epoch): (u16, u32),
+        backend: Backend,
+        room: Option<Room>,
+    ) {
+        if let Role::Disk(disk) = &mut self.role {
+            disk.come_to(io, (place, epoch), backend, room);
+        }
+        self.ring.is_staged = is_staged(&self.role);
+        self.ring.know_way();
     }
 
     /// Its name.
@@ -332,6 +371,7 @@ impl Served {
     /// What it holds of its limits from now on.
     pub fn set_gate(&mut self, gate: Option<Box<Gate>>) {
         self.ring.gate = gate;
+        self.ring.know_way();
     }
 
     /// The ring, for its base and its violation.
@@ -480,11 +520,25 @@ impl Role {
     }
 }
 
+/// Whether something is on the way to its disk.
+fn is_staged(role: &Role) -> bool {
+    matches!(role, Role::Disk(disk) if disk.backend.is_staged())
+}
+
 impl DiskRole {
-    /// It is at a place of another sidecore now, whose `io` this back-end of the same disk has joined.
-    /// Nothing of it is with a back-end.
-    pub(crate) fn come_to(&mut self, io: &mut Io, place: u16, epoch: u32, backend: Backend) {
-        (self.place, self.backend) = (place, backend);
+    fn come_to(
+        &mut self,
+        io: &mut Io,
+        (place, epoch): (u16, u32),
+        backend: Backend,
+        room: Option<Room>,
+    ) {
+        if let Some(Room { slots, large, stalls }) = room {
+            (self.slots, self.large, self.stalls) = (slots, large, stalls);
+        }
+        let before = std::mem::replace(&mut self.backend, backend);
+        self.backend.come_from(before);
+        self.place = place;
         self.slots.begin(epoch);
         self.come_stalled(io);
     }
@@ -497,6 +551,27 @@ impl DiskRole {
 }
 
 impl Ring {
+    /// What its visits need is another.
+    fn know_way(&mut self) {
+        self.is_plain = self.gate.is_none() && !self.is_staged;
+    }
+
+    /// What waiting is measured against, nanoseconds. Where something wants to know of it, there always is a target.
+    pub(crate) fn target_here(&self) -> Option<u64> {
+        self.target_ns.or(self.is_staged.then_some(u64::MAX))
+    }
+
+    /// Whether something is on the way to its disk.
+    pub(crate) fn is_staged(&self) -> bool {
+        self.is_staged
+    }
+
+    /// Whether its visits need nothing but to take requests.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.is_plain
+    }
+
     /// Chains that an earlier process left and that are still to be taken. A ring that broke a rule takes
     /// nothing.
     pub(crate) fn left(&self) -> u16 {
@@ -513,7 +588,7 @@ impl Ring {
     pub(crate) fn line_up(&self, schedule: &mut Schedule, place: u16, now: Nanos) {
         schedule.add(place, self.share, self.policy_here(), now);
         schedule.set_owner(place, Some(self.key.device));
-        schedule.set_target(place, self.target_ns);
+        schedule.set_target(place, self.target_here());
     }
 
     /// What the loss of this queue's health means for it. The queue takes nothing more, and nothing

@@ -294,9 +294,11 @@ impl DiskRole {
         let Some(tag) = self.slots.tag(self.place, slot) else { return 0 };
         let Some((request, owed)) = self.slots.find(tag) else { return 0 };
         let progress = &mut owed.progress;
-        let (bytes, started) = self.backend.resume(io, &request, &ring.memory, tag, progress);
+        let (bytes, started) =
+            self.backend.resume(io, &request, &ring.memory, tag, progress, now.0);
         match started {
             Started::Pending => {}
+            Started::Turn => self.large.line_up(tag),
             Started::Stalled(stall) => self.stall(ring, io, slot, stall, now),
             Started::Done(status) => {
                 let took = self.end(ring, tag, status, now);

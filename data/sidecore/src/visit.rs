@@ -74,7 +74,8 @@ impl Sidecore {
                 true => self.schedule.piece(is_watchful, course.at),
                 false => Piece::FRAMES,
             };
-            let visited = self.serve(queue, piece.of(budget, course.total), piece, course.at);
+            let visited =
+                self.serve(queue, piece.of(budget, course.total), piece, course.at, clock);
             course.add(visited);
             if piece.is_to_be_clocked(visited) || course.total.is_to_be_clocked(course.clocked) {
                 course.read(clock);
@@ -97,15 +98,24 @@ impl Sidecore {
 
     /// A piece of a visit. What was completed is not shown.
     #[inline]
-    fn serve(&mut self, queue: u16, budget: Budget, piece: Piece, at: Nanos) -> Visited {
+    fn serve(
+        &mut self,
+        queue: u16,
+        budget: Budget,
+        piece: Piece,
+        at: Nanos,
+        clock: &impl Clock,
+    ) -> Visited {
         let Some((ring, disk)) = disk_at(&mut self.places, queue) else {
             return self.visit_frames(queue, budget, at);
         };
         let (io, chain) = (&mut self.io, &mut self.chain);
-        let done = if ring.gate.is_none() {
+        let done = if ring.is_plain() {
             disk.fetch(ring, io, chain, budget, piece.slice_bytes, at)
         } else {
-            match disk.fetch_limited(ring, io, chain, budget, piece.slice_bytes, at) {
+            let waited_ns = self.schedule.waited_ns(queue, at);
+            let how_far = (budget, piece.slice_bytes);
+            match disk.fetch_specially(ring, io, chain, how_far, (at, waited_ns), clock) {
                 Ok(done) => done,
                 Err(until) => {
                     self.visiting.limited_until = Some(until);
@@ -222,7 +232,7 @@ impl Sidecore {
         }
         let was_listed =
             disk_at(&mut self.places, queue).is_some_and(|(_, disk)| !disk.answered.is_empty());
-        let mut visited = self.serve(queue, INTERRUPTION, Piece::WATCHFUL, at);
+        let mut visited = self.serve(queue, INTERRUPTION, Piece::WATCHFUL, at, clock);
         // What a disk was given goes to the kernel now: the pass may take long.
         self.hand_over_io();
         let after = if let Some((ring, disk)) = disk_at(&mut self.places, queue) {

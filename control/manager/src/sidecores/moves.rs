@@ -42,7 +42,7 @@ impl Moves {
         let new = found!(turn.defects, cores.handle(to), "sidecore to move a queue to");
         let queue = found!(turn.defects, devices.queue_mut(device, index), "queue to move");
         let id = MoveId(self.0.begin(Mover::Queue(device, index)));
-        let (arrival, departure) = handover(id, new, backend);
+        let (arrival, departure) = handover(id, new, backend, None);
         if !queue.prepare(Move { id, to, by_hand }, departure) {
             self.end(id, Ok(()));
             return None;

@@ -10,6 +10,14 @@ use crate::piece::Piece;
 use crate::schedule::Schedule;
 
 impl Schedule {
+    /// For how long a request may have waited in the ring of `queue`, nanoseconds, of one that has a target: since that was
+    /// last found empty, or served. An upper bound.
+    pub fn waited_ns(&self, queue: u16, now: Nanos) -> u64 {
+        let aim = self.aims.get(usize::from(queue));
+        let is_aimed = self.entries.get(usize::from(queue)).is_some_and(|entry| entry.is_aimed);
+        aim.filter(|_| is_aimed).map_or(0, |aim| aim.waited_ns(now))
+    }
+
     /// A latency target for `queue`, nanoseconds, or none: how long a request waits in its ring at most. While
     /// it is missed the queue may be served in the middle of others' visits, which its own share pays for.
     pub fn set_target(&mut self, queue: u16, target_ns: Option<u64>) {

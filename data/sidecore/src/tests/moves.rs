@@ -15,7 +15,7 @@ use crate::{Command, Departure, Event, MoveId, Refusal, Served, Stay, handover};
 
 /// Prepares move `id` of a queue of `disk` to `to`, which has room.
 fn prepared(to: &mut Core, id: u64, disk: &Arc<Disk>) -> Box<Departure> {
-    let (arrival, departure) = handover(MoveId(id), &to.handle, disk.backend());
+    let (arrival, departure) = handover(MoveId(id), &to.handle, disk.backend(), None);
     to.send(Command::Prepare(arrival));
     to.pass();
     assert!(matches!(to.events()[..], [Event::Prepared(MoveId(answered))] if answered == id));
@@ -213,7 +213,7 @@ fn a_sidecore_without_a_place_says_so_at_once() {
     let (guest, disk) = (Guest::new(ring(16)), memory());
     let mut full = Core::new(1);
     full.attach(&guest, guest.spec(1, &disk));
-    let (arrival, _departure) = handover(MoveId(1), &full.handle, disk.backend());
+    let (arrival, _departure) = handover(MoveId(1), &full.handle, disk.backend(), None);
     full.send(Command::Prepare(arrival));
     full.pass();
     assert!(matches!(stayed(&mut full, 1), Stay::Refused(Refusal::NoPlace)));
@@ -423,7 +423,8 @@ impl World {
         }
         self.next += 1;
         let to_handle = &self.cores[to].handle;
-        let (arrival, departure) = handover(MoveId(self.next), to_handle, known.disk.backend());
+        let (arrival, departure) =
+            handover(MoveId(self.next), to_handle, known.disk.backend(), None);
         self.cores[to].send(Command::Prepare(arrival));
         known.moving = Some((self.next, to, Some(departure)));
     }

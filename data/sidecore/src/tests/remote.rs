@@ -624,7 +624,8 @@ fn a_queue_does_not_move_away_from_its_link() {
     let mut guest = Guest::new(ring(64));
     world.attach(&guest, 1);
     let mut other = Core::numbered(1, 4);
-    let (arrival, departure) = crate::handover(MoveId(1), &other.handle, world.disk().backend());
+    let (arrival, departure) =
+        crate::handover(MoveId(1), &other.handle, world.disk().backend(), None);
     other.send(Command::Prepare(arrival));
     other.pass();
     let events = other.events();

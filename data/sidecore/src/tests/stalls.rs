@@ -317,7 +317,7 @@ fn they_go_along_when_their_queue_moves() {
     bed.guest.ask(3, WRITE);
     bed.core.passes(10);
     bed.stalls();
-    let (arrival, departure) = handover(MoveId(1), &to.handle, bed.disk.backend());
+    let (arrival, departure) = handover(MoveId(1), &to.handle, bed.disk.backend(), None);
     to.send(Command::Prepare(arrival));
     to.pass();
     to.events();
@@ -385,7 +385,7 @@ fn what_moved_is_waited_for_as_before() {
     bed.kernel.refuse(Some(ENOSPC));
     bed.guest.ask(2, WRITE);
     bed.core.passes(10);
-    let (arrival, departure) = handover(MoveId(1), &to.handle, bed.disk.backend());
+    let (arrival, departure) = handover(MoveId(1), &to.handle, bed.disk.backend(), None);
     to.send(Command::Prepare(arrival));
     to.pass();
     bed.core.send(Command::Move(key(1), departure));
