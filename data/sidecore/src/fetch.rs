@@ -21,6 +21,8 @@ enum Taken {
     Later,
     /// It is under way, and goes on with the next piece.
     Begun,
+    /// A first part of so many bytes; it goes on with the next piece.
+    Cut(u64),
     /// A request of so many bytes.
     Bytes(u64),
 }
@@ -78,6 +80,11 @@ impl DiskRole {
                         let how_far = (budget, slice_bytes);
                         visited.bytes += self.go_on(ring, io, how_far, now, &mut tally).1;
                     }
+                    break;
+                }
+                Taken::Cut(bytes) => {
+                    visited.requests += 1;
+                    visited.bytes += bytes;
                     break;
                 }
                 Taken::Bytes(bytes) => {
@@ -221,7 +228,7 @@ impl DiskRole {
                     self.stall(ring, io, tag.slot, stall, now);
                 } else if started == Started::Turn {
                     self.large.line_up(tag);
-                    return Taken::Begun;
+                    return Taken::Cut(self.backend.first_bytes(work.len) + walk_bytes(chain));
                 }
             }
         }

@@ -15,7 +15,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use backend::{Backend, Io};
+use backend::Backend;
 use rtrb::{Consumer, Producer, RingBuffer};
 use schedule::Nanos;
 use switch::PortId;
@@ -28,7 +28,7 @@ use crate::leaving::LAST_SLICE;
 use crate::net::BridgeId;
 use crate::net::relocate::Hold;
 use crate::places::{Place, disk_at, served_at};
-use crate::served::{DiskRole, QueueKey, Ring, Role, Room, Served};
+use crate::served::{QueueKey, Role, Room, Served};
 use crate::sidecore::Sidecore;
 
 /// How long a queue may take to drain, nanoseconds. What takes longer (a flush) is awaited where it is:
@@ -166,6 +166,8 @@ pub(crate) struct Moves {
     pub(crate) unsaid: Vec<(BridgeId, PortId, [u8; 6])>,
     /// The starts of this pass and the one before, if there was no sleep between them.
     passes: [Option<Nanos>; 2],
+    /// A slice was done of what departs, when this was last asked.
+    has_sliced: bool,
 }
 
 #[cfg(feature = "simulated")]
@@ -304,9 +306,12 @@ impl Sidecore {
         let mut at = 0;
         while let Some(Going { queue, until, departure, .. }) = self.moves.going.get(at) {
             let (queue, until, with_all) = (*queue, *until, departure.is_empty_handed);
-            let io = &mut self.io;
-            let drained = disk_at(&mut self.places, queue)
-                .is_some_and(|(ring, disk)| disk.drain(ring, io, with_all, now));
+            self.go_on_departing(queue, with_all, now);
+            let drained =
+                disk_at(&mut self.places, queue).is_some_and(|(ring, disk)| match with_all {
+                    true => ring.queue.in_flight() == 0,
+                    false => disk.is_drained(ring),
+                });
             if !drained && now < until {
                 at += 1;
                 continue;
@@ -321,6 +326,20 @@ impl Sidecore {
                 }
             }
         }
+    }
+
+    /// A queue that departs is visited no more, so what it has begun goes on here: one slice a pass, in which this is asked
+    /// twice, since all queues of a guest may depart together.
+    fn go_on_departing(&mut self, queue: u16, with_all: bool, now: Nanos) {
+        let Some((ring, disk)) = disk_at(&mut self.places, queue) else { return };
+        let goes_on = disk.large.has_turns() || with_all && disk.large.is_all_here();
+        if !goes_on || disk.stalls.has_large() || std::mem::take(&mut self.moves.has_sliced) {
+            return;
+        }
+        self.moves.has_sliced = true;
+        let mut tally = Tally::default();
+        disk.go_on(ring, &mut self.io, (LAST_SLICE, SLICE_BYTES), now, &mut tally);
+        tally.add_to(ring);
     }
 
     fn depart(&mut self, going: Going, now: Nanos) {
@@ -374,22 +393,5 @@ impl Sidecore {
             ring.queue.disarm();
         }
         ring.line_up(&mut self.schedule, queue, now);
-    }
-}
-
-impl DiskRole {
-    /// It is visited no more, so what it has begun goes on here, a slice a pass. Whether nothing of it is with a back-end;
-    /// or, `with_all`, nothing is left of what it has taken.
-    fn drain(&mut self, ring: &mut Ring, io: &mut Io, with_all: bool, now: Nanos) -> bool {
-        let goes_on = self.large.has_turns() || with_all && self.large.is_all_here();
-        if goes_on && !self.stalls.has_large() {
-            let mut tally = Tally::default();
-            self.go_on(ring, io, (LAST_SLICE, SLICE_BYTES), now, &mut tally);
-            tally.add_to(ring);
-        }
-        match with_all {
-            true => ring.queue.in_flight() == 0,
-            false => self.is_drained(ring),
-        }
     }
 }

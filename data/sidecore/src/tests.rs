@@ -17,5 +17,6 @@ mod resting;
 mod sampled;
 mod serving;
 mod slots;
+mod staged;
 mod stalls;
 mod urgent;

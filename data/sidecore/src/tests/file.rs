@@ -21,7 +21,7 @@ pub(super) fn file() -> (tempfile::TempDir, Arc<Disk>) {
 }
 
 /// Passes until `count` requests have ended well. Sleeps for completions when the loop would.
-fn finish(core: &mut Core, guest: &mut Guest, counters: &QueueCounters, count: usize) {
+pub(super) fn finish(core: &mut Core, guest: &mut Guest, counters: &QueueCounters, count: usize) {
     let mut done = 0;
     let mut most = 0;
     for _ in 0..10_000_000 {

@@ -1,0 +1,228 @@
+//! Queues with something on the way to their disk: a trace tells of each request, and it comes and goes while requests
+//! are under way.
+
+use std::sync::Arc;
+
+use backend::trace::{Asked, Cursor, Entry, Ring};
+use backend::{Disk, Stages};
+use schedule::{Gate, Limited, Meters, Rate};
+use virtqueue::driver::Buffer;
+
+use super::bed::*;
+use super::file::{file, finish};
+use crate::large::SLICE_BYTES;
+use crate::{Command, Event, MoveId, RoleSpec, Room, ServedSpec, Stay, handover};
+
+/// A slice takes as long as a visit may.
+const LONG_NS: u64 = 25_000;
+/// Entries of the guest's ring.
+const SIZE: u16 = 256;
+
+fn traced(ring: &Arc<Ring>) -> Stages {
+    Stages { trace: Some(Arc::clone(ring)) }
+}
+
+/// What `guest.spec` says, with stages on the way.
+fn spec(guest: &Guest, disk: &Arc<Disk>, stages: Stages) -> ServedSpec {
+    let mut spec = guest.spec(1, disk);
+    if let RoleSpec::Disk { backend, .. } = &mut spec.role {
+        *backend = disk.backend_through(stages);
+    }
+    spec
+}
+
+fn entries(ring: &Ring) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    assert_eq!(ring.read(&mut Cursor::default(), 10_000, |one| entries.push(one)), 0);
+    entries
+}
+
+/// Has queue 1 of `core` get another back-end where it is; what became of that.
+fn exchange(core: &mut Core, id: u64, disk: &Arc<Disk>, stages: Stages) -> Option<Stay> {
+    let backend = disk.backend_through(stages);
+    let room = Room::new(&backend, SIZE);
+    let (arrival, departure) = handover(MoveId(id), &core.handle, backend, Some(room));
+    core.send(Command::Prepare(arrival));
+    core.pass();
+    assert!(matches!(core.events()[..], [Event::Prepared(_)]));
+    core.send(Command::Move(key(1), departure));
+    for _ in 0..2_000 {
+        core.pass();
+        core.now = core.now.after(core.tick_ns);
+        match core.events().pop() {
+            Some(Event::Moved(MoveId(at))) if at == id => return None,
+            Some(Event::Stayed(MoveId(at), why)) if at == id => return Some(why),
+            None => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("nobody says what became of it");
+}
+
+/// Kicks when it is asked to.
+fn publish(guest: &mut Guest) {
+    if guest.driver.publish() {
+        guest.kick();
+    }
+}
+
+fn buffer(len: u64, device_writes: bool) -> Buffer {
+    Buffer { gpa: SPARE_AT, len: len as u32, device_writes }
+}
+
+#[test]
+fn each_request_is_told_with_the_time_that_it_may_have_waited() {
+    let (mut guest, disk, trace) = (Guest::new(ring(SIZE)), memory(), Ring::new(0));
+    let mut core = Core::new(1);
+    core.attach(&guest, spec(&guest, &disk, traced(&trace)));
+    core.passes(3);
+    let looked = core.now;
+    guest.ask(3, WRITE);
+    guest.add(3, FLUSH, 0, 1);
+    guest.driver.publish();
+    core.now = looked.after(50_000);
+    core.tick_ns = 700;
+    let taken = core.now;
+    core.passes(2);
+    assert_eq!(guest.take_ok(), 4);
+    let told = entries(&trace);
+    assert_eq!(told.len(), 4);
+    for (number, one) in told.iter().enumerate() {
+        let asked = if number < 3 { Asked::Write } else { Asked::Flush };
+        assert_eq!(one.asked, asked);
+        assert_eq!(one.taken_ns, taken.0);
+        assert!((50_000..50_000 + 3 * PASS_NS).contains(&one.waited_ns), "{one:?}");
+        assert!((700..10_000).contains(&one.medium_ns), "{one:?}");
+    }
+    let places: Vec<_> = told.iter().take(3).map(|one| (one.offset, one.len)).collect();
+    let block = BLOCK as u64;
+    assert_eq!(places, [(0, block), (block, block), (2 * block, block)]);
+}
+
+#[test]
+fn what_a_limit_held_is_told_apart_from_what_waited() {
+    let (mut guest, disk, trace) = (Guest::new(ring(SIZE)), memory(), Ring::new(0));
+    let mut core = Core::new(1);
+    let mut spec = spec(&guest, &disk, traced(&trace));
+    // 1,000 requests a second, four at once.
+    let device = Meters::new(Some(Rate { per_s: 1_000, burst_ns: 4_000_000 }), None);
+    spec.gate = Gate::new(Limited { device, group: None }).map(Box::new);
+    core.attach(&guest, spec);
+    guest.ask(8, READ);
+    for _ in 0..20_000 {
+        core.pass();
+    }
+    assert_eq!(guest.take_ok(), 8);
+    let told = entries(&trace);
+    assert_eq!(told.len(), 8);
+    let held: Vec<u64> = told.iter().map(|one| one.held_ns).collect();
+    assert_eq!(held.first(), Some(&0), "{held:?}");
+    assert!(held.last().is_some_and(|held| *held > 500_000), "{held:?}");
+}
+
+#[test]
+fn a_trace_comes_and_goes_while_requests_are_asked() {
+    let (mut guest, disk, trace) = (Guest::new(ring(SIZE)), memory(), Ring::new(0));
+    let mut core = Core::new(2);
+    core.attach(&guest, guest.spec(1, &disk));
+    (0..60).for_each(|number| guest.fill(number, number as u8 + 1));
+    guest.ask(60, WRITE);
+    core.pass();
+    assert!(exchange(&mut core, 1, &disk, traced(&trace)).is_none());
+    core.passes(2);
+    assert_eq!(guest.take_ok(), 60);
+    let with = entries(&trace).len();
+    (0..60).for_each(|number| guest.fill(number, 0));
+    guest.ask(60, READ);
+    core.passes(3);
+    assert_eq!(guest.take_ok(), 60);
+    assert!((0..60).all(|number| guest.holds(number, number as u8 + 1)));
+    assert_eq!(entries(&trace).len(), with + 60);
+    assert!(exchange(&mut core, 2, &disk, Stages::default()).is_none());
+    guest.ask(60, READ);
+    core.passes(3);
+    assert_eq!(guest.take_ok(), 60);
+    assert_eq!(entries(&trace).len(), with + 60, "nothing more is told");
+    assert_eq!(core.detach(1).queue().base(), 180);
+}
+
+#[test]
+fn a_large_request_under_way_ends_before_its_queue_has_another_back_end() {
+    let (mut guest, disk, trace) = (Guest::new(ring(SIZE)), memory(), Ring::new(0));
+    let mut core = Core::new(2);
+    core.tick_ns = LONG_NS;
+    let counters = core.attach(&guest, guest.spec(1, &disk));
+    let begin = |guest: &mut Guest, core: &mut Core, slices: u64| {
+        let before = counters.snapshot().reads;
+        guest.add_over(0, READ, 0, &[buffer(slices * SLICE_BYTES, true)]);
+        publish(guest);
+        let begun = (0..100).any(|_| {
+            core.pass();
+            counters.snapshot().reads > before
+        });
+        assert!(begun && guest.take().is_empty(), "a part of it");
+    };
+    begin(&mut guest, &mut core, 8);
+    assert!(exchange(&mut core, 1, &disk, traced(&trace)).is_none());
+    assert_eq!(guest.take(), [(0, 0)]);
+    // And the other way round.
+    begin(&mut guest, &mut core, 8);
+    assert!(exchange(&mut core, 2, &disk, Stages::default()).is_none());
+    assert_eq!(guest.take(), [(0, 0)]);
+    assert_eq!(entries(&trace).iter().map(|one| one.len).collect::<Vec<_>>(), [8 * SLICE_BYTES]);
+    // One that takes too long has its queue stay, and goes on.
+    begin(&mut guest, &mut core, 60);
+    let stayed = exchange(&mut core, 3, &disk, traced(&trace));
+    assert!(matches!(stayed, Some(Stay::Busy)), "{stayed:?}");
+    core.passes(80);
+    assert_eq!(guest.take(), [(0, 0)]);
+}
+
+#[test]
+fn a_ring_full_of_huge_requests_with_a_trace_does_one_part_between_two_visits_of_its_neighbour() {
+    let (mut greedy, mut modest) = (Guest::new(ring(64)), Guest::new(ring(16)));
+    let (mut core, trace) = (Core::new(2), Ring::new(0));
+    core.tick_ns = LONG_NS;
+    let spec = spec(&greedy, &memory(), traced(&trace));
+    let counters = core.attach(&greedy, spec);
+    core.attach(&modest, modest.spec(2, &memory()));
+    let len = 15 << 20;
+    for number in 0..20 {
+        greedy.add_over(number, READ, 0, &[buffer(len, true)]);
+    }
+    greedy.driver.publish();
+    let passes = 20 * (len / SLICE_BYTES);
+    let mut pass = 0;
+    while counters.snapshot().requests < 20 {
+        modest.ask(4, READ);
+        core.pass();
+        pass += 1;
+        assert_eq!(modest.take_ok(), 4, "in every pass");
+        assert!(pass < 3 * passes, "they come to an end");
+        let done = counters.snapshot().requests;
+        assert!(done * len <= (pass + 1) * SLICE_BYTES, "{done} after {pass}");
+    }
+    assert_eq!(greedy.take_ok(), 20);
+    assert_eq!(entries(&trace).len(), 20);
+}
+
+#[test]
+fn a_file_on_a_device_tells_when_its_requests_have_ended() {
+    let (_folder, disk) = file();
+    let (mut guest, trace) = (Guest::new(ring(SIZE)), Ring::new(0));
+    let mut core = Core::new(1);
+    let counters = core.attach(&guest, spec(&guest, &disk, traced(&trace)));
+    for kind in [WRITE, READ] {
+        guest.ask(60, kind);
+        finish(&mut core, &mut guest, &counters, 60);
+    }
+    // In several chunks.
+    guest.add_over(0, READ, 0, &[buffer(5 << 20, true)]);
+    publish(&mut guest);
+    finish(&mut core, &mut guest, &counters, 1);
+    core.pass();
+    let told = entries(&trace);
+    assert_eq!(told.len(), 121);
+    let written = told.iter().filter(|one| one.asked == Asked::Write).count();
+    assert_eq!((written, told.last().map(|one| one.len)), (60, Some(5 << 20)));
+}
