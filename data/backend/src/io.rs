@@ -217,10 +217,13 @@ impl Io {
         self.stalled.capacity()
     }
 
-    /// The queue at `place` of its sidecore has requests that stalled ([`crate::Outcome::Stalled`]), and is to be
-    /// looked at until it has none, or leaves ([`Self::forget_stalled`]). To be said once.
+    /// The queue at `place` of its sidecore has requests that stalled ([`crate::Outcome::Stalled`]), or whose answers are
+    /// held, and is to be looked at until it has none, or leaves ([`Self::forget_stalled`]).
+    #[cold]
     pub fn note_stalled(&mut self, place: u16) {
-        self.stalled.push_back(place);
+        if !self.stalled.contains(&place) {
+            self.stalled.push_back(place);
+        }
     }
 
     /// How many places were noted so.

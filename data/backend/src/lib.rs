@@ -31,6 +31,7 @@
 
 mod bytes;
 mod disk;
+pub mod fault;
 mod file;
 mod io;
 #[cfg(test)]
@@ -343,6 +344,30 @@ impl Backend {
     pub fn end(&mut self, now_ns: u64) {
         if let Backend::Staged(staged) = self {
             staged.end(now_ns);
+        }
+    }
+
+    /// The next slot whose answer was held until `now_ns` at most, and how its request ended. To be followed by
+    /// [`Self::release`].
+    pub fn take_due(&mut self, now_ns: u64) -> Option<(u16, Status)> {
+        match self {
+            Backend::Staged(staged) => staged.take_due(now_ns),
+            Backend::Null(_) | Backend::Memory(_) | Backend::File(_) | Backend::Remote(_) => None,
+        }
+    }
+
+    /// The guest is told now how a request ended whose answer was held.
+    pub fn release(&mut self, request: &Request<'_>, tag: Tag, status: Status, now_ns: u64) {
+        if let Backend::Staged(staged) = self {
+            staged.release(request, tag, status, now_ns);
+        }
+    }
+
+    /// When the next answer that is held is due, nanoseconds.
+    pub fn next_due(&self) -> Option<u64> {
+        match self {
+            Backend::Staged(staged) => staged.next_due(),
+            Backend::Null(_) | Backend::Memory(_) | Backend::File(_) | Backend::Remote(_) => None,
         }
     }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use guest_memory::GuestMap;
 use request::{Op, Request, Status, Tag};
 
+use crate::fault::{Fate, FaultPlan, Faults};
 use crate::segments::Part;
 use crate::trace::{Entry, Ring, Tracer};
 use crate::{Backend, Io, Outcome, Progress, Started, Turn};
@@ -25,12 +26,14 @@ const ZEROED_BYTES: u64 = 1 << 20;
 pub struct Stages {
     /// Where they are recorded.
     pub trace: Option<Arc<Ring>>,
+    /// Which of them are delayed, or fail.
+    pub fault: Option<FaultPlan>,
 }
 
 impl Stages {
     /// Whether nothing is done.
     pub fn is_none(&self) -> bool {
-        self.trace.is_none()
+        self.trace.is_none() && self.fault.is_none()
     }
 }
 
@@ -53,6 +56,9 @@ struct Flight {
     look: Look,
     /// Bytes that a medium that answers at once has done.
     done: u64,
+    fate: Fate,
+    /// When its medium had done it, nanoseconds.
+    done_ns: u64,
 }
 
 /// One queue's way to its disk, with something on it.
@@ -63,6 +69,7 @@ pub struct Staged {
     /// Whether it ends each request when it has it.
     is_at_once: bool,
     tracer: Option<Tracer>,
+    faults: Option<Faults>,
     look: Look,
     /// By slot.
     flights: Box<[Flight]>,
@@ -75,6 +82,7 @@ impl Staged {
             is_at_once: medium.answers_at_once(),
             medium,
             tracer: stages.trace.map(Tracer::new),
+            faults: stages.fault.map(|plan| Faults::new(plan, SLOTS)),
             look: Look::default(),
             flights: vec![Flight::default(); SLOTS].into(),
             part: Part::new(),
@@ -119,6 +127,22 @@ impl Staged {
         }
     }
 
+    /// The slot whose answer was held until `now_ns` at most, and how its request ended. To be followed by
+    /// [`Self::release`].
+    pub(crate) fn take_due(&mut self, now_ns: u64) -> Option<(u16, Status)> {
+        self.faults.as_mut()?.take_due(now_ns)
+    }
+
+    /// Its guest is answered now.
+    pub(crate) fn release(&mut self, request: &Request<'_>, tag: Tag, status: Status, now_ns: u64) {
+        self.note(request, tag, status, now_ns);
+    }
+
+    /// When the next answer that is held is due.
+    pub(crate) fn next_due(&self) -> Option<u64> {
+        self.faults.as_ref()?.next_due()
+    }
+
     pub(crate) fn submit(
         &mut self,
         io: &mut Io,
@@ -127,15 +151,21 @@ impl Staged {
         tag: Tag,
     ) -> Started {
         let look = self.look;
+        let fate = self.faults.as_mut().map_or(Fate::default(), |faults| faults.judge(request));
         if let Some(flight) = self.flights.get_mut(usize::from(tag.slot)) {
-            *flight = Flight { look, done: 0 };
+            *flight = Flight { look, done: 0, fate, done_ns: 0 };
         }
-        let started = match self.is_at_once {
-            true => self.part(io, request, memory, tag),
-            false => self.medium.submit(io, request, memory, tag),
+        let started = match (fate.fails, self.is_at_once) {
+            (true, _) => Started::Done(Status::IoError),
+            (false, true) => self.part(io, request, memory, tag),
+            (false, false) => self.medium.submit(io, request, memory, tag),
         };
-        if let (Started::Done(status), Some(tracer)) = (started, &mut self.tracer) {
-            tracer.add_pending(&entry(request, status, look, look.now_ns));
+        let Started::Done(status) = started else { return started };
+        if self.holds(io, tag, status, look.now_ns) {
+            return Started::Pending;
+        }
+        if let Some(tracer) = &mut self.tracer {
+            tracer.add_pending(&entry(request, status, look, (look.now_ns, look.now_ns)));
         }
         started
     }
@@ -152,8 +182,7 @@ impl Staged {
         now_ns: u64,
     ) -> Outcome {
         let outcome = self.medium.completed(io, request, memory, tag, result, progress, now_ns);
-        self.note(request, tag, outcome, now_ns);
-        outcome
+        self.settle(io, request, tag, outcome, now_ns)
     }
 
     pub(crate) fn resume(
@@ -173,8 +202,10 @@ impl Staged {
             }
             false => self.medium.resume(io, request, memory, tag, progress, now_ns),
         };
-        self.note(request, tag, started.into(), now_ns);
-        (bytes, started)
+        match self.settle(io, request, tag, started.into(), now_ns) {
+            Outcome::Pending => (bytes, Started::Pending),
+            _ => (bytes, started),
+        }
     }
 
     pub(crate) fn go_on(
@@ -194,8 +225,39 @@ impl Staged {
             }
             false => self.medium.go_on(io, request, memory, tag, progress, now_ns),
         };
-        self.note(request, tag, turn.outcome, now_ns);
-        turn
+        Turn { outcome: self.settle(io, request, tag, turn.outcome, now_ns), ..turn }
+    }
+
+    /// What becomes of a request after its medium has said `outcome`.
+    fn settle(
+        &mut self,
+        io: &mut Io,
+        request: &Request<'_>,
+        tag: Tag,
+        outcome: Outcome,
+        now_ns: u64,
+    ) -> Outcome {
+        let Outcome::Done(status) = outcome else { return outcome };
+        if self.holds(io, tag, status, now_ns) {
+            return Outcome::Pending;
+        }
+        self.note(request, tag, status, now_ns);
+        outcome
+    }
+
+    /// Its medium has done it. Whether its answer is held nevertheless.
+    fn holds(&mut self, io: &mut Io, tag: Tag, status: Status, now_ns: u64) -> bool {
+        let Some(flight) = self.flights.get_mut(usize::from(tag.slot)) else { return false };
+        flight.done_ns = now_ns;
+        let Some(faults) = self.faults.as_mut().filter(|_| flight.fate.delay_ns > 0) else {
+            return false;
+        };
+        let is_first = faults.next_due().is_none();
+        faults.hold(now_ns.saturating_add(flight.fate.delay_ns), tag.slot, status);
+        if is_first {
+            io.note_stalled(tag.queue);
+        }
+        true
     }
 
     /// The next part of a request, by a medium that answers at once.
@@ -233,16 +295,20 @@ impl Staged {
         self.flights.get(usize::from(tag.slot)).map_or(0, |flight| flight.done)
     }
 
-    fn note(&mut self, request: &Request<'_>, tag: Tag, outcome: Outcome, now_ns: u64) {
-        let Outcome::Done(status) = outcome else { return };
-        let look = self.flights.get(usize::from(tag.slot)).map_or(self.look, |it| it.look);
-        if let Some(tracer) = &mut self.tracer {
-            tracer.add(&entry(request, status, look, now_ns), now_ns);
-        }
+    fn note(&mut self, request: &Request<'_>, tag: Tag, status: Status, now_ns: u64) {
+        let Some(tracer) = &mut self.tracer else { return };
+        let Some(flight) = self.flights.get(usize::from(tag.slot)) else { return };
+        let entry = entry(request, status, flight.look, (flight.done_ns, now_ns));
+        tracer.add(&entry, now_ns);
     }
 }
 
-fn entry(request: &Request<'_>, status: Status, look: Look, now_ns: u64) -> Entry {
+fn entry(
+    request: &Request<'_>,
+    status: Status,
+    look: Look,
+    (done_ns, now_ns): (u64, u64),
+) -> Entry {
     Entry {
         taken_ns: look.now_ns,
         offset: request.offset,
@@ -251,7 +317,8 @@ fn entry(request: &Request<'_>, status: Status, look: Look, now_ns: u64) -> Entr
         status,
         waited_ns: look.waited_ns,
         held_ns: look.held_ns,
-        medium_ns: now_ns.saturating_sub(look.now_ns),
+        medium_ns: done_ns.saturating_sub(look.now_ns),
+        stages_ns: now_ns.saturating_sub(done_ns),
     }
 }
 

@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use request::{Op, Status};
 
+use crate::SECTOR_SIZE;
+
 /// Entries of a ring at least: more than one piece of a visit takes requests.
 pub const ENTRIES_MIN: u32 = 1_024;
 /// Entries at most: 4 MiB for each queue.
@@ -54,7 +56,7 @@ pub struct Entry {
     pub taken_ns: u64,
     /// First byte on the disk.
     pub offset: u64,
-    /// Bytes of the disk concerned.
+    /// Bytes of the disk concerned, whole sectors.
     pub len: u64,
     /// What was asked.
     pub asked: Asked,
@@ -67,6 +69,8 @@ pub struct Entry {
     pub held_ns: u64,
     /// From when it was taken until its medium had done it, nanoseconds.
     pub medium_ns: u64,
+    /// From then until its guest was answered, nanoseconds: what stages made of it.
+    pub stages_ns: u64,
 }
 
 /// Of one entry, 64 bytes: one cache line.
@@ -77,10 +81,12 @@ struct Cell {
     sequence: AtomicU64,
     taken_ns: AtomicU64,
     offset: AtomicU64,
-    len: AtomicU64,
     waited_ns: AtomicU64,
     held_ns: AtomicU64,
     medium_ns: AtomicU64,
+    stages_ns: AtomicU64,
+    /// Of 512 bytes.
+    sectors: AtomicU32,
     /// [`Asked`], and above it the status.
     what: AtomicU32,
 }
@@ -172,15 +178,26 @@ impl Ring {
         }
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let what = cell.what.load(Ordering::Relaxed);
-        let (taken_ns, offset, len) = (load(&cell.taken_ns), load(&cell.offset), load(&cell.len));
+        let len = u64::from(cell.sectors.load(Ordering::Relaxed)) * SECTOR_SIZE;
+        let (taken_ns, offset) = (load(&cell.taken_ns), load(&cell.offset));
         let (waited_ns, held_ns) = (load(&cell.waited_ns), load(&cell.held_ns));
-        let medium_ns = load(&cell.medium_ns);
+        let (medium_ns, stages_ns) = (load(&cell.medium_ns), load(&cell.stages_ns));
         fence(Ordering::Acquire);
         if cell.sequence.load(Ordering::Relaxed) != expected {
             return None;
         }
         let (asked, status) = unpacked(what)?;
-        Some(Entry { taken_ns, offset, len, asked, status, waited_ns, held_ns, medium_ns })
+        Some(Entry {
+            taken_ns,
+            offset,
+            len,
+            asked,
+            status,
+            waited_ns,
+            held_ns,
+            medium_ns,
+            stages_ns,
+        })
     }
 }
 
@@ -235,10 +252,12 @@ impl Tracer {
         fence(Ordering::Release);
         cell.taken_ns.store(entry.taken_ns, Ordering::Relaxed);
         cell.offset.store(entry.offset, Ordering::Relaxed);
-        cell.len.store(entry.len, Ordering::Relaxed);
+        let sectors = u32::try_from(entry.len.div_ceil(SECTOR_SIZE)).unwrap_or(u32::MAX);
+        cell.sectors.store(sectors, Ordering::Relaxed);
         cell.waited_ns.store(entry.waited_ns, Ordering::Relaxed);
         cell.held_ns.store(entry.held_ns, Ordering::Relaxed);
         cell.medium_ns.store(entry.medium_ns, Ordering::Relaxed);
+        cell.stages_ns.store(entry.stages_ns, Ordering::Relaxed);
         cell.what.store(packed(entry.asked, entry.status), Ordering::Relaxed);
         cell.sequence.store(number.wrapping_add(2), Ordering::Release);
     }

@@ -176,6 +176,7 @@ impl Sidecore {
         while let Some(&queue) = self.leaving.queues.get(at) {
             if let Some((ring, disk)) = disk_at(&mut self.places, queue) {
                 disk.part_with_stalled(ring);
+                disk.answer_held(ring, Nanos(u64::MAX), now);
             }
             // It is visited no more, so what it has begun goes on here: one slice a pass, since all
             // queues of a guest may leave together.

@@ -332,6 +332,7 @@ impl Sidecore {
     /// twice, since all queues of a guest may depart together.
     fn go_on_departing(&mut self, queue: u16, with_all: bool, now: Nanos) {
         let Some((ring, disk)) = disk_at(&mut self.places, queue) else { return };
+        disk.answer_held(ring, Nanos(u64::MAX), now);
         let goes_on = disk.large.has_turns() || with_all && disk.large.is_all_here();
         if !goes_on || disk.stalls.has_large() || std::mem::take(&mut self.moves.has_sliced) {
             return;

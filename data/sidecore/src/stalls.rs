@@ -11,6 +11,9 @@
 //! the ring next takes them from there; without one, or where the ring goes on elsewhere without it (a
 //! front-end asks where the ring stands while the dirty log is on: a migration), they end with an error.
 //!
+//! Answers that a stage holds (`backend::fault`) are in the same list. A queue that leaves, or goes to another sidecore,
+//! gives them at once.
+//!
 //! Not here: which failures stall (`backend`), and what is said of it (`manager`).
 
 use std::collections::VecDeque;
@@ -117,9 +120,8 @@ impl Stalls {
 
     /// Its queue leaves the sidecore.
     pub(crate) fn leave(&mut self, io: &mut Io, place: u16) {
-        if std::mem::take(&mut self.is_listed) {
-            io.forget_stalled(place);
-        }
+        self.is_listed = false;
+        io.forget_stalled(place);
     }
 
     fn list(&mut self, io: &mut Io, place: u16) {
@@ -312,6 +314,19 @@ impl DiskRole {
         bytes
     }
 
+    /// Gives the answers that were held until `until` at most. Bounded by the slots.
+    #[cold]
+    pub(crate) fn answer_held(&mut self, ring: &mut Ring, until: Nanos, now: Nanos) {
+        while let Some((slot, status)) = self.backend.take_due(until.0) {
+            let Some(tag) = self.slots.tag(self.place, slot) else { continue };
+            if let Some((request, _)) = self.slots.find(tag) {
+                self.backend.release(&request, tag, status, now.0);
+            }
+            let took = self.end(ring, tag, status, now);
+            ring.counters.latency.add(took, 1);
+        }
+    }
+
     /// Whether what waits may stay in the queue's record when it leaves.
     pub(crate) fn stays_recorded(&self, ring: &Ring) -> bool {
         let goes_without = self.stalls.is_stopped && ring.memory.is_logged();
@@ -359,10 +374,24 @@ impl Sidecore {
     pub(crate) fn look_at_stalled(&mut self, now: Nanos) {
         for _ in 0..self.io.stalled() {
             let Some(place) = self.io.take_stalled() else { return };
-            if self.look_at_stalls(place, now) {
+            let holds_more = self.answer_due(place, now);
+            if self.look_at_stalls(place, now) || holds_more {
                 self.io.note_stalled(place);
             }
         }
+    }
+
+    /// The answers at one place that were held until now are given. Whether there are more.
+    fn answer_due(&mut self, place: u16, now: Nanos) -> bool {
+        let Some((ring, disk)) = disk_at(&mut self.places, place) else { return false };
+        if disk.backend.next_due().is_some_and(|due| due <= now.0) {
+            disk.answer_held(ring, now, now);
+            if ring.publish_reaped(&mut self.alarm, now) {
+                self.calls.wait(place);
+            }
+            self.schedule.completed(place);
+        }
+        disk_at(&mut self.places, place).is_some_and(|(_, disk)| disk.backend.next_due().is_some())
     }
 
     /// The same for one place. Whether it is to be looked at again.
@@ -407,14 +436,20 @@ impl Sidecore {
         let due = |place: u16| {
             let served = self.places.get(usize::from(place)).and_then(Place::served);
             // A place that has nobody any more is struck off by the next look.
-            let Some(stalls) = served.and_then(Served::disk_role).map(|disk| &disk.stalls) else {
+            let Some(disk) = served.and_then(Served::disk_role) else {
                 return Some(Nanos(0));
             };
-            match !stalls.is_told || stalls.is_unshown {
+            let stalls = &disk.stalls;
+            let tries = match !stalls.is_told || stalls.is_unshown {
                 true => Some(Nanos(0)),
                 // Its visits say when that is over.
                 false if stalls.is_trying() => None,
                 false => Some(stalls.due),
+            };
+            match disk.backend.next_due().map(Nanos) {
+                None => tries,
+                Some(answer) if !stalls.is_listed => Some(answer),
+                Some(answer) => Some(tries.map_or(answer, |tries| tries.min(answer))),
             }
         };
         self.io.stalled_places().filter_map(due).min()

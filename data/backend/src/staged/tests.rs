@@ -27,7 +27,7 @@ impl Bed {
     fn new() -> Bed {
         let disk = Disk::open(&Source::Memory { size_bytes: SIZE }).expect("disk");
         let ring = Ring::new(0);
-        let stages = Stages { trace: Some(Arc::clone(&ring)) };
+        let stages = Stages { trace: Some(Arc::clone(&ring)), fault: None };
         let backend = disk.backend_through(stages);
         let memory = GuestMap::anonymous(16 << 20).expect("memory");
         Bed { disk, ring, backend, io: Io::new(64).expect("io"), memory }
@@ -76,7 +76,7 @@ impl Bed {
 fn nothing_on_the_way_is_no_stage() {
     let disk = Disk::open(&Source::Memory { size_bytes: SIZE }).expect("disk");
     assert!(!disk.backend_through(Stages::default()).is_staged());
-    let stages = Stages { trace: Some(Ring::new(0)) };
+    let stages = Stages { trace: Some(Ring::new(0)), fault: None };
     assert!(disk.backend_through(stages).is_staged());
 }
 

@@ -5,13 +5,14 @@ fn entry(n: u64) -> Entry {
     Entry {
         taken_ns: n,
         offset: n.wrapping_mul(512),
-        len: n ^ 0x5555,
+        len: (n ^ 0x5555) % 65_536 * 512,
         asked: [Asked::Read, Asked::Write, Asked::Flush, Asked::Discard, Asked::WriteZeroes]
             [(n % 5) as usize],
         status: [Status::Ok, Status::IoError, Status::Unsupported][(n % 3) as usize],
         waited_ns: n.wrapping_mul(3),
         held_ns: n.wrapping_mul(7),
         medium_ns: n.wrapping_mul(11),
+        stages_ns: n.wrapping_mul(13),
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use backend::fault::{FaultCounts, FaultPlan, Ops};
 use backend::trace::{Asked, Cursor, Entry, Ring};
 use backend::{Disk, Stages};
 use schedule::{Gate, Limited, Meters, Rate};
@@ -19,7 +20,7 @@ const LONG_NS: u64 = 25_000;
 const SIZE: u16 = 256;
 
 fn traced(ring: &Arc<Ring>) -> Stages {
-    Stages { trace: Some(Arc::clone(ring)) }
+    Stages { trace: Some(Arc::clone(ring)), fault: None }
 }
 
 /// What `guest.spec` says, with stages on the way.
@@ -225,4 +226,120 @@ fn a_file_on_a_device_tells_when_its_requests_have_ended() {
     assert_eq!(told.len(), 121);
     let written = told.iter().filter(|one| one.asked == Asked::Write).count();
     assert_eq!((written, told.last().map(|one| one.len)), (60, Some(5 << 20)));
+}
+
+fn faulty(trace: &Arc<Ring>, delay_ns: u64, errors_per_million: u32) -> (Stages, Arc<FaultCounts>) {
+    let counts = Arc::new(FaultCounts::default());
+    let fault = FaultPlan {
+        delay_ns,
+        jitter_ns: 0,
+        errors_per_million,
+        ops: Ops::ALL,
+        range: 0..u64::MAX,
+        seed: 1,
+        queue: 0,
+        counts: Arc::clone(&counts),
+    };
+    (Stages { trace: Some(Arc::clone(trace)), fault: Some(fault) }, counts)
+}
+
+#[test]
+fn answers_are_held_for_as_long_as_is_said_and_the_sidecore_sleeps_meanwhile() {
+    const DELAY_NS: u64 = 5_000_000;
+    let (mut guest, disk, trace) = (Guest::new(ring(SIZE)), memory(), Ring::new(0));
+    let mut core = Core::new(1);
+    let (stages, counts) = faulty(&trace, DELAY_NS, 0);
+    core.attach(&guest, spec(&guest, &disk, stages));
+    guest.fill(0, 9);
+    guest.ask(8, WRITE);
+    let asked = core.now;
+    core.idle();
+    assert!(guest.take().is_empty(), "nothing is said yet");
+    core.now = asked.after(DELAY_NS - PASS_NS);
+    assert_eq!(core.sidecore.next_due().map(|due| due.since(core.now) < 2 * PASS_NS), Some(true));
+    core.pass();
+    assert!(guest.take().is_empty());
+    core.now = asked.after(DELAY_NS + 2 * PASS_NS);
+    core.pass();
+    assert_eq!(guest.take_ok(), 8);
+    assert!(guest.calls() > 0, "and it is called");
+    assert_eq!((counts.delayed(), counts.failed()), (8, 0));
+    let told = entries(&trace);
+    assert!(told.iter().all(|one| (DELAY_NS..DELAY_NS + 5 * PASS_NS).contains(&one.stages_ns)));
+    assert_eq!(told.len(), 8);
+    core.pass();
+    assert!(core.sidecore.next_due().is_none_or(|due| due.since(core.now) > DELAY_NS));
+}
+
+#[test]
+fn what_fails_has_not_been_done_and_what_does_not_has() {
+    let (mut guest, disk, trace) = (Guest::new(ring(SIZE)), memory(), Ring::new(0));
+    let mut core = Core::new(1);
+    let (stages, counts) = faulty(&trace, 0, 300_000);
+    core.attach(&guest, spec(&guest, &disk, stages));
+    (0..60).for_each(|number| guest.fill(number, 7));
+    guest.ask(60, WRITE);
+    core.passes(3);
+    let ended = guest.take();
+    let failed: Vec<usize> =
+        ended.iter().filter(|(_, status)| *status == 1).map(|it| it.0).collect();
+    assert_eq!((ended.len(), failed.len() as u64), (60, counts.failed()));
+    assert!((5..40).contains(&failed.len()), "{failed:?}");
+    let mut other = Guest::new(ring(SIZE));
+    let mut plain = Core::new(1);
+    plain.attach(&other, other.spec(1, &disk));
+    other.ask(60, READ);
+    plain.passes(3);
+    assert_eq!(other.take_ok(), 60);
+    for number in 0..60 {
+        assert!(other.holds(number, if failed.contains(&number) { 0 } else { 7 }), "{number}");
+    }
+}
+
+#[test]
+fn who_leaves_or_goes_elsewhere_is_answered_at_once() {
+    let (mut guest, disk, trace) = (Guest::new(ring(SIZE)), memory(), Ring::new(0));
+    let mut core = Core::new(2);
+    let held = || faulty(&trace, 10_000_000_000, 0).0;
+    core.attach(&guest, spec(&guest, &disk, held()));
+    guest.ask(10, READ);
+    core.passes(3);
+    assert!(guest.take().is_empty());
+    assert!(exchange(&mut core, 1, &disk, held()).is_none());
+    assert_eq!(guest.take_ok(), 10);
+    guest.ask(10, READ);
+    core.passes(3);
+    assert!(guest.take().is_empty());
+    assert!(exchange(&mut core, 2, &disk, Stages::default()).is_none());
+    assert_eq!(guest.take_ok(), 10);
+    assert!(exchange(&mut core, 3, &disk, held()).is_none());
+    guest.ask(10, READ);
+    core.passes(3);
+    core.detach(1);
+    assert_eq!(guest.take_ok(), 10);
+}
+
+#[test]
+fn a_file_on_a_device_has_its_answers_held_too() {
+    let (_folder, disk) = file();
+    let (mut guest, trace) = (Guest::new(ring(SIZE)), Ring::new(0));
+    let mut core = Core::new(1);
+    let (stages, counts) = faulty(&trace, 3_000_000, 200_000);
+    let counters = core.attach(&guest, spec(&guest, &disk, stages));
+    guest.ask(60, WRITE);
+    let mut ended = Vec::new();
+    for _ in 0..1_000_000 {
+        core.pass();
+        if counters.snapshot().in_flight > 0 {
+            core.now = core.now.after(100_000);
+        }
+        ended.extend(guest.take());
+        if ended.len() == 60 {
+            break;
+        }
+        std::thread::yield_now();
+    }
+    let failed = ended.iter().filter(|(_, status)| *status == 1).count() as u64;
+    assert_eq!((ended.len(), failed, counts.delayed()), (60, counts.failed(), 60));
+    assert!(entries(&trace).iter().all(|one| one.stages_ns >= 3_000_000));
 }
