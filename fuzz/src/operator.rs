@@ -33,7 +33,7 @@ pub fn run(input: &[u8]) {
             let (route, body) = rest.split_first().unwrap_or((&0, &[]));
             let route = &ROUTES[usize::from(*route) % ROUTES.len()];
             let Some(base) = plan("switch = [{ id = \"s\" }]", &host, None) else { return };
-            match route.operation.call("id", "", body) {
+            match route.operation.call(&["id", "trace"], "", body) {
                 Ok(call) => ask(base, call),
                 Err(refusal) => assert!(!refusal.error.is_empty()),
             }

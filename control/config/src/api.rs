@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::{
     Carrier, DiskChange, DiskMove, DiskResize, DiskSpec, GroupChange, GroupSpec, NicChange,
-    NicMove, NicSpec, SwitchSpec,
+    NicMove, NicSpec, StageChange, StageKind, SwitchSpec,
 };
 
 mod alike;
@@ -21,6 +21,7 @@ mod link;
 mod net;
 mod reload;
 mod sidecores;
+mod stage;
 mod vcpus;
 
 pub use alike::*;
@@ -32,6 +33,7 @@ pub use link::*;
 pub use net::*;
 pub use reload::*;
 pub use sidecores::*;
+pub use stage::*;
 pub use vcpus::*;
 
 /// One request of an operator.
@@ -92,6 +94,34 @@ pub enum Call {
         id: String,
         /// Which queues, and where to.
         wish: DiskMove,
+    },
+    /// What is done to requests of a disk on their way. Answer: [`Answer::Stages`].
+    ListStages {
+        /// Its name.
+        id: String,
+    },
+    /// Add a stage to a disk, or change it, while the disk runs. Answer: [`Answer::Stages`].
+    SetStage {
+        /// Its name.
+        id: String,
+        /// Which one.
+        kind: StageKind,
+        /// What it shall be.
+        change: StageChange,
+    },
+    /// Take a stage away that a command has added. Answer: [`Answer::Stages`].
+    RemoveStage {
+        /// The disk's name.
+        id: String,
+        /// Which one.
+        kind: StageKind,
+    },
+    /// What the trace of a disk has recorded. Answer: [`Answer::Trace`].
+    ReadTrace {
+        /// The disk's name.
+        id: String,
+        /// From where.
+        from: TraceFrom,
     },
     /// Every NIC, without its queues. Answer: [`Answer::Nics`].
     ListNics,
@@ -196,6 +226,8 @@ impl Call {
         let (what, id) = match self {
             Call::ListDisks
             | Call::ShowDisk { .. }
+            | Call::ListStages { .. }
+            | Call::ReadTrace { .. }
             | Call::ListNics
             | Call::ShowNic { .. }
             | Call::ListSwitches
@@ -230,6 +262,13 @@ impl Call {
             Call::ClearDisk { id } => ("disk clear", id),
             Call::AcceptDisk { id } => ("disk accept", id),
             Call::MoveDisk { id, .. } => ("disk move", id),
+            Call::SetStage { id, kind, .. } => {
+                let change = self.details();
+                return Some(format!("disk stage set {} {kind}{change}", shown(id, 64)));
+            }
+            Call::RemoveStage { id, kind } => {
+                return Some(format!("disk stage rm {} {kind}", shown(id, 64)));
+            }
             Call::AddNic(spec) => ("nic add", &spec.id),
             Call::ChangeNic { id, .. } => ("nic set", id),
             Call::SetCarrier { id, .. } => ("nic link", id),
@@ -253,6 +292,7 @@ impl Call {
             Call::ChangeDisk { change, .. } => serde_json::to_value(change),
             Call::ResizeDisk { resize, .. } => serde_json::to_value(resize),
             Call::MoveDisk { wish, .. } => serde_json::to_value(wish),
+            Call::SetStage { change, .. } => serde_json::to_value(change),
             Call::AddNic(spec) => serde_json::to_value(spec),
             Call::ChangeNic { change, .. } => serde_json::to_value(change),
             Call::SetCarrier { carrier, .. } => serde_json::to_value(carrier),
@@ -286,6 +326,10 @@ pub enum Answer {
     Disks(DiskList),
     /// One disk.
     Disk(Box<DiskView>),
+    /// The stages of a disk.
+    Stages(StageList),
+    /// What a trace has recorded, which is read when the answer is written.
+    Trace(TraceReader),
     /// Every NIC.
     Nics(NicList),
     /// One NIC.

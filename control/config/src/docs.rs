@@ -6,11 +6,11 @@ use schemars::{JsonSchema, schema_for};
 use serde_json::{Map, Value};
 
 use crate::openapi;
-use crate::routes::ROUTES;
+use crate::routes::{ROUTES, Takes};
 use crate::schema::words_of;
 use crate::spec::{
     DaemonSpec, DiskSpec, ElvisSpec, Es2Spec, GroupSpec, LinkClientSpec, LinkSpec, NicSpec,
-    SidecoresSpec, SwitchSpec, UplinkSpec,
+    SidecoresSpec, StageSpec, SwitchSpec, UplinkSpec,
 };
 
 mod reload;
@@ -45,6 +45,7 @@ pub fn config_markdown() -> String {
     section::<Es2Spec>(&mut text, "[sidecores.es2]");
     section::<ElvisSpec>(&mut text, "[sidecores.elvis]");
     section::<DiskSpec>(&mut text, "[[disk]]");
+    section::<StageSpec>(&mut text, "[[disk.stage]]");
     section::<GroupSpec>(&mut text, "[[group]]");
     section::<SwitchSpec>(&mut text, "[[switch]]");
     section::<UplinkSpec>(&mut text, "[[switch.uplink]]");
@@ -67,7 +68,7 @@ pub fn api_markdown() -> String {
         "# The API\n\n{MADE}\n\n\
          HTTP over the Unix socket that `[daemon] api` names. Whoever may write to the socket may do \
          everything: it is its owner's alone (mode 0600) unless `api_owner`, `api_group` and `api_mode` say \
-         otherwise. At that of `api_read` every GET is answered but `/v1/reload`, and the rest is refused \
+         otherwise. At that of `api_read` every GET is answered but `/v1/reload` and those of `trace`, and the rest is refused \
          with 403. One request a connection, whole within 5 s; bodies \
          and answers are JSON, bodies of at most 64 KiB. `/openapi.json` describes all of this for \
          programs. The log has a line for each request that changes something: what, and which user's \
@@ -96,7 +97,10 @@ pub fn api_markdown() -> String {
             .map(|status| status.to_string())
             .collect();
         let method = route.method.word().to_uppercase();
-        let query = route.query.iter().map(|one| format!(" `?{}=true`: {}", one.name, one.summary));
+        let query = route.query.iter().map(|one| {
+            let value = if one.takes == Takes::Truth { "true" } else { ".." };
+            format!(" `?{}={value}`: {}", one.name, one.summary)
+        });
         let query: String = query.collect();
         let _ = writeln!(
             text,
@@ -132,6 +136,7 @@ fn section<T: JsonSchema>(text: &mut String, header: &str) {
         "Es2Spec" => "[table](#sidecoreses2)".to_string(),
         "ElvisSpec" => "[table](#sidecoreselvis)".to_string(),
         "LinkClientSpec" => "[tables](#linkclient)".to_string(),
+        "StageSpec" => "[tables](#diskstage)".to_string(),
         _ => "[tables](#switchuplink)".to_string(),
     };
     fields(text, &schema, &Types { definitions, link }, Some(header));

@@ -118,6 +118,15 @@ impl Mistake {
     pub fn in_name(path: Path, wrong: impl Into<String>, right: impl Into<String>) -> Mistake {
         Mistake { in_name: true, ..Mistake::new(path, wrong, right) }
     }
+
+    /// Several, each with what would be right.
+    pub(crate) fn in_one_line(mistakes: &[Mistake]) -> String {
+        let all = mistakes.iter().map(|mistake| match mistake.right.is_empty() {
+            true => mistake.to_string(),
+            false => format!("{mistake} ({})", mistake.right),
+        });
+        all.collect::<Vec<_>>().join("; ")
+    }
 }
 
 /// In one line, with its place in the spec: for whoever has no file to point at.

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 
 use crate::mistake::Mistake;
 use crate::size::{SIZE_HINT, Size, SizeError};
+use crate::spec::StageSpec;
 use crate::spec::told::Number;
 
 /// What may be written for a number that an option cannot be.
@@ -87,7 +88,10 @@ fn example(field: &str) -> Option<i64> {
         "ageing_s" => 60,
         "rate_out" => 5000,
         "rate_in" => 20_000,
-        _ => return Number::named(field)?.example.first().copied(),
+        _ => match StageSpec::NUMBERS.iter().find(|number| number.name == field) {
+            Some(number) => number.usual.into(),
+            None => return Number::named(field)?.example.first().copied(),
+        },
     })
 }
 

@@ -5,7 +5,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use crate::api::ApiError;
-use crate::routes::{Method, ROUTES, Route};
+use crate::routes::{Method, ROUTES, Route, Takes};
 
 /// Statuses that every request can get.
 pub const USUAL_REFUSALS: [u16; 4] = [400, 408, 413, 503];
@@ -61,12 +61,14 @@ fn operation(route: &Route, generator: &mut SchemaGenerator, error: &Value) -> V
         "summary": route.summary,
         "responses": responses,
     });
-    let id = route.path.contains("{id}").then(|| {
+    let names = [("id", "Its name."), ("kind", "Kind of the stage.")];
+    let names = names.into_iter().filter(|(name, _)| route.path.contains(&format!("{{{name}}}")));
+    let names = names.map(|(name, described)| {
         json!({
-            "name": "id",
+            "name": name,
             "in": "path",
             "required": true,
-            "description": "Its name.",
+            "description": described,
             "schema": { "type": "string" },
         })
     });
@@ -76,10 +78,13 @@ fn operation(route: &Route, generator: &mut SchemaGenerator, error: &Value) -> V
             "in": "query",
             "required": false,
             "description": parameter.summary,
-            "schema": { "type": "boolean", "default": false },
+            "schema": match parameter.takes {
+                Takes::Truth => json!({ "type": "boolean", "default": false }),
+                Takes::Cursor => json!({ "type": "string" }),
+            },
         })
     });
-    let parameters: Vec<Value> = id.into_iter().chain(query).collect();
+    let parameters: Vec<Value> = names.chain(query).collect();
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();
     }
@@ -101,8 +106,8 @@ pub fn meaning(status: u16) -> &'static str {
         403 => "The socket of `api_read` only shows.",
         404 => "There is no such disk, NIC, switch or group.",
         405 => {
-            "The path is there, but not by this method. There is no `PUT`: what is there is changed by \
-                `PATCH`, and made by `POST`."
+            "The path is there, but not by this method. `PUT` is for stages of disks alone: what else is there is changed \
+                by `PATCH`, and made by `POST`."
         }
         408 => {
             "The body was not whole within 5 s. A connection whose header is not is closed, without an \
@@ -122,6 +127,7 @@ impl Method {
         match self {
             Method::Get => "get",
             Method::Post => "post",
+            Method::Put => "put",
             Method::Patch => "patch",
             Method::Delete => "delete",
         }

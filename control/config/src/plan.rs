@@ -32,6 +32,7 @@ mod port;
 mod reading;
 mod rights;
 mod service;
+mod stages;
 mod switch;
 
 pub use device::{DeviceKind, DevicePlan};
@@ -44,6 +45,7 @@ pub use nic::{NicPeer, NicPlan};
 pub use policy::{Policies, PolicyPlan};
 pub use port::{HostPlan, NullPlan, VlanPlan};
 pub use service::ServicePlan;
+pub use stages::{StagePlan, StagesPlan, TracePlan};
 pub use switch::{SwitchPlan, UplinkPlan};
 
 /// Longest path of a Unix socket, in bytes: `sun_path` without the final NUL.

@@ -5,7 +5,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use crate::api::{ApiError, Call, ErrorKind};
 use crate::plan::api_error;
 use crate::read;
-use crate::spec::LinkChange;
+use crate::spec::{LinkChange, StageKind};
 
 mod query;
 mod table;
@@ -26,6 +26,10 @@ pub enum Operation {
     ClearDisk,
     AcceptDisk,
     MoveDisk,
+    ListStages,
+    SetStage,
+    RemoveStage,
+    ReadTrace,
     ListNics,
     AddNic,
     ShowNic,
@@ -57,6 +61,7 @@ pub enum Operation {
 pub enum Method {
     Get,
     Post,
+    Put,
     Patch,
     Delete,
 }
@@ -69,14 +74,34 @@ pub type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 pub struct Parameter {
     /// Its name.
     pub name: &'static str,
-    /// What it does when it is `true`.
+    /// What it takes.
+    pub takes: Takes,
+    /// What it does: one that is true or false, when it is `true`.
     pub summary: &'static str,
+}
+
+/// What a word behind `?` in the path of a request takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// `true` or `false`.
+    Truth,
+    /// From where a trace is read.
+    Cursor,
 }
 
 /// Does what would take a device, or a part of one, from the guest that uses it.
 pub const FORCE: Parameter = Parameter {
     name: "force",
+    takes: Takes::Truth,
     summary: "Do it also where a guest loses by it. Without it that is refused.",
+};
+
+/// From where a trace is read.
+pub const CURSOR: Parameter = Parameter {
+    name: "cursor",
+    takes: Takes::Cursor,
+    summary: "From where to read: `cursor` of the answer before, or `now`. Without it, from the oldest request that is \
+              kept.",
 };
 
 /// One request that the API has.
@@ -86,13 +111,13 @@ pub struct Route {
     pub operation: Operation,
     /// Its method.
     pub method: Method,
-    /// Its path; `{id}` stands for a device's name.
+    /// Its path; `{id}` stands for a device's name, `{kind}` for a stage's kind.
     pub path: &'static str,
     /// What it does.
     pub summary: &'static str,
     /// The schema of its body, if it has one.
     pub body: Option<SchemaOf>,
-    /// What may follow `?` in its path. Each is `true` or `false`.
+    /// What may follow `?` in its path.
     pub query: &'static [Parameter],
     /// Status of success.
     pub success: u16,
@@ -104,9 +129,11 @@ pub struct Route {
 
 impl Route {
     /// Whether it is there for those who only look: it shows what is so, and takes no more than that. What a
-    /// reload would do is an operator's question: the answer reads and opens files.
+    /// reload would do is an operator's question: the answer reads and opens files. So is which blocks of its disk a
+    /// guest asks for.
     pub fn is_shown(&self) -> bool {
-        self.method == Method::Get && self.operation != Operation::ShowReload
+        let is_operators = [Operation::ShowReload, Operation::ReadTrace].contains(&self.operation);
+        self.method == Method::Get && !is_operators
     }
 }
 
@@ -117,14 +144,18 @@ impl Operation {
         routes.find(|route| route.operation == self).map_or(&[], |route| route.query)
     }
 
-    /// The call that a request makes. `id`, `query` and `body` are what the path and the request carry;
-    /// all are checked here, and whoever needs no name or body ignores it.
+    /// The call that a request makes. `names`, `query` and `body` are what the path and the request carry; all are
+    /// checked here, and whoever needs no name or body ignores it. The first name is a device's, the next a stage's.
     ///
     /// # Errors
     /// What is wrong in them.
-    pub fn call(self, id: &str, query: &str, body: &[u8]) -> Result<Call, ApiError> {
-        let id = id.to_string();
-        let Query { force } = Query::read(query, self.query())?;
+    pub fn call(self, names: &[&str], query: &str, body: &[u8]) -> Result<Call, ApiError> {
+        let id = names.first().copied().unwrap_or_default().to_string();
+        let kind = || {
+            let name = names.get(1).copied().unwrap_or_default();
+            StageKind::named(name).ok_or_else(|| ApiError::no_such_stage(name))
+        };
+        let Query { force, cursor } = Query::read(query, self.query())?;
         Ok(match self {
             Operation::ListDisks => Call::ListDisks,
             Operation::AddDisk => Call::AddDisk { spec: body_of(body)?, force },
@@ -135,6 +166,10 @@ impl Operation {
             Operation::ClearDisk => Call::ClearDisk { id },
             Operation::AcceptDisk => Call::AcceptDisk { id },
             Operation::MoveDisk => Call::MoveDisk { id, wish: body_of(body)? },
+            Operation::ListStages => Call::ListStages { id },
+            Operation::SetStage => Call::SetStage { id, kind: kind()?, change: body_of(body)? },
+            Operation::RemoveStage => Call::RemoveStage { id, kind: kind()? },
+            Operation::ReadTrace => Call::ReadTrace { id, from: cursor },
             Operation::ListNics => Call::ListNics,
             Operation::AddNic => Call::AddNic(body_of(body)?),
             Operation::ShowNic => Call::ShowNic { id },
@@ -178,30 +213,30 @@ mod tests {
     use crate::target::{TARGET_HINT, Target};
 
     fn refusal(operation: Operation, body: &str) -> (u16, String, String) {
-        let error = operation.call("vm1", "", body.as_bytes()).unwrap_err();
+        let error = operation.call(&["vm1"], "", body.as_bytes()).unwrap_err();
         (error.kind.status(), error.error, error.hint)
     }
 
     #[test]
     fn bodies_become_calls() {
-        let call = Operation::AddDisk.call("", "", br#"{"id":"a","path":"/a.img","size":"1G"}"#);
+        let call = Operation::AddDisk.call(&[], "", br#"{"id":"a","path":"/a.img","size":"1G"}"#);
         let spec = DiskSpec {
             path: Some("/a.img".into()),
             size: Some(crate::Size(1 << 30)),
             ..DiskSpec::new("a")
         };
         assert_eq!(call.unwrap(), Call::AddDisk { spec, force: false });
-        let call = Operation::ChangeDisk.call("a", "", br#"{"policy":"poll"}"#).unwrap();
+        let call = Operation::ChangeDisk.call(&["a"], "", br#"{"policy":"poll"}"#).unwrap();
         let change =
             DiskChange { policy: Some(crate::spec::Policy::Poll), ..DiskChange::default() };
         assert_eq!(call, Call::ChangeDisk { id: "a".into(), change });
-        let call = Operation::ResizeDisk.call("a", "", br#"{"size":1024}"#).unwrap();
+        let call = Operation::ResizeDisk.call(&["a"], "", br#"{"size":1024}"#).unwrap();
         let resize = DiskResize { size: crate::Size(1024) };
         assert_eq!(call, Call::ResizeDisk { id: "a".into(), resize, force: false });
-        let call = Operation::MoveDisk.call("a", "", br#"{"to":"auto","queue":1}"#).unwrap();
+        let call = Operation::MoveDisk.call(&["a"], "", br#"{"to":"auto","queue":1}"#).unwrap();
         let wish = DiskMove { to: Target::Auto, queue: Some(1) };
         assert_eq!(call, Call::MoveDisk { id: "a".into(), wish });
-        let call = Operation::MoveNic.call("a", "", br#"{"to":3}"#).unwrap();
+        let call = Operation::MoveNic.call(&["a"], "", br#"{"to":3}"#).unwrap();
         let wish = NicMove { to: Target::Sidecore(3) };
         assert_eq!(call, Call::MoveNic { id: "a".into(), wish });
     }
@@ -209,7 +244,7 @@ mod tests {
     #[test]
     fn what_follows_the_path_is_checked_like_a_body() {
         let call =
-            |operation: Operation, query| operation.call("a", query, b"").map_err(|e| e.error);
+            |operation: Operation, query| operation.call(&["a"], query, b"").map_err(|e| e.error);
         let removes = |force| Ok(Call::RemoveDisk { id: "a".into(), force });
         assert_eq!(call(Operation::RemoveDisk, ""), removes(false));
         assert_eq!(call(Operation::RemoveDisk, "force"), removes(true));

@@ -5,21 +5,24 @@
 //! written it. The devices are specs, not plans, so that a restart plans them anew.
 
 use schemars::JsonSchema;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::mistake::{Mistake, Path};
 use crate::schema;
 use crate::spec::told::{Told, newest};
 use crate::spec::{
-    DISKS_MAX, DiskSpec, GROUPS_MAX, GroupSpec, NICS_MAX, NicSpec, SWITCHES_MAX, SwitchSpec,
+    DISKS_MAX, DiskSpec, GROUPS_MAX, GroupSpec, NICS_MAX, NicSpec, SWITCHES_MAX, StageSpec,
+    SwitchSpec,
 };
 
 /// The highest version that is read. Like those below and between it is written only when a field says something that
 /// came with it (`since` in the tables of [`crate::spec`]), so that an older program reads the rest.
 pub const VERSION: u64 =
-    newest(&[VERSION_OF_BURSTS, DiskSpec::NEWEST, NicSpec::NEWEST, GroupSpec::NEWEST]);
+    newest(&[VERSION_OF_STAGES, DiskSpec::NEWEST, NicSpec::NEWEST, GroupSpec::NEWEST]);
+/// With stages that commands have added to disks of the file.
+const VERSION_OF_STAGES: u64 = 7;
 /// With bursts that wait for a limit.
 const VERSION_OF_BURSTS: u64 = 4;
 /// With groups. Still written when there is none of these, so that an older program reads it.
@@ -44,9 +47,21 @@ pub struct Devices {
     pub nics: Vec<NicSpec>,
     /// The groups. Disks and NICs need them, so they are planned before all else.
     pub groups: Vec<GroupSpec>,
+    /// What commands have added to disks of the file.
+    pub stages: Vec<DiskStages>,
     /// The images that were there once, of the file's disks as well, by their paths: none of them is made anew. Nothing,
     /// where a program has written that did not keep it.
     pub images: Option<Vec<String>>,
+}
+
+/// Stages that commands have added to a disk of the file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DiskStages {
+    /// The disk's name.
+    pub disk: String,
+    /// What was added.
+    pub stage: Vec<StageSpec>,
 }
 
 /// The file.
@@ -61,6 +76,8 @@ struct Saved<'a> {
     nics: Vec<Value>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     groups: Vec<Value>,
+    #[serde(skip_serializing_if = "<[DiskStages]>::is_empty")]
+    stages: &'a [DiskStages],
     /// Programs that do not know it leave it out, and need no other version.
     #[serde(skip_serializing_if = "Option::is_none")]
     images: Option<&'a [String]>,
@@ -95,8 +112,9 @@ pub enum SavedError {
 
 /// The text to keep.
 pub fn write(devices: &Devices) -> String {
-    let Devices { disks, switches, nics, groups, images } = devices;
+    let Devices { disks, switches, nics, groups, stages, images } = devices;
     let kinds = match (groups.is_empty(), switches.is_empty() && nics.is_empty()) {
+        _ if !stages.is_empty() => VERSION_OF_STAGES,
         _ if has_waiting_burst(devices) => VERSION_OF_BURSTS,
         (true, true) => VERSION_OF_DISKS,
         (true, false) => VERSION_OF_NICS,
@@ -106,7 +124,8 @@ pub fn write(devices: &Devices) -> String {
     let version = fields.chain(groups.iter().map(Told::since)).fold(kinds, u64::max);
     let (disks, nics, groups) = (said(disks), said(nics), said(groups));
     let images = images.as_deref();
-    let saved = Saved { format: FORMAT, version, disks, switches, nics, groups, images };
+    let format = FORMAT;
+    let saved = Saved { format, version, disks, switches, nics, groups, stages, images };
     let mut text = serde_json::to_string_pretty(&saved).unwrap_or_default();
     text.push('\n');
     text
@@ -166,6 +185,7 @@ pub fn read(text: &str) -> Result<Devices, SavedError> {
         switches: list(&mut value, "switches", "switch", SWITCHES_MAX)?,
         nics: list(&mut value, "nics", "nic", NICS_MAX)?,
         groups: list(&mut value, "groups", "group", GROUPS_MAX)?,
+        stages: list(&mut value, "stages", "stage", DISKS_MAX)?,
         images: images(&mut value)?,
     })
 }
@@ -243,6 +263,11 @@ mod tests {
         let owned = Devices { nics: vec![owned(NicSpec::new("n"))], ..Devices::default() };
         let told = DiskSpec { format: Some(Format::Raw), ..disk() };
         let told = Devices { disks: vec![told], ..Devices::default() };
+        let stage = vec!["trace,entries=2048".parse().unwrap()];
+        let staged = DiskSpec { stage: stage.clone(), ..disk() };
+        let staged = Devices { disks: vec![staged], ..Devices::default() };
+        let stages = vec![DiskStages { disk: "of-the-file".into(), stage }];
+        let added = Devices { stages, ..disks.clone() };
         let none = Devices::default();
         let images = Some(vec!["/a.img".to_string()]);
         let there = Devices { images, ..disks.clone() };
@@ -259,6 +284,8 @@ mod tests {
             (owned, 6),
             (asks, 4),
             (told, 6),
+            (staged, 7),
+            (added, 7),
             (none, 1),
         ] {
             let text = write(&devices);
@@ -291,7 +318,7 @@ mod tests {
         check::<DiskSpec>();
         check::<NicSpec>();
         check::<GroupSpec>();
-        assert_eq!(VERSION, 6, "a version more is a form more: say what came with it");
+        assert_eq!(VERSION, 7, "a version more is a form more: say what came with it");
     }
 
     #[test]
@@ -314,11 +341,11 @@ mod tests {
     fn a_nic_without_receive_offloads_is_news() {
         let usual = NicSpec { tap: Some("t0".into()), ..NicSpec::new("n") };
         let finished = NicSpec { guest_offloads: false, ..usual.clone() };
-        for (nic, version) in [(usual, VERSION_OF_NICS), (finished, VERSION)] {
+        for (nic, version) in [(usual, VERSION_OF_NICS), (finished, 6)] {
             let devices = Devices { nics: vec![nic], ..Devices::default() };
             let text = write(&devices);
             assert!(text.contains(&format!("\"version\": {version}")), "{text}");
-            assert_eq!(text.contains("guest_offloads"), version == VERSION);
+            assert_eq!(text.contains("guest_offloads"), version == 6);
             assert_eq!(read(&text).unwrap(), devices);
         }
     }
@@ -332,8 +359,8 @@ mod tests {
                  move the file away and add the disks, switches, nics and groups again",
             ),
             (
-                r#"{"format":"sidecore-state","version":7,"disks":[]}"#,
-                "the saved state has version 7, and this program reads up to 6; install the newer \
+                r#"{"format":"sidecore-state","version":8,"disks":[]}"#,
+                "the saved state has version 8, and this program reads up to 7; install the newer \
                  program again, or move the file away and add the disks, switches, nics and groups again",
             ),
             (
@@ -346,6 +373,11 @@ mod tests {
                 r#"{"format":"sidecore-state","version":2,"disks":[],"nics":[{"id":"n","mac":"x"}]}"#,
                 "the saved state is damaged (nic[1].mac: \"x\" is not an Ethernet address); put a \
                  copy of it back, or move the file away and add the disks, switches, nics and groups again",
+            ),
+            (
+                r#"{"format":"sidecore-state","version":7,"disks":[],"stages":[{"disk":"a","stage":[{"kind":"x"}]}]}"#,
+                "the saved state is damaged (stage[1].stage[1].kind: \"x\" is not possible here); put a copy of it \
+                 back, or move the file away and add the disks, switches, nics and groups again",
             ),
             (
                 r#"{"format":"sidecore-state","version":1,"disks":[],"images":["a"]}"#,

@@ -35,6 +35,7 @@ mod net;
 mod nic;
 mod policy;
 mod rights;
+mod stage;
 
 pub use disk::*;
 pub use failure::*;
@@ -44,6 +45,7 @@ pub use net::*;
 pub use nic::*;
 pub use policy::*;
 pub use rights::*;
+pub use stage::*;
 
 /// Largest share of one disk or NIC.
 pub const SHARE_MAX: u32 = 10_000;

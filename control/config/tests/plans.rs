@@ -5,8 +5,11 @@ use std::collections::BTreeSet;
 
 use config::plan::{DeviceKind, DevicePlan, DiskPlan, NicPlan, Plan, Source, SwitchPlan, load};
 use config::read::{Document, json};
-use config::saved::{self, Devices};
-use config::spec::{BackendKind, Cache, Carrier, Format, Mode, NullKind, OnFailure, Policy, Spoof};
+use config::saved::{self, Devices, DiskStages};
+use config::spec::{
+    BackendKind, Cache, Carrier, Format, Mode, NullKind, OnFailure, Policy, Spoof, StageKind,
+    StageSpec,
+};
 use config::{Change, DiskSpec, GroupSpec, Mac, NicSpec, Size, Spec, SwitchSpec, UplinkSpec, diff};
 use cpus::HostCpus;
 use proptest::collection::vec;
@@ -89,10 +92,16 @@ fn disk(id: &'static str) -> BoxedStrategy<DiskSpec> {
                 socket_group: socket_group.filter(|_| mode == Mode::Listen).map(str::to_string),
                 allow_unsealed_memory: unsealed,
                 drain_timeout,
+                // As good as drawn.
+                stage: stages().filter(|_| share == 7).take(1).collect(),
                 ..DiskSpec::new(id)
             }
         })
         .boxed()
+}
+
+fn stages() -> impl Iterator<Item = StageSpec> {
+    StageKind::ALL.into_iter().map(StageSpec::new)
 }
 
 fn nic(id: &'static str) -> BoxedStrategy<NicSpec> {
@@ -252,6 +261,7 @@ fn bare_disk(disk: &DiskPlan) -> DiskPlan {
     bare.origin = config::plan::Origin::Api;
     (bare.spec, bare.drain_timeout_s, bare.format, bare.user_folder) =
         (DiskSpec::new(&bare.id), 0, None, false);
+    bare.stages.trace.iter_mut().for_each(|stage| stage.by = config::api::StagedBy::Command);
     bare
 }
 
@@ -320,6 +330,7 @@ fn set(device: &DevicePlan, plan: &mut Plan) {
             let mine = plan.disks.iter_mut().find(|mine| mine.id == disk.id).expect("it is there");
             mine.service = disk.service.clone();
             (mine.on_full, mine.on_error) = (disk.on_full, disk.on_error);
+            mine.stages.clone_from(&disk.stages);
         }
         DevicePlan::Nic(nic) => {
             let mine = plan.nics.iter_mut().find(|mine| mine.id == nic.id).expect("it is there");
@@ -405,6 +416,7 @@ proptest! {
             switches: spec.switch.clone(),
             nics: spec.nic.clone(),
             groups: spec.group.clone(),
+            stages: vec![DiskStages { disk: "a".into(), stage: stages().collect() }],
             images: Some(spec.disk.iter().filter_map(|disk| disk.path.clone()).collect()),
         };
         let read = saved::read(&saved::write(&devices)).expect("it is read");

@@ -3,12 +3,13 @@
 //! Each is answered once. Not here: what is asked, in which words it is answered, and calls that wait for moves
 //! ([`crate::moves`]) or for what sidecores know.
 //!
-//! | | opened | sized | gone | gone, its image not closed | closed | due |
-//! |---|---|---|---|---|---|---|
-//! | opening | over | - | - | - | - | over |
-//! | sizing | - | over | over | over | - | over |
-//! | removing | - | - | over | closing | - | over |
-//! | closing | - | - | - | - | over | over |
+//! | | opened | sized | staged | gone | gone, its image not closed | closed | due |
+//! |---|---|---|---|---|---|---|---|
+//! | opening | over | - | - | - | - | - | over |
+//! | sizing | - | over | - | over | over | - | over |
+//! | staging | - | - | over | over | over | - | over |
+//! | removing | - | - | - | over | closing | - | over |
+//! | closing | - | - | - | - | - | over | over |
 
 use schedule::Nanos;
 
@@ -19,7 +20,9 @@ pub enum Wait<A, V> {
     Opening(A),
     /// The queues of a device, which is resized when they are back.
     Sizing(u32),
-    /// The same of one which is removed then.
+    /// The queues of a device, which get other stages while they are served.
+    Staging(u32),
+    /// The queues of a device, which is removed when they are back.
     Removing(u32),
     /// A device's image is being closed; the device is gone.
     Closing(u32, V),
@@ -99,6 +102,17 @@ impl<A, V: Clone, R> Calls<A, V, R> {
             .map(|(_, reply)| reply)
     }
 
+    /// The queues of a device have the stages that they are to have.
+    pub fn staged(&mut self, device: u32) -> Option<R> {
+        self.take(|call| matches!(call.wait, Wait::Staging(of) if of == device))
+            .map(|(_, reply)| reply)
+    }
+
+    /// Whether somebody waits for that.
+    pub fn stages(&self, device: u32) -> bool {
+        self.0.iter().any(|call| matches!(call.wait, Wait::Staging(of) if of == device))
+    }
+
     /// A device is gone. Those who remove it go on waiting if its image is `closing`, and are told then what was seen of
     /// it last.
     pub fn gone(&mut self, device: u32, closing: Option<&V>) -> Vec<Over<A, V, R>> {
@@ -109,7 +123,10 @@ impl<A, V: Clone, R> Calls<A, V, R> {
                 call.wait = Wait::Closing(device, view.clone());
             }
         }
-        let waits = |call: &Call<A, V, R>| matches!(call.wait, Wait::Sizing(of) | Wait::Removing(of) if of == device);
+        let waits = |call: &Call<A, V, R>| match call.wait {
+            Wait::Sizing(of) | Wait::Staging(of) | Wait::Removing(of) => of == device,
+            Wait::Opening(_) | Wait::Closing(..) => false,
+        };
         std::iter::from_fn(|| self.take(waits)).collect()
     }
 
@@ -134,6 +151,7 @@ mod tests {
     enum Event {
         Opened,
         Sized,
+        Staged,
         Gone,
         GoneButNotClosed,
         Closed,
@@ -150,6 +168,12 @@ mod tests {
         let over = match event {
             Event::Opened => calls.opened(|it| *it == "a").map(|(it, _)| Wait::Opening(it)),
             Event::Sized => calls.sized(3).and_then(back),
+            Event::Staged => {
+                let waits = calls.stages(3);
+                let over = calls.staged(3).and_then(back);
+                assert_eq!(waits, over.is_some());
+                over
+            }
             Event::Gone => calls.gone(3, None).pop().map(|(it, _)| it),
             Event::GoneButNotClosed => calls.gone(3, Some(&"seen")).pop().map(|(it, _)| it),
             Event::Closed => calls.closed(3).map(|(view, _)| Wait::Closing(3, view)),
@@ -157,6 +181,7 @@ mod tests {
             Event::Other => {
                 assert!(calls.opened(|it| *it == "b").is_none());
                 assert!(calls.sized(4).is_none() && calls.closed(4).is_none());
+                assert!(calls.staged(4).is_none() && !calls.stages(4));
                 assert!(calls.gone(4, None).is_empty() && calls.gone(4, Some(&"it")).is_empty());
                 calls.due(Nanos(9)).map(|(it, _)| it)
             }
@@ -167,16 +192,17 @@ mod tests {
 
     #[test]
     fn each_call_meets_each_event_as_the_table_says() {
-        use Event::{Closed, Due, Gone, GoneButNotClosed, Opened, Other, Sized};
-        let opening = Wait::Opening("a");
+        use Event::{Closed, Due, Gone, GoneButNotClosed, Opened, Other, Sized, Staged};
+        let (opening, staging) = (Wait::Opening("a"), Wait::Staging(3));
         let (sizing, removing, closing) =
             (Wait::Sizing(3), Wait::Removing(3), Wait::Closing(3, "v"));
-        let all = [Opened, Sized, Gone, GoneButNotClosed, Closed, Due, Other];
+        let all = [Opened, Sized, Staged, Gone, GoneButNotClosed, Closed, Due, Other];
         for (wait, over) in [
-            (opening, [true, false, false, false, false, true, false]),
-            (sizing, [false, true, true, true, false, true, false]),
-            (removing.clone(), [false, false, true, false, false, true, false]),
-            (closing, [false, false, false, false, true, true, false]),
+            (opening, [true, false, false, false, false, false, true, false]),
+            (sizing, [false, true, false, true, true, false, true, false]),
+            (staging, [false, false, true, true, true, false, true, false]),
+            (removing.clone(), [false, false, false, true, false, false, true, false]),
+            (closing, [false, false, false, false, false, true, true, false]),
         ] {
             for (event, is_over) in all.into_iter().zip(over) {
                 let still = match (&wait, event) {

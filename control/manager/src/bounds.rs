@@ -18,7 +18,7 @@ use std::rc::Rc;
 
 use backend::Memory;
 use config::api::{BoundView, BoundsView};
-use config::plan::DevicePlan;
+use config::plan::{DevicePlan, StagesPlan};
 use config::{HostPlan, Source};
 use rustix::process::{Resource, getrlimit};
 
@@ -60,6 +60,9 @@ const QUEUE_BYTES: u64 = 200 << 10;
 const DEVICE_BYTES: u64 = 64 << 10;
 /// Aligned buffers of a file, on each sidecore that has a queue of it: for drivers whose own are not.
 const BUFFER_BYTES: u64 = 128 << 10;
+/// What is known of requests that go through stages, of one queue; and of each that is recorded.
+const STAGED_BYTES: u64 = 32 << 10;
+const TRACED_BYTES: u64 = 64;
 /// Of a NIC that comes by a link: two rings of 256 KiB, frames at both ends of them and in pieces, and its part of what a
 /// session has on its way out.
 const LINKED_BYTES: u64 = 1 << 20;
@@ -144,6 +147,7 @@ impl Amount {
                     Source::File { .. } => BUFFER_BYTES * u64::from(disk.queues),
                     Source::Null { .. } | Source::Remote { .. } => 0,
                 };
+                let held = held.saturating_add(u64::from(disk.queues) * staged(&disk.stages));
                 (u64::from(disk.queues), 0, held)
             }
             DevicePlan::Nic(nic) => {
@@ -177,6 +181,13 @@ impl Amount {
             bytes: self.bytes.saturating_sub(other.bytes),
         }
     }
+}
+
+/// What stages take of memory for each queue.
+fn staged(stages: &StagesPlan) -> u64 {
+    let trace = stages.trace.as_ref();
+    let trace = trace.map_or(0, |stage| u64::from(stage.is.entries) * TRACED_BYTES);
+    if stages.is_none() { 0 } else { trace + STAGED_BYTES }
 }
 
 /// What one connection of a device with so many rings can hold.

@@ -7,6 +7,7 @@
 //! | `disks`, `nics`, `groups` | what is asked of them |
 //! | `changes` | a device's other plan, kept and in force |
 //! | `resizing`, `removal` | what is done when queues are back |
+//! | `stages`, `traced` | what is done to requests of a disk, and what was recorded of them |
 //! | `shown` | what is shown |
 
 use config::api::{Answer, ApiError, ErrorKind};
@@ -21,6 +22,8 @@ pub(crate) mod overdue;
 pub(crate) mod removal;
 pub(crate) mod resizing;
 pub(crate) mod shown;
+pub(crate) mod stages;
+mod traced;
 pub(crate) mod waiting;
 
 pub(crate) type Answered = Result<Answer, ApiError>;

@@ -10,6 +10,7 @@ pub(crate) mod images;
 pub(crate) mod locks;
 pub(crate) mod looks;
 mod parting;
+pub(crate) mod staging;
 pub(crate) mod stalls;
 pub(crate) mod sync;
 pub(crate) mod unsynced;
@@ -31,6 +32,7 @@ use crate::disk::failures::Failures;
 use crate::disk::image::{Found, ImageRefused, Verdict};
 use crate::disk::images::{FileId, source_of, waits_of};
 use crate::disk::parting::Unbegun;
+use crate::disk::staging::Staging;
 use crate::disk::stalls::Said;
 use crate::disk::sync::DiskSync;
 use crate::opening::not_open::NotOpen;
@@ -74,6 +76,8 @@ pub(crate) struct DiskParts {
     pub(crate) made: Option<FileId>,
     /// Which image its guest is on.
     pub(crate) bond: Box<Bond>,
+    /// How far its stages are with its queues.
+    pub(crate) staging: Staging,
     /// What others have done to its image, as far as that was seen.
     pub(crate) astray: Option<Astray>,
     /// What was said last of requests that wait.
@@ -250,6 +254,7 @@ impl DiskParts {
             was_empty,
             made,
             bond,
+            staging: Staging::default(),
             astray,
             stall_said,
             failures,

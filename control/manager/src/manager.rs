@@ -261,6 +261,7 @@ impl Manager {
         self.links(|remote, around| remote.settle_export(number, around));
         self.announce_arrival(number);
         self.front_ends().release_ready(number);
+        self.rooms.restage(number, self.mode());
     }
 
     fn announce_arrival(&mut self, number: u32) {
@@ -396,6 +397,7 @@ impl Manager {
         for number in due {
             self.front_ends().close_overdue(number, now);
             self.announce_arrival(number);
+            self.rooms.restage(number, self.mode());
             let Some(device) = self.rooms.devices.get_mut(number) else {
                 self.rooms.turn.defects.note("device that something was due for");
                 continue;

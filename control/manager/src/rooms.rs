@@ -15,6 +15,7 @@ use sidecore::{MoveId, QueueKey, Stay};
 use tracing::warn;
 
 use crate::bounds::Bounds;
+use crate::calls::stages;
 use crate::calls::waiting::WaitingCalls;
 use crate::defects::{found, late};
 use crate::devices::Devices;
@@ -22,6 +23,7 @@ use crate::disk::bonds::Bonds;
 use crate::disk::bonds::Images;
 use crate::disk::locks::Locks;
 use crate::disk::looks;
+use crate::disk::staging;
 use crate::disk::unsynced::Unsynced;
 use crate::disk::watch::Watch;
 use crate::front_ends::FrontEnds;
@@ -165,11 +167,40 @@ impl Rooms {
 
     /// Puts another plan in the place of that of the device of its name.
     pub(crate) fn set_plan(&mut self, plan: DevicePlan) {
-        if let Some(device) = self.devices.named_mut(plan.id()) {
-            device.set_plan(&plan, &mut self.turn.defects);
+        if let Some(device) = self.devices.named_mut(plan.id())
+            && device.set_plan(&plan, &mut self.turn.defects)
+        {
+            self.turn.touch(device.number());
         }
         self.shut.set_plan(&plan);
         self.plan.replace(plan);
+    }
+
+    /// The same of a disk of which nothing but the stages is another.
+    pub(crate) fn set_stages(&mut self, plan: DiskPlan) {
+        if let Some(device) = self.devices.named_mut(&plan.id)
+            && device.set_stages(&plan)
+        {
+            self.turn.touch(device.number());
+        }
+        let plan = DevicePlan::Disk(plan);
+        self.shut.set_plan(&plan);
+        self.plan.replace(plan);
+    }
+
+    /// Has queues of a device get the stages of its plan that have others. Whoever waits for that is answered when none
+    /// has.
+    pub(crate) fn restage(&mut self, number: u32, mode: Mode) {
+        let now = self.turn.now();
+        let Some(device) = self.devices.get_mut(number) else { return late("device") };
+        let disk = device.disk_and_queues();
+        match disk.and_then(|(disk, queues)| staging::restages(disk, queues, mode, now)) {
+            Some(queues) => {
+                let (moves, mut around) = self.moves();
+                moves.restage(number, &queues, &mut around);
+            }
+            None => stages::are_there(number, self),
+        }
     }
 
     /// Looks at guests, and asks their VMMs. Gives the NICs whose ports are to be told.

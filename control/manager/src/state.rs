@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use config::Plan;
 use config::api::ApiError;
 use config::plan::{DiskPlan, NicPlan, Origin, SwitchPlan};
-use config::saved::{self, Devices, SavedError};
+use config::saved::{self, Devices, DiskStages, SavedError};
 use names::{Kept, Locking, Refused};
 use rustix::io::Errno;
 use tracing::{error, warn};
@@ -123,6 +123,8 @@ pub(crate) struct StateFile {
     hold: Hold,
     /// The images that were there once.
     pub(crate) seen: SeenImages,
+    /// What is kept of stages of the file's disks.
+    pub(crate) staged: Vec<DiskStages>,
 }
 
 /// Whether other daemons are kept out.
@@ -150,6 +152,10 @@ impl From<OwnedFd> for Lock {
 }
 
 impl StateFile {
+    fn of(kept: Kept, hold: Hold) -> StateFile {
+        StateFile { kept, hold, seen: SeenImages::default(), staged: Vec::new() }
+    }
+
     /// Of a daemon that is started; others are kept out of its folder from now on.
     ///
     /// # Errors
@@ -162,7 +168,7 @@ impl StateFile {
             Unlocked::Held(holder) => StateError::Held { folder, holder },
             Unlocked::Unknown { path, source } => StateError::Lock { folder, path, source },
         })?;
-        Ok(StateFile { kept, hold, seen: SeenImages::default() })
+        Ok(StateFile::of(kept, hold))
     }
 
     /// Of one that takes over, with its predecessor's `lock`. Without one it locks the folder when that has ended.
@@ -170,7 +176,7 @@ impl StateFile {
         let kept = Kept::in_folder(folder, STATE_BYTES_MAX);
         let awaited = Hold::Awaited { next: now + LOCK_INTERVAL, tries: 0 };
         let hold = lock.map_or(awaited, |lock| Hold::Ours(lock.into()));
-        StateFile { kept, hold, seen: SeenImages::default() }
+        StateFile::of(kept, hold)
     }
 
     /// What an heir is handed, so that the folder is never without its lock.
@@ -249,7 +255,7 @@ impl StateFile {
     /// For whoever looks while no daemon runs, or beside one.
     pub(crate) fn of_a_look(folder: &str) -> StateFile {
         let kept = Kept::in_folder(folder, STATE_BYTES_MAX);
-        StateFile { kept, hold: Hold::Unknown, seen: SeenImages::default() }
+        StateFile::of(kept, Hold::Unknown)
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -423,6 +429,8 @@ pub(crate) struct Planned {
     pub(crate) disks: Vec<DiskPlan>,
     pub(crate) switches: Vec<SwitchPlan>,
     pub(crate) nics: Vec<NicPlan>,
+    /// What commands had added to disks of the file.
+    pub(crate) staged: Vec<DiskStages>,
     /// The images that were there once, if that was kept.
     pub(crate) images: Option<Vec<String>>,
 }
@@ -442,7 +450,9 @@ pub(crate) fn plan_kept(state: &StateFile, plan: &mut Plan) -> Result<Planned, S
         plan.groups.push(group);
     }
     let (disks, switches, nics, images) = (Vec::new(), Vec::new(), Vec::new(), kept.images);
-    let mut planned = Planned { disks, switches, nics, images };
+    plan.keep_staged(&kept.stages);
+    let staged = kept.stages;
+    let mut planned = Planned { disks, switches, nics, staged, images };
     for spec in &kept.disks {
         let disk = plan.disk_kept(spec).map_err(|e| wrong("disk", &spec.id, e))?;
         plan.disks.push(disk.clone());
@@ -475,7 +485,7 @@ impl StateFile {
     /// What the file system said, or another daemon may have the folder; what was kept before still is.
     pub(crate) fn keep(&mut self, plan: &Plan, open: &[&str]) -> io::Result<()> {
         self.hold_on(&plan.daemon.api)?;
-        let seen = self.seen.with(open, plan);
+        let (seen, staged) = (self.seen.with(open, plan), plan.staged());
         let Plan { disks, switches, nics, groups, .. } = plan;
         let disks = disks.iter().filter(|disk| disk.origin == Origin::Api);
         let switches = switches.iter().filter(|switch| switch.origin == Origin::Api);
@@ -486,14 +496,16 @@ impl StateFile {
             switches: switches.map(|switch| switch.spec.clone()).collect(),
             nics: nics.map(|nic| nic.spec.clone()).collect(),
             groups: groups.map(|group| group.spec.clone()).collect(),
+            stages: staged.clone(),
             images: Some(seen.iter().cloned().collect()),
         })?;
         self.seen.set(seen);
+        self.staged = staged;
         Ok(())
     }
 
-    /// Whether it is kept already which images were there.
+    /// Whether it is kept already which images were there, and what commands have added to disks of the file.
     pub(crate) fn has_kept(&self, plan: &Plan, open: &[&str]) -> bool {
-        self.seen.are(&self.seen.with(open, plan))
+        self.seen.are(&self.seen.with(open, plan)) && self.staged == plan.staged()
     }
 }

@@ -15,6 +15,7 @@ use crate::devices::connection::Connection;
 use crate::devices::device::Device;
 use crate::devices::queue::Queue;
 use crate::disk::DiskParts;
+use crate::disk::staging;
 use crate::disk::stalls::Stall;
 use crate::disk::unsynced;
 use crate::opening::shut::Shut;
@@ -50,6 +51,7 @@ pub(crate) fn disk(device: &Device, parts: &DiskParts, (queues, now): (bool, Ins
         faults: faults(&parts.disk),
         was_empty: parts.was_empty && parts.plan.source.path().is_some() && !was_used(device),
         refusals: parts.bond.refusals(),
+        stages: staging::views(parts, device.queues()),
         counters: sum(&snapshots),
         queues: match queues {
             true => each()
@@ -158,6 +160,7 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
         served_as: None,
         faults: FaultsView::default(),
         refusals: 0,
+        stages: staging::planned(&plan.stages),
         counters: CountersView::default(),
         queues: Vec::new(),
     }

@@ -100,6 +100,10 @@ impl Staged {
     /// What is known of requests that have stalled goes on here.
     pub(crate) fn come_from(&mut self, before: Staged) {
         self.flights = before.flights;
+        // It may have been made long before, and what was recorded since is the other one's.
+        if let Some(tracer) = &mut self.tracer {
+            tracer.go_on();
+        }
     }
 
     /// Requests are taken from here on.

@@ -218,6 +218,11 @@ impl Tracer {
         Tracer { ring, next, pending: 0 }
     }
 
+    /// Goes on behind what another writer has added since this one was made, which has ended.
+    pub(crate) fn go_on(&mut self) {
+        self.next = self.ring.written.load(Ordering::Relaxed);
+    }
+
     /// Writes an entry that has ended, and shows it with all before it.
     pub(crate) fn add(&mut self, entry: &Entry, now_ns: u64) {
         self.write(entry);

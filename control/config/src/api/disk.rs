@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{AccessView, DiskServiceView, HeldView};
+use super::{AccessView, DiskServiceView, HeldView, StageView};
 use crate::spec::{BackendKind, Cache, Format, OnFailure};
 
 /// Every disk.
@@ -115,6 +115,9 @@ pub struct DiskView {
     /// What the disk did besides answering.
     #[serde(default)]
     pub faults: FaultsView,
+    /// What is done to its requests on their way, in the order in which they come by.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<StageView>,
     /// Of all its queues together.
     pub counters: CountersView,
     /// Its queues that are or were set up; absent in a list.

@@ -181,6 +181,7 @@ mod tests {
             "on_error = \"wait\"",
             "migratable = true",
             "format = \"raw\"",
+            "stage = [{ kind = \"trace\" }]",
         ];
         let lines = [&lines[..], &ALIKE].concat();
         check::<DiskSpec>("[[disk]]", base, &lines, &["backend", "link", "remote"]);

@@ -5,7 +5,7 @@ use super::names::{self, Named, Origin, absolute_file, shorten};
 use super::rights::Written;
 use super::{
     BackendKind, Cache, Defaults, DiskSpec, Format, Mistake, Mode, OnFailure, Path, ServicePlan,
-    Size,
+    Size, StagesPlan, stages,
 };
 use crate::diff::Word;
 use crate::spec::SocketRights;
@@ -124,6 +124,8 @@ pub struct DiskPlan {
     pub on_full: OnFailure,
     /// What becomes of requests that the medium fails.
     pub on_error: OnFailure,
+    /// What is done to its requests on their way.
+    pub stages: StagesPlan,
     /// What was written; with it the disk is saved, and planned again.
     pub spec: DiskSpec,
 }
@@ -149,6 +151,13 @@ impl DiskPlan {
         self.spec.size = Some(Size(bytes));
     }
 
+    /// What commands have added is what is kept of a disk of the API.
+    pub(super) fn keep_stages(&mut self) {
+        if self.origin == Origin::Api {
+            self.spec.stage = self.stages.by_command();
+        }
+    }
+
     /// By each field's name what it is that a running disk follows, as a list of changes says it.
     pub(crate) fn in_words(&self) -> Vec<(&'static str, Word)> {
         let DiskPlan { on_full, on_error, drain_timeout_s, format, .. } = self;
@@ -159,6 +168,7 @@ impl DiskPlan {
             ("drain_timeout", Word::of(drain_timeout_s)),
             ("format", Word::or(format.map(|Format::Raw| "raw"), "not said")),
         ]);
+        words.extend(self.stages.in_words());
         words
     }
 
@@ -234,6 +244,7 @@ pub(super) fn resolve(
     let rights = Written::from(spec).resolve(defaults.daemon, at, &mut found);
     names::check_numbers(spec, at, &mut found);
     let service = spec.service(defaults, &origin, at, &mut found);
+    let stages = stages::resolve(&spec.stage, (&origin).into(), &at.key("stage"), &mut found);
     if !found.is_empty() {
         mistakes.append(&mut found);
         return None;
@@ -258,6 +269,7 @@ pub(super) fn resolve(
         block_size: spec.block_size,
         on_full: spec.on_full.unwrap_or(OnFailure::Wait),
         on_error: spec.on_error.unwrap_or(OnFailure::Error),
+        stages,
         spec: spec.clone(),
     })
 }

@@ -4,13 +4,17 @@ use std::collections::HashSet;
 
 use super::limit::LimitSpec;
 use super::names::shorten;
-use super::{Defaults, DiskPlan, NicPlan, Origin, Plan, SwitchPlan, api_error, disk, nic, switch};
-use crate::api::{ApiError, ErrorKind};
+use super::{
+    Defaults, DiskPlan, NicPlan, Origin, Plan, SwitchPlan, api_error, disk, nic, stages, switch,
+};
+use crate::api::{ApiError, ErrorKind, StagedBy};
 use crate::mistake::{Mistake, Path};
 use crate::number::of_a_change;
+use crate::saved::DiskStages;
 use crate::spec::told::Change;
 use crate::spec::{
-    DISKS_MAX, DiskChange, DiskSpec, NICS_MAX, NicChange, NicSpec, SWITCHES_MAX, SwitchSpec,
+    DISKS_MAX, DiskChange, DiskSpec, NICS_MAX, NicChange, NicSpec, SWITCHES_MAX, StageChange,
+    StageKind, SwitchSpec,
 };
 
 impl Plan {
@@ -54,6 +58,47 @@ impl Plan {
         let made = disk::resolve(&spec, &defaults, origin, None, &at, &mut mistakes);
         of_a_change(&mut mistakes);
         sound(made, &mistakes)
+    }
+
+    /// What a disk, wherever it was declared, would be with a stage that a command adds or changes.
+    pub fn disk_staged(
+        &self,
+        id: &str,
+        kind: StageKind,
+        change: &StageChange,
+    ) -> Result<DiskPlan, ApiError> {
+        let mut disk = self.disk(id).cloned().ok_or_else(|| self.no_such_disk(id))?;
+        let (spec, mut mistakes) = (disk.stages.changed(kind, change), Vec::new());
+        stages::check_fields(&spec, &Path::root(), &mut mistakes);
+        sound(Some(()), &mistakes)?;
+        disk.stages.put(&spec, StagedBy::Command);
+        disk.keep_stages();
+        Ok(disk)
+    }
+
+    /// The same without a stage that a command has added.
+    pub fn disk_unstaged(&self, id: &str, kind: StageKind) -> Result<DiskPlan, ApiError> {
+        let mut disk = self.disk(id).cloned().ok_or_else(|| self.no_such_disk(id))?;
+        disk.stages.take(kind);
+        disk.keep_stages();
+        Ok(disk)
+    }
+
+    /// Has commands have added these to a disk of the file, before the daemon was started. What the file says goes
+    /// before, and of a disk that is not there any more nothing is kept.
+    pub fn keep_staged(&mut self, kept: &[DiskStages]) {
+        for DiskStages { disk: id, stage } in kept {
+            let disk = self.disks.iter_mut().find(|disk| disk.id == *id);
+            disk.into_iter().for_each(|disk| disk.stages.keep(stage));
+        }
+    }
+
+    /// What is to be kept of that: what commands have added to disks of the file.
+    pub fn staged(&self) -> Vec<DiskStages> {
+        let of_file = self.disks.iter().filter(|disk| disk.origin != Origin::Api);
+        let its = of_file
+            .map(|disk| DiskStages { disk: disk.id.clone(), stage: disk.stages.by_command() });
+        its.filter(|its| !its.stage.is_empty()).collect()
     }
 
     /// What a switch asked for through the API would be, beside those of this plan.

@@ -104,7 +104,10 @@ impl Reading<'_> {
             let at = Path::disk(index);
             let (origin, folder) = (self.origin(&at), Some(self.folder));
             let plan = disk::resolve(spec, &self.defaults, origin, folder, &at, mistakes);
-            let Some(plan) = plan else { continue };
+            let Some(mut plan) = plan else { continue };
+            if let Some(before) = self.running.and_then(|running| running.disk(&plan.id)) {
+                plan.stages.keep_of(&before.stages);
+            }
             let others: Vec<&DiskPlan> = made.iter().chain(&kept.disks).collect();
             let disks = others.iter().map(|disk| disk.named());
             let named: Vec<Named<'_>> = disks.chain(kept.nics.iter().map(NicPlan::named)).collect();

@@ -1,12 +1,13 @@
 //! What follows `?` in the path of a request, checked like a body.
 
-use super::Parameter;
-use crate::api::{ApiError, ErrorKind};
+use super::{Parameter, Takes};
+use crate::api::{ApiError, ErrorKind, TraceFrom};
 
 /// What was behind `?` in a path.
 #[derive(Default)]
 pub(super) struct Query {
     pub(super) force: bool,
+    pub(super) cursor: TraceFrom,
 }
 
 impl Query {
@@ -34,12 +35,14 @@ impl Query {
                 return wrong("is given twice", "give it once".to_string());
             }
             seen.push(parameter.name);
-            let is_set = match value {
-                "true" => true,
-                "false" => false,
-                _ => return wrong("has another value than true and false", "write true".into()),
-            };
-            read.force = is_set;
+            match (parameter.takes, value) {
+                (Takes::Cursor, text) => read.cursor = text.parse()?,
+                (Takes::Truth, "true") => read.force = true,
+                (Takes::Truth, "false") => read.force = false,
+                (Takes::Truth, _) => {
+                    return wrong("has another value than true and false", "write true".into());
+                }
+            }
         }
         Ok(read)
     }

@@ -2,18 +2,18 @@
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use super::{FORCE, Method, Operation, Route};
+use super::{CURSOR, FORCE, Method, Operation, Route};
 use crate::api::{
     DaemonView, DiskList, DiskView, GroupList, GroupView, LinkList, NicList, NicView, ReloadView,
-    SidecoreList, SwitchList, SwitchView, UpgradeView, VersionView,
+    SidecoreList, StageList, SwitchList, SwitchView, TraceView, UpgradeView, VersionView,
 };
 use crate::spec::{
     DiskChange, DiskMove, DiskResize, DiskSpec, GroupChange, GroupSpec, LinkChange, NicChange,
-    NicMove, NicSpec, SwitchSpec,
+    NicMove, NicSpec, StageChange, SwitchSpec,
 };
 
 /// Everything the API has.
-pub const ROUTES: [Route; 32] = [
+pub const ROUTES: [Route; 36] = [
     Route {
         operation: Operation::ListDisks,
         method: Method::Get,
@@ -121,6 +121,52 @@ pub const ROUTES: [Route; 32] = [
         success: 200,
         answer: schema_of::<DiskView>,
         refusals: &[404, 422],
+    },
+    Route {
+        operation: Operation::ListStages,
+        method: Method::Get,
+        path: "/v1/disks/{id}/stages",
+        summary: "What is done to requests of a disk on their way.",
+        body: None,
+        query: &[],
+        success: 200,
+        answer: schema_of::<StageList>,
+        refusals: &[404],
+    },
+    Route {
+        operation: Operation::SetStage,
+        method: Method::Put,
+        path: "/v1/disks/{id}/stages/{kind}",
+        summary: "Add a stage to a disk, wherever that was declared, or change one that was added so, while the disk \
+                  runs. It survives a restart. Answered when all queues have it; 503 if requests of one do not end in \
+                  time, which gets it later.",
+        body: Some(schema_of::<StageChange>),
+        query: &[],
+        success: 200,
+        answer: schema_of::<StageList>,
+        refusals: &[404, 409, 422],
+    },
+    Route {
+        operation: Operation::RemoveStage,
+        method: Method::Delete,
+        path: "/v1/disks/{id}/stages/{kind}",
+        summary: "Take a stage away that was added so. Answered as when it is added.",
+        body: None,
+        query: &[],
+        success: 200,
+        answer: schema_of::<StageList>,
+        refusals: &[404, 409],
+    },
+    Route {
+        operation: Operation::ReadTrace,
+        method: Method::Get,
+        path: "/v1/disks/{id}/trace",
+        summary: "What the stage `trace` of a disk has recorded, from a place on.",
+        body: None,
+        query: &[CURSOR],
+        success: 200,
+        answer: schema_of::<TraceView>,
+        refusals: &[404, 409],
     },
     Route {
         operation: Operation::ListNics,

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::told::{Change, Number, Set, Told, Written};
 use super::{
-    DRAIN_TIMEOUT_DEFAULT_S, Mode, OnFailure, Policy, SHARE_DEFAULT, SocketMode, usual_share,
+    DRAIN_TIMEOUT_DEFAULT_S, Mode, OnFailure, Policy, SHARE_DEFAULT, SocketMode, StageSpec,
+    usual_share,
 };
 use crate::size::Size;
 use crate::target::Target;
@@ -118,6 +119,10 @@ told! {
     /// Seconds that a front-end that stops a queue waits for requests that the disk does not answer;
     /// then its connection is closed, and the disk serves nobody before it has answered.
     drain_timeout: u32 ("SECONDS", 1..=86_400, 30) = DRAIN_TIMEOUT_DEFAULT_S "usual_drain_timeout";
+    /// What is done to its requests on their way, in their order; each is a table `[[disk.stage]]`, and on the
+    /// command line a text such as `trace,entries=8192`. `sidecore disk stage` adds, changes and removes them while the
+    /// disk runs.
+    stage: Vec<StageSpec> ("STAGE") since 7;
 }
 
 /// What a running disk keeps, and why, by the names of the fields. The schema of [`DiskChange`] carries it, for
@@ -132,6 +137,7 @@ pub fn fixed_in_a_disk() -> serde_json::Value {
         "link": anew, "remote": anew, "block_size": anew, "readonly": anew, "serial": anew,
         "queues": anew, "migratable": anew, "socket": anew, "mode": anew,
         "allow_unsealed_memory": anew, "drain_timeout": anew,
+        "stage": "`sidecore disk stage` adds, changes and removes them",
     })
 }
 

@@ -166,17 +166,8 @@ pub enum UplinkError {
     #[error("`{0}` is given twice")]
     Twice(String),
     /// What the file could not say either.
-    #[error("{}", in_one_line(.0))]
+    #[error("{}", Mistake::in_one_line(.0))]
     Mistakes(Vec<Mistake>),
-}
-
-/// Mistakes with what would be right.
-fn in_one_line(mistakes: &[Mistake]) -> String {
-    let all = mistakes.iter().map(|mistake| match mistake.right.is_empty() {
-        true => mistake.to_string(),
-        false => format!("{mistake} ({})", mistake.right),
-    });
-    all.collect::<Vec<_>>().join("; ")
 }
 
 /// As on the command line: `tap=lan0,vlan=10`, or `interface=eth1,via=xdp,trunk=10+20,native=1`.

@@ -208,6 +208,14 @@ macro_rules! told {
             pub $name: bool,
         } [] {} $($rest)*
     } };
+    (@next $made:tt $(#[$($doc:tt)*])* $name:ident: Vec<$type:ident> ($value:literal) $($rest:tt)*) => { told! {
+        @spec $made $name {
+            $(#[$($doc)*])*
+            #[serde(default, skip_serializing_if = "Vec::is_empty")]
+            #[cfg_attr(feature = "cli", arg(long, value_name = $value))]
+            pub $name: Vec<$type>,
+        } [] {} $($rest)*
+    } };
     (@next $made:tt $(#[$($doc:tt)*])* $name:ident: Option<Vec<$type:ident>> $form:tt $($rest:tt)*) => { told! {
         @option [spec $made $name] { $(#[$($doc)*])* } $name [$type] $form $($rest)*
     } };

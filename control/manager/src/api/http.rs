@@ -253,14 +253,15 @@ fn router(door: Door, version: &'static str, role: Role) -> Router {
         let filter = match route.method {
             Method::Get => MethodFilter::GET,
             Method::Post => MethodFilter::POST,
+            Method::Put => MethodFilter::PUT,
             Method::Patch => MethodFilter::PATCH,
             Method::Delete => MethodFilter::DELETE,
         };
         let handler = async move |State(door): State<Door>,
                                   Extension(permit): Extension<Permit>,
-                                  id: Result<Option<Path<String>>, PathRejection>,
+                                  names: Result<Option<Path<Names>>, PathRejection>,
                                   request: HttpRequest<Body>| {
-            match serve_route(route, (&door, &permit), id, request).await {
+            match serve_route(route, (&door, &permit), names, request).await {
                 Ok(answer) => json_of(route.success, &answer),
                 Err(error) => refusal(&error),
             }
@@ -274,14 +275,17 @@ fn router(door: Door, version: &'static str, role: Role) -> Router {
     .with_state(door)
 }
 
+/// What stands for `{id}` and `{kind}` in a path, in their order.
+type Names = Vec<(String, String)>;
+
 async fn serve_route(
     route: &Route,
     (door, permit): (&Door, &Permit),
-    id: Result<Option<Path<String>>, PathRejection>,
+    names: Result<Option<Path<Names>>, PathRejection>,
     request: HttpRequest<Body>,
 ) -> Result<Answer, Refusal> {
-    let id = match id {
-        Ok(id) => id.map(|Path(id)| id).unwrap_or_default(),
+    let names = match names {
+        Ok(names) => names.map(|Path(names)| names).unwrap_or_default(),
         Err(rejection) => {
             let hint = "write a disk's name as it is, in the path";
             return Err(ApiError::new(ErrorKind::Malformed, rejection.body_text(), hint).into());
@@ -303,7 +307,8 @@ async fn serve_route(
         );
         Refusal { status: StatusCode::PAYLOAD_TOO_LARGE, error }
     })?;
-    let call = route.operation.call(&id, &query, &body)?;
+    let names: Vec<&str> = names.iter().map(|(_, name)| name.as_str()).collect();
+    let call = route.operation.call(&names, &query, &body)?;
     lock(&permit.0.crowd).places.asked(permit.0.id);
     let answer = ask(door, permit.0.from, call).await;
     lock(&permit.0.crowd).places.answered(permit.0.id, crate::clock::now());

@@ -111,6 +111,7 @@ fn every_route_reaches_the_control_loop_as_its_call() {
         config::routes::Operation::ResizeDisk => r#"{"size":"1G"}"#,
         config::routes::Operation::MoveDisk | config::routes::Operation::MoveNic => r#"{"to":1}"#,
         config::routes::Operation::ChangeDisk => r#"{"share":5}"#,
+        config::routes::Operation::SetStage => r#"{"entries":2048}"#,
         config::routes::Operation::AddNic => r#"{"id":"n","switch":"lan"}"#,
         config::routes::Operation::ChangeNic => r#"{"vlan":5}"#,
         config::routes::Operation::SetLink => r#"{"link":"down"}"#,
@@ -122,11 +123,12 @@ fn every_route_reaches_the_control_loop_as_its_call() {
     let mut wanted = Vec::new();
     for route in &config::routes::ROUTES {
         let method = route.method.word().to_uppercase();
-        let (status, answer) =
-            fixture.ask(&method, &route.path.replace("{id}", "vm%201"), bodies(route));
+        let path = route.path.replace("{id}", "vm%201").replace("{kind}", "trace");
+        let (status, answer) = fixture.ask(&method, &path, bodies(route));
         let shown = route.operation == config::routes::Operation::ShowDisk;
         assert_eq!(status, if shown { 404 } else { route.success }, "{answer}");
-        wanted.push(route.operation.call("vm 1", "", bodies(route).as_bytes()).unwrap());
+        wanted
+            .push(route.operation.call(&["vm 1", "trace"], "", bodies(route).as_bytes()).unwrap());
     }
     assert_eq!(fixture.finish(), wanted);
 }

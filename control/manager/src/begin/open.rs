@@ -30,6 +30,7 @@ pub(crate) fn open_all(
     // Before anything is opened.
     let mut kept = state::plan_kept(&rooms.state, &mut all)?;
     let images = kept.images.take();
+    rooms.state.staged = std::mem::take(&mut kept.staged);
     // All that is planned is, so that nothing is taken for gone which is opened last.
     let Plan { disks, switches, nics, groups, .. } = &mut rooms.plan;
     (*disks, *switches) = (all.disks.clone(), all.switches.clone());
@@ -55,7 +56,9 @@ pub(crate) fn open_all(
         }
         None => rooms.have_links(mode, Remote::open_links),
     }
-    take_in_all((plan.disks, plan.switches, plan.nics), rooms, mode)?;
+    // With what is kept of them.
+    let of_file: Vec<DiskPlan> = all.disks.into_iter().take(plan.disks.len()).collect();
+    take_in_all((of_file, plan.switches, plan.nics), rooms, mode)?;
     take_in_all((kept.disks, kept.switches, kept.nics), rooms, mode)?;
     match rooms.estate {
         // What it serves is open, and the rest is opened later.

@@ -8,7 +8,7 @@ use control::mode::Mode;
 use control::moves::{Problems, Waited};
 use sidecore::Stay;
 
-use super::{check_disk_made_by_api, disks, groups, nics, removal, resizing, shown};
+use super::{check_disk_made_by_api, disks, groups, nics, removal, resizing, shown, stages};
 use crate::api::Reply;
 use crate::daemon_view;
 use crate::in_use::InUse;
@@ -39,6 +39,12 @@ pub(crate) fn answer(call: Call, reply: Reply, rooms: &mut Rooms, mode: Mode) {
         }
         Call::ClearDisk { id } => disks::clear(&id, rooms, mode),
         Call::MoveDisk { id, wish } => return move_disk(&id, &wish, reply, rooms),
+        Call::ListStages { id } => stages::list(&id, rooms),
+        Call::SetStage { id, kind, change } => {
+            return stages::set((&id, kind), &change, reply, rooms);
+        }
+        Call::RemoveStage { id, kind } => return stages::remove((&id, kind), reply, rooms),
+        Call::ReadTrace { id, from } => stages::trace(&id, from, rooms),
         Call::ListGroups
         | Call::ShowGroup { .. }
         | Call::AddGroup(_)

@@ -8,7 +8,7 @@ use tracing::warn;
 
 use super::resizing::{self, Undone};
 use super::waiting::Next;
-use super::{disks, shown};
+use super::{disks, shown, stages};
 use crate::api::Reply;
 use crate::defects::found;
 use crate::devices::device::Device;
@@ -24,6 +24,7 @@ pub(crate) fn go_on(rooms: &mut Rooms, mode: Mode) -> Vec<Undone> {
         match waiting.next(turn.now(), |id| openers.has_answered(id)) {
             Some(Next::Add(spec, reply)) => disks::add_now(&spec, reply, rooms, mode),
             Some(Next::Sizing(device, reply)) => undone.extend(give_up(device, reply, rooms)),
+            Some(Next::Staging(device, reply)) => stages::are_late(device, reply, rooms),
             Some(Next::Removing(device, reply)) => answer_removal(device, reply, rooms),
             None => return undone,
         }

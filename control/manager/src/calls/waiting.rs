@@ -35,7 +35,9 @@ pub(crate) enum Next {
     Add(Box<DiskSpec>, Reply),
     /// A device that is to be resized does not let its queues go in time.
     Sizing(u32, Option<Reply>),
-    /// One that is removed does not.
+    /// The queues of one do not get their stages in time.
+    Staging(u32, Option<Reply>),
+    /// One that is removed does not let its queues go.
     Removing(u32, Option<Reply>),
 }
 
@@ -49,6 +51,23 @@ impl WaitingCalls {
     /// A disk is resized when its queues are back.
     pub(crate) fn resize(&mut self, device: u32, reply: Option<Reply>, turn: &mut Turn) {
         self.wait(Wait::Sizing(device), reply, turn);
+    }
+
+    /// A disk has other stages when its queues have them.
+    pub(crate) fn stage(&mut self, device: u32, reply: Reply, turn: &mut Turn) {
+        self.wait(Wait::Staging(device), Some(reply), turn);
+    }
+
+    /// Whether somebody waits for that.
+    pub(crate) fn stages(&self, device: u32) -> bool {
+        self.0.stages(device)
+    }
+
+    /// They have.
+    pub(crate) fn staged(&mut self, device: u32, answer: &Answered) {
+        while let Some(reply) = self.0.staged(device) {
+            reply.into_iter().for_each(|reply| reply.answer(answer.clone()));
+        }
     }
 
     /// A device goes when its queues are back.
@@ -87,7 +106,7 @@ impl WaitingCalls {
     pub(crate) fn gone(&mut self, device: u32, id: &str, view: Answer, is_closing: bool) {
         for (wait, reply) in self.0.gone(device, is_closing.then_some(&view)) {
             let answer = match wait {
-                Wait::Sizing(_) => Err(ApiError::no_such_disk(id)),
+                Wait::Sizing(_) | Wait::Staging(_) => Err(ApiError::no_such_disk(id)),
                 _ => Ok(view.clone()),
             };
             reply.into_iter().for_each(|reply| reply.answer(answer.clone()));
@@ -112,6 +131,7 @@ impl WaitingCalls {
                     return Some(Next::Add(Box::new(spec), reply));
                 }
                 (Wait::Sizing(device), reply) => return Some(Next::Sizing(device, reply)),
+                (Wait::Staging(device), reply) => return Some(Next::Staging(device, reply)),
                 (Wait::Removing(device), reply) => return Some(Next::Removing(device, reply)),
                 // Its file system does not let it be closed.
                 (Wait::Closing(_, view), Some(reply)) => reply.answer(Ok(view)),

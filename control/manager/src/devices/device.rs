@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use config::plan::DevicePlan;
+use config::plan::{DevicePlan, DiskPlan};
 use config::spec::Mode;
 pub(crate) use control::device::Due;
 use control::device::{Door, Existence};
@@ -34,7 +34,7 @@ use crate::devices::lent::Closer;
 use crate::devices::log_rate::LogRate;
 use crate::devices::metered::{Flow, Metered, Set};
 use crate::devices::queue::Queue;
-use crate::disk::DiskParts;
+use crate::disk::{DiskParts, staging};
 use crate::guests::follow::Follow;
 use crate::network::nic::NicParts;
 use crate::opening::openers::Openers;
@@ -103,12 +103,14 @@ impl Device {
         &self.facts
     }
 
-    /// Its plan is another from here on. Of the other kind would be another device.
-    pub(crate) fn set_plan(&mut self, plan: &DevicePlan, defects: &mut Defects) {
+    /// Its plan is another from here on. Of the other kind would be another device. Whether queues are to be told of it.
+    pub(crate) fn set_plan(&mut self, plan: &DevicePlan, defects: &mut Defects) -> bool {
         match (&mut self.kind, plan) {
             (Kind::Disk(disk), DevicePlan::Disk(plan)) => {
+                let before = disk.plan.stages.clone();
                 disk.set_plan(plan);
                 self.facts = plan.into();
+                return staging::follow(disk, &mut self.queues, &before);
             }
             (Kind::Nic(nic), DevicePlan::Nic(plan)) => {
                 nic.set_plan(plan);
@@ -118,6 +120,25 @@ impl Device {
                 defects.note("device of the kind of its plan");
             }
         }
+        false
+    }
+
+    /// Its disk has the stages of that plan from here on, and all else is as it was. Whether queues are to be told.
+    pub(crate) fn set_stages(&mut self, plan: &DiskPlan) -> bool {
+        let Kind::Disk(disk) = &mut self.kind else { return false };
+        let before = std::mem::replace(&mut disk.plan.stages, plan.stages.clone());
+        disk.plan.spec.stage.clone_from(&plan.spec.stage);
+        staging::follow(disk, &mut self.queues, &before)
+    }
+
+    /// What only a disk has, and its queues.
+    pub(crate) fn disk_and_queues(&mut self) -> Option<(&mut DiskParts, &mut [Queue])> {
+        Some((self.kind.disk_mut()?, &mut self.queues))
+    }
+
+    /// Queues of a disk that are served otherwise than its plan says.
+    pub(crate) fn behind(&self) -> Vec<u16> {
+        self.kind.disk().map(|disk| staging::behind(disk, &self.queues)).unwrap_or_default()
     }
 
     pub(crate) fn kind(&self) -> &Kind {
@@ -344,7 +365,9 @@ impl Device {
         let others = door.into_iter().chain(self.log.due_at()).chain(announced);
         // While another process is to take over nobody asks.
         let asks = self.asks_at().filter(|_| !mode.has_heir());
-        connections.chain(others).chain(asks).chain(self.follow.scans_at()).min()
+        let staged = self.kind.disk().filter(|_| !self.is_held_back());
+        let restages = staged.and_then(|disk| disk.staging.due_at(mode));
+        connections.chain(others).chain(asks).chain(restages).chain(self.follow.scans_at()).min()
     }
 
     /// When the locks of its disk are asked for again, or are to be let go again.

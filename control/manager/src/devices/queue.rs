@@ -3,6 +3,7 @@
 //! Not here: how it is made (`start`), who moves it (`moves`, `network::travel`), and when it starts (`manager`).
 
 pub(crate) mod left;
+mod staged;
 mod weighed;
 
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use sidecore::{Command, Departure, MoveId, QueueCounters, instant_of, nanos_of};
 use virtqueue::Format;
 
 pub(crate) use left::Left;
+pub(crate) use staged::{Staged, Through};
 pub(crate) use weighed::{Found, Weighed, portion};
 
 /// Of a front-end: its connection, and how often it has said something new of its rings.
@@ -36,6 +38,8 @@ pub(crate) type Move = control::queue::Move<MoveId>;
 
 pub(crate) struct Queue {
     counters: Arc<QueueCounters>,
+    /// What is done to its requests on their way to a disk.
+    staged: Staged,
     life: Life<Daemon>,
     /// What it asks of its sidecore.
     weighed: Weighed,
@@ -75,6 +79,7 @@ impl Queue {
     pub(crate) fn new() -> Queue {
         Queue {
             counters: Arc::new(QueueCounters::default()),
+            staged: Staged::default(),
             life: Life::default(),
             weighed: Weighed::default(),
             was_attached: false,
@@ -117,6 +122,20 @@ impl Queue {
     /// Which sidecore it is going to.
     pub(crate) fn moving_to(&self) -> Option<usize> {
         self.life.moving().map(|moving| moving.to)
+    }
+
+    /// Whether it is going to where it is, to be served through other stages there.
+    pub(crate) fn is_restaged(&self) -> bool {
+        self.moving_to().is_some_and(|to| self.place().is_some_and(|place| place.core == to))
+    }
+
+    /// What is done to its requests.
+    pub(crate) fn staged(&self) -> &Staged {
+        &self.staged
+    }
+
+    pub(crate) fn staged_mut(&mut self) -> &mut Staged {
+        &mut self.staged
     }
 
     /// Whether it is on its way to another sidecore, or back.
@@ -230,7 +249,9 @@ impl Queue {
 
     /// See [`Life::moved`].
     pub(crate) fn moved(&mut self, id: MoveId, stayed: bool) -> Option<Moved<Command>> {
-        self.life.moved(id, stayed)
+        let moved = self.life.moved(id, stayed)?;
+        self.staged.is_moved(stayed);
+        Some(moved)
     }
 
     /// See [`Life::tell`].

@@ -5,6 +5,7 @@
 use std::io;
 use std::sync::Arc;
 
+use backend::Stages;
 use config::plan::PolicyPlan;
 use device::blk::Blk;
 use device::features;
@@ -35,6 +36,8 @@ pub(crate) struct DeviceParts<'a> {
     pub(crate) facts: &'a Facts,
     pub(crate) counters: &'a Arc<QueueCounters>,
     pub(crate) left: Option<Left>,
+    /// What is done to requests on their way to a disk.
+    pub(crate) stages: Stages,
 }
 
 /// Why a ring cannot be served. The texts are for the operator.
@@ -144,7 +147,7 @@ pub(crate) fn make(
         key: device.key,
         queue,
         memory,
-        role: role_of(device.kind, device.key.queue, negotiated)?,
+        role: role_of(device, negotiated)?,
         kick: duplicate(facts.kick).map_err(RingError::Kick)?,
         call: duplicate(facts.call).map_err(RingError::Call)?,
         share: device.facts.service.share,
@@ -163,12 +166,13 @@ pub(crate) fn make(
 ///
 /// # Errors
 /// The NIC is not plugged in, or the disk's locks are elsewhere.
-fn role_of(kind: &Kind, index: u16, negotiated: u64) -> Result<RoleSpec, RingError> {
-    match kind {
+fn role_of(device: &DeviceParts<'_>, negotiated: u64) -> Result<RoleSpec, RingError> {
+    let index = device.key.queue;
+    match device.kind {
         Kind::Disk(disk) if !disk.locks.is_here() => Err(RingError::NotOpen),
         Kind::Disk(disk) => Ok(RoleSpec::Disk {
             blk: Blk::new(&disk.shape, Arc::clone(&disk.live), negotiated),
-            backend: disk.disk.backend(),
+            backend: disk.disk.backend_through(device.stages.clone()),
         }),
         Kind::Nic(nic) => {
             let place = nic.at().ok_or(RingError::NoPort)?.way.place;

@@ -225,6 +225,11 @@ fn apply_change(
         // Done when all plans are in force.
         Change::Set(device, _) => {
             device.nic().into_iter().for_each(|plan| nics::follow(plan, rooms));
+            // Whether it is there was judged before.
+            let promise = rooms.bounds.promise_again(device);
+            if let Some(served) = rooms.devices.named_mut(device.id()) {
+                served.promise_instead(promise);
+            }
         }
         Change::SetRights { .. }
         | Change::SetApiRights(_)

@@ -28,7 +28,7 @@ use crate::defects::{found, late};
 use crate::devices::device::Device;
 use crate::devices::queue::{Owner, Place};
 use crate::devices::start::policy_of;
-use crate::disk::DiskParts;
+use crate::disk::{DiskParts, staging};
 use crate::poll::Token;
 
 const NO_EXPORT: ExportError = ExportError::Missing("export of that number");
@@ -270,16 +270,19 @@ impl Host<'_, '_> {
 fn make_queue(device: &mut Device, held: &Held) -> Result<Option<Box<Served>>, ExportError> {
     let queue = held.memory.queue(held.base).map_err(ExportError::Queue)?;
     let memory = Arc::clone(held.memory.map());
+    let disk = device.disk_and_queues();
+    let staged = disk
+        .and_then(|(disk, queues)| queues.first_mut().map(|queue| staging::of_queue(disk, queue)));
+    let (stages, through) = staged.ok_or(ExportError::Missing("queue of a disk"))?;
     let parts = device.disk();
     let parts = parts.ok_or(ExportError::Missing("disk that clients may have"))?;
     let negotiated = features::VERSION_1
         | features::BLK_FLUSH
         | features::BLK_DISCARD
         | features::BLK_WRITE_ZEROES;
-    let role = RoleSpec::Disk {
-        blk: Blk::new(&parts.shape, Arc::clone(&parts.live), negotiated),
-        backend: parts.disk.backend(),
-    };
+    let backend = parts.disk.backend_through(stages);
+    let blk = Blk::new(&parts.shape, Arc::clone(&parts.live), negotiated);
+    let role = RoleSpec::Disk { blk, backend };
     let (share, policy) = (device.facts().service.share, policy_of(device.facts().service.policy));
     let (target_ns, moderate_ns) = (device.facts().service.target_ns(), 0);
     let key = device.key(0);
@@ -288,6 +291,7 @@ fn make_queue(device: &mut Device, held: &Held) -> Result<Option<Box<Served>>, E
         return Ok(None);
     }
     let (kept, counters) = (state.is_exported(queue.size()), Arc::clone(state.counters()));
+    state.staged_mut().begins(through);
     let gate = device.gate(0, kept);
     let (kick, call) = (None, None);
     Ok(Some(Served::new(ServedSpec {

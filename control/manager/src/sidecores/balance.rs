@@ -85,7 +85,10 @@ fn weigh(
     for (index, queue) in (0..).zip(device.queues_mut()) {
         let Some(Place { core, by_hand, .. }) = queue.place() else { continue };
         let its = found.get(core).copied().unwrap_or_default();
-        let (work_ns, is_underway) = (queue.counters().work_ns(), queue.is_underway());
+        // To where it is nothing goes for its load.
+        let is_restaged = queue.is_restaged();
+        let is_underway = queue.is_underway() && !is_restaged;
+        let work_ns = queue.counters().work_ns();
         let weighed_one = queue.weighed_mut();
         weighed_one.look(work_ns, its);
         if is_underway {
@@ -94,7 +97,7 @@ fn weigh(
         }
         let Weighed { load, moved, .. } = *weighed_one;
         sum += load;
-        let can_move = !by_hand && !is_fixed;
+        let can_move = !by_hand && !is_fixed && !is_restaged;
         let queue = QueueLoad { core, load, can_move, node, moved };
         weighed.push(((number, Some(index)), queue));
     }

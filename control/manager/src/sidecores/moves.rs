@@ -12,7 +12,9 @@ use tracing::debug;
 
 use crate::api::Reply;
 use crate::defects::{found, late};
+use crate::devices::device::Device;
 use crate::devices::queue::{Move, Moved};
+use crate::disk::staging::{self, Other};
 use crate::sidecores::around::Around;
 use crate::turn::Turn;
 
@@ -37,18 +39,36 @@ impl Moves {
         around: &mut Around<'_>,
     ) -> Option<MoveId> {
         let Around { turn, devices, cores } = around;
-        let backend =
-            found!(turn.defects, devices.disk(device), "disk whose queue moves").disk.backend();
+        let disk = devices.get_mut(device).and_then(Device::disk_and_queues);
+        let other = disk.and_then(|(disk, queues)| {
+            Some(staging::other(disk, queues.get_mut(usize::from(index))?))
+        });
+        let Other { backend, room, through } =
+            found!(turn.defects, other, "disk whose queue moves");
         let new = found!(turn.defects, cores.handle(to), "sidecore to move a queue to");
         let queue = found!(turn.defects, devices.queue_mut(device, index), "queue to move");
         let id = MoveId(self.0.begin(Mover::Queue(device, index)));
-        let (arrival, departure) = handover(id, new, backend, None);
+        let (arrival, departure) = handover(id, new, backend, room);
         if !queue.prepare(Move { id, to, by_hand }, departure) {
             self.end(id, Ok(()));
             return None;
         }
+        queue.staged_mut().prepares(through);
         cores.send(to, Command::Prepare(arrival));
         Some(id)
+    }
+
+    /// Has queues of a disk that are served through other stages than its plan says go to where they are.
+    pub(crate) fn restage(
+        &mut self,
+        device: u32,
+        queues: &[(u16, usize)],
+        around: &mut Around<'_>,
+    ) {
+        for (queue, core) in queues {
+            let begun = self.begin(QueueKey { device, queue: *queue }, (*core, false), around);
+            debug!(device, queue, core, begun = begun.is_some(), "other stages");
+        }
     }
 
     /// Moves a queue to where there is more room for it.
@@ -98,6 +118,10 @@ impl Moves {
             self.end(id, Err(NotMoved::NotServed));
             return None;
         };
+        if from == to {
+            // It has other stages, or is told again.
+            turn.touch(device);
+        }
         if why.is_none() {
             cores.give_load(from, 1);
             cores.take_load(to, 1);

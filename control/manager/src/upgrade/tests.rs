@@ -7,8 +7,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use backend::link::{LinkOpenError, LinkShards, LinkSource, LinkWhy};
-use config::api::{Answer, ApiError, Call};
+use config::api::{Answer, ApiError, Call, StageView, StagedBy};
 use config::plan::load;
+use config::spec::{StageChange, StageKind};
 use config::{DiskSpec, Plan, Size};
 use cpus::HostCpus;
 use schedule::{Clock, Nanos};
@@ -206,6 +207,24 @@ fn a_socket_is_the_same_one_in_another_process() {
     let after = std::fs::metadata(&socket).map(|it| std::os::unix::fs::MetadataExt::ino(&it));
     assert_eq!(before.expect("a socket"), after.expect("a socket"));
     assert!(UnixListener::bind(&socket).is_err());
+}
+
+#[test]
+fn an_heir_has_the_stages_that_a_command_has_added_to_a_disk_of_the_file() {
+    let mut pair = Pair::of(DISK);
+    let (kind, change) = (StageKind::Trace, StageChange { entries: Some(2048) });
+    let mut added = pair.asks(Call::SetStage { id: "a".to_string(), kind, change });
+    pair.turn();
+    assert!(matches!(added.hear(), Heard::Answer(answer) if answer.is_ok()));
+    pair.upgrade(DISK).expect("it is replaced");
+    let successor = pair.rest.successor.as_ref().expect("another process serves");
+    let mut asked = successor.ask(Call::ListStages { id: "a".to_string() });
+    (0..100).for_each(|_| pair.rest.go_on(Nanos(0)));
+    let Heard::Answer(answer) = asked.hear() else { panic!("no answer") };
+    let Ok(Answer::Stages(list)) = *answer else { panic!("{answer:?} is no list") };
+    let its = |it: &StageView| (it.kind, it.declared, it.entries, it.recorded);
+    let wanted = (StageKind::Trace, StagedBy::Command, Some(2048), Some(0));
+    assert_eq!(list.stages.iter().map(its).collect::<Vec<_>>(), [wanted]);
 }
 
 /// Its launcher is a moment behind, and only who asked for the upgrade waits for that.

@@ -73,6 +73,25 @@ impl Bed {
 }
 
 #[test]
+fn a_back_end_that_was_made_before_goes_on_behind_what_was_recorded_since() {
+    let mut bed = Bed::new();
+    let stages = Stages { trace: Some(Arc::clone(&bed.ring)) };
+    let next = bed.disk.backend_through(stages);
+    for (at, offset) in [0, 512].into_iter().enumerate() {
+        bed.begin(at as u64);
+        let _ = bed.run(Op::Flush, offset, 0, &[]);
+        bed.backend.end(at as u64);
+    }
+    let before = std::mem::replace(&mut bed.backend, next);
+    bed.backend.come_from(before);
+    bed.begin(9);
+    let _ = bed.run(Op::Flush, 1024, 0, &[]);
+    bed.backend.end(9);
+    let offsets: Vec<u64> = bed.traced().iter().map(|entry| entry.offset).collect();
+    assert_eq!(offsets, [0, 512, 1024]);
+}
+
+#[test]
 fn nothing_on_the_way_is_no_stage() {
     let disk = Disk::open(&Source::Memory { size_bytes: SIZE }).expect("disk");
     assert!(!disk.backend_through(Stages::default()).is_staged());

@@ -2,6 +2,7 @@
 //!
 //! Not here: one queue's life (`queue`), and its ring (`start`).
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use control::connection::Cause;
@@ -16,11 +17,11 @@ use crate::defects::{Defects, found};
 use crate::devices::connection::{Connection, Held};
 use crate::devices::kind::Kind;
 use crate::devices::metered::Flow;
-use crate::devices::queue::{Asked, Left, Owner, Queue};
+use crate::devices::queue::{Asked, Left, Owner, Queue, Said};
 use crate::devices::start::{self, RingError};
 use crate::disk::bonds::Bond;
 use crate::disk::bonds::vmm::Vmm;
-use crate::disk::{Admission, DiskParts};
+use crate::disk::{Admission, DiskParts, staging};
 use crate::sidecores::Cores;
 use crate::turn::Turn;
 use crate::views;
@@ -299,13 +300,6 @@ impl Device {
             defects.note("queue to start, or front-end that runs it");
             return Ok(None);
         };
-        let parts = start::DeviceParts {
-            key: QueueKey { device: self.number, queue: index },
-            kind: &self.kind,
-            facts: &self.facts,
-            counters: queue.counters(),
-            left: queue.left(),
-        };
         let may_start = connection.held().is_none() || self.starts_first(number) == Some(index);
         let Some(facts) = connection.session.ready(index).filter(|_| may_start) else {
             return Ok(None);
@@ -320,6 +314,18 @@ impl Device {
         if queue.is_attached() || queue.gave_up((number, changes)) {
             return Ok(None);
         }
+        let (counters, left) = (Arc::clone(queue.counters()), queue.left());
+        let disk = self.kind.disk().zip(self.queues.get_mut(usize::from(index)));
+        let staged = disk.map(|(disk, queue)| staging::of_queue(disk, queue));
+        let (stages, through) = staged.unwrap_or_default();
+        let parts = start::DeviceParts {
+            key: QueueKey { device: self.number, queue: index },
+            kind: &self.kind,
+            facts: &self.facts,
+            counters: &counters,
+            left,
+            stages,
+        };
         let (features, logging) = (connection.session.features(), connection.session.is_logging());
         let admission = self.admission(number, connection);
         let is_first = !self.queues.iter().any(Queue::is_attached);
@@ -338,31 +344,30 @@ impl Device {
             match &mut made {
                 Ok(served) => {
                     let gate = queue.is_made(left, size, format);
+                    queue.staged_mut().begins(through);
                     served.set_gate(self.metered.gate(Flow::of(&self.kind, index), gate));
                 }
                 Err(error) => {
                     // One that waits for its image is no queue that failed.
                     let failed = !matches!(admission, Some(Admission::Other(_)));
-                    let problem = failed.then(|| format!("cannot be served: {error}"));
-                    queue.is_not_made((number, changes), problem, (size, format));
-                    queue.waits_for_another_guest(error.is_guests());
+                    refuse(queue, error, failed, (number, changes), (size, format));
                 }
             }
         }
-        self.note_lost(number, index, made.as_ref().err());
-        // Those of its rings that were set up before this one was told of.
-        if matches!(made, Err(RingError::Image(_))) && !self.attached().is_empty() {
-            self.existence.restart();
-        }
+        self.note_not_made(number, index, made.as_ref().err());
         self.bind(number, admission, made.is_ok());
         made.map(|served| Some((number, served)))
     }
 
     /// A front-end that has said of a lost ring what it had said before is not told where that stands, either.
-    fn note_lost(&mut self, id: u32, index: u16, why: Option<&RingError>) {
+    fn note_not_made(&mut self, id: u32, index: u16, why: Option<&RingError>) {
         let connection = self.connections.get_mut(&id);
         if let (Some(RingError::PlaceLost), Some(connection)) = (why, connection) {
             connection.session.lost(index);
+        }
+        // Those of its rings that were set up before this one was told of.
+        if matches!(why, Some(RingError::Image(_))) && !self.attached().is_empty() {
+            self.existence.restart();
         }
     }
 
@@ -397,4 +402,17 @@ impl Device {
         self.queues.iter_mut().for_each(Queue::try_again);
         turn.touch(self.number);
     }
+}
+
+/// A queue was to start, and could not be made.
+fn refuse(
+    queue: &mut Queue,
+    error: &RingError,
+    failed: bool,
+    said: Said,
+    shape: (u16, virtqueue::Format),
+) {
+    let problem = failed.then(|| format!("cannot be served: {error}"));
+    queue.is_not_made(said, problem, shape);
+    queue.waits_for_another_guest(error.is_guests());
 }

@@ -60,7 +60,8 @@ impl Fixture {
     fn try_base(&self, told: u32, negotiated: u64, left: Option<Left>) -> Result<u32, RingError> {
         let key = QueueKey { device: 0, queue: 0 };
         let (kind, facts, counters) = (&self.kind, &self.facts, &self.counters);
-        let parts = DeviceParts { key, kind, facts, counters, left };
+        let stages = Default::default();
+        let parts = DeviceParts { key, kind, facts, counters, left, stages };
         base_of(&ring(told), negotiated, &self.front_end, &parts)
     }
 }

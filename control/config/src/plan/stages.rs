@@ -1,0 +1,197 @@
+//! What is done to requests of a disk on their way: one place for each kind, in the order of decision 31.
+//!
+//! A struct and no list, so that an order that means nothing cannot be planned. A kind more is a field more, and its arm
+//! wherever [`StageKind`] is matched.
+
+use super::Origin;
+use super::names::check_bounds;
+use crate::api::StagedBy;
+use crate::diff::Word;
+use crate::mistake::{Mistake, Path};
+use crate::spec::{StageChange, StageKind, StageSpec};
+
+/// A record of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TracePlan {
+    /// Requests that are kept for each queue: a power of two.
+    pub entries: u32,
+}
+
+/// A stage, and what was written of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StagePlan<T> {
+    /// Who has it be there.
+    pub by: StagedBy,
+    /// What it is.
+    pub is: T,
+    /// What was written; with it the stage is kept, and planned again.
+    pub spec: StageSpec,
+}
+
+/// What is done, from the guest to the medium.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StagesPlan {
+    /// Whether requests are recorded.
+    pub trace: Option<StagePlan<TracePlan>>,
+}
+
+impl From<&Origin> for StagedBy {
+    fn from(origin: &Origin) -> StagedBy {
+        match origin {
+            Origin::File { .. } => StagedBy::File,
+            Origin::Api => StagedBy::Command,
+        }
+    }
+}
+
+impl StagesPlan {
+    /// Whether nothing is done.
+    pub fn is_none(&self) -> bool {
+        self.trace.is_none()
+    }
+
+    /// What is there, in its order: who has it be so, and what was written.
+    pub fn all(&self) -> Vec<(StagedBy, &StageSpec)> {
+        let StagesPlan { trace } = self;
+        trace.iter().map(|stage| (stage.by, &stage.spec)).collect()
+    }
+
+    /// Who has a stage of that kind be there.
+    pub fn by(&self, kind: StageKind) -> Option<StagedBy> {
+        self.all().into_iter().find(|(_, spec)| spec.kind == kind).map(|(by, _)| by)
+    }
+
+    /// What commands have added, as it is kept.
+    pub fn by_command(&self) -> Vec<StageSpec> {
+        let all = self.all().into_iter();
+        all.filter(|(by, _)| *by == StagedBy::Command).map(|(_, spec)| spec.clone()).collect()
+    }
+
+    /// Whether the same is done to requests, whoever has it be so.
+    pub fn do_the_same(&self, other: &StagesPlan) -> bool {
+        let trace = |stages: &StagesPlan| stages.trace.as_ref().map(|stage| stage.is);
+        trace(self) == trace(other)
+    }
+
+    /// The stage of that kind with what is to be different, by a command.
+    pub(super) fn changed(&self, kind: StageKind, change: &StageChange) -> StageSpec {
+        let written = self.all().into_iter().find(|(_, spec)| spec.kind == kind);
+        written.map_or_else(|| StageSpec::new(kind), |(_, spec)| spec.clone()).changed(change)
+    }
+
+    /// Puts a stage in its place.
+    pub(super) fn put(&mut self, spec: &StageSpec, by: StagedBy) {
+        let spec = spec.clone();
+        match spec.kind {
+            StageKind::Trace => {
+                let entries = number_of(&spec, "entries").next_power_of_two();
+                self.trace = Some(StagePlan { by, is: TracePlan { entries }, spec });
+            }
+        }
+    }
+
+    /// Takes one away.
+    pub(super) fn take(&mut self, kind: StageKind) {
+        match kind {
+            StageKind::Trace => self.trace = None,
+        }
+    }
+
+    /// Has what commands added `before`, where the file says nothing of its kind.
+    pub(super) fn keep_of(&mut self, before: &StagesPlan) {
+        self.keep(&before.by_command());
+    }
+
+    /// The same of what was kept.
+    pub(super) fn keep(&mut self, kept: &[StageSpec]) {
+        for spec in kept {
+            if self.by(spec.kind).is_none() {
+                self.put(spec, StagedBy::Command);
+            }
+        }
+    }
+
+    /// Each kind with what it is, as a list of changes says it.
+    pub(crate) fn in_words(&self) -> Vec<(&'static str, Word)> {
+        let word = |kind: StageKind| {
+            let found = self.all().into_iter().find(|(_, spec)| spec.kind == kind);
+            let by = |by| if by == StagedBy::Command { " by a command" } else { "" };
+            let text = found.map(|(who, spec)| format!("{}{}", in_words(spec), by(who)));
+            let name = match kind {
+                StageKind::Trace => "stage trace",
+            };
+            (name, Word::or(text, "none"))
+        };
+        StageKind::ALL.into_iter().map(word).collect()
+    }
+}
+
+/// What a stage is, in words.
+fn in_words(spec: &StageSpec) -> String {
+    match spec.kind {
+        StageKind::Trace => format!("of {} entries", number_of(spec, "entries")),
+    }
+}
+
+/// A number of a stage: what was written, or the usual one.
+fn number_of(spec: &StageSpec, name: &str) -> u32 {
+    let mut all = StageSpec::NUMBERS.iter().zip(spec.numbers());
+    let found = all.find(|(number, _)| number.name == name && number.kind == spec.kind);
+    found.map_or(0, |(number, written)| written.unwrap_or(number.usual))
+}
+
+/// What is done by stages that were written in that order.
+pub(super) fn resolve(
+    specs: &[StageSpec],
+    by: StagedBy,
+    at: &Path,
+    mistakes: &mut Vec<Mistake>,
+) -> StagesPlan {
+    let kinds: Vec<usize> = specs.iter().map(|spec| spec.kind as usize).collect();
+    let names = StageKind::ALL.map(StageKind::word);
+    check_order(&kinds, &names, at, mistakes);
+    let mut plan = StagesPlan::default();
+    for (index, spec) in specs.iter().enumerate() {
+        check_fields(spec, &at.index(index), mistakes);
+        plan.put(spec, by);
+    }
+    plan
+}
+
+/// That each kind, a place in `names`, is there once, and before those that come behind it.
+fn check_order(kinds: &[usize], names: &[&str], at: &Path, mistakes: &mut Vec<Mistake>) {
+    let name = |kind: usize| names.get(kind).copied().unwrap_or_default();
+    let mut last = None;
+    for (index, kind) in kinds.iter().copied().enumerate() {
+        let at = at.index(index).key("kind");
+        match last {
+            _ if kinds.iter().take(index).any(|before| *before == kind) => {
+                let wrong = format!("{:?} is there twice", name(kind));
+                mistakes.push(Mistake::new(at, wrong, "a disk has one stage of each kind"));
+            }
+            Some(last) if kind < last => {
+                let wrong = format!("{:?} comes before {:?}", name(kind), name(last));
+                let right = format!("write stages in this order: {}", names.join(", "));
+                mistakes.push(Mistake::new(at, wrong, right));
+            }
+            _ => last = Some(kind),
+        }
+    }
+}
+
+/// That a stage has what its kind has, within bounds.
+pub(super) fn check_fields(spec: &StageSpec, at: &Path, mistakes: &mut Vec<Mistake>) {
+    for (own, written) in StageSpec::NUMBERS.iter().zip(spec.numbers()) {
+        let Some(written) = written else { continue };
+        if own.kind != spec.kind {
+            let wrong = format!("a stage {:?} has no `{}`", spec.kind.word(), own.name);
+            let right = format!("take `{}` out: it is of a stage {:?}", own.name, own.kind.word());
+            mistakes.push(Mistake::new(at.key(own.name), wrong, right));
+        } else {
+            check_bounds(written, own.bounds, &at.key(own.name), mistakes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

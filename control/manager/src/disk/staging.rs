@@ -1,0 +1,162 @@
+//! How far the stages of a disk are with its queues: which are served otherwise than the plan says, and a back-end for each.
+//!
+//! A queue that is served gets other stages by a move to the sidecore where it is. One whose requests do not end in time
+//! stays as it is, and is told again a moment later, until it has what the plan says. Not here: moves, and what a queue
+//! has (`devices::queue`).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use backend::trace::Ring;
+use backend::{Backend, Stages};
+use config::api::StageView;
+use config::plan::StagesPlan;
+use config::spec::{StageKind, StageSpec};
+use control::mode::Mode;
+use schedule::Nanos;
+use sidecore::Room;
+
+use crate::devices::queue::{Queue, Through};
+use crate::disk::DiskParts;
+
+/// Between two tries of a queue whose requests do not end in time. Nobody looks at it for a millisecond of that.
+const INTERVAL: Duration = Duration::from_millis(50);
+
+/// Of one disk.
+#[derive(Debug, Default)]
+pub(crate) struct Staging {
+    /// How often its stages have changed.
+    number: u32,
+    /// Which trace it is, to whoever reads it; until it is another one.
+    trace: Option<u64>,
+    /// When queues that are served otherwise are told again.
+    again_at: Option<Instant>,
+}
+
+impl Staging {
+    /// Its stages are others from here on. With `trace` that is another one, too.
+    fn change(&mut self, trace: bool) {
+        self.number = self.number.wrapping_add(1);
+        self.trace = self.trace.filter(|_| !trace);
+        self.again_at = None;
+    }
+
+    /// When queues are told again.
+    pub(crate) fn due_at(&self, mode: Mode) -> Option<Instant> {
+        self.again_at.filter(|_| mode.may_move())
+    }
+
+    /// Some of its queues are behind. Whether they are told now.
+    fn tells(&mut self, now: Instant) -> bool {
+        let is_due = self.again_at.is_none_or(|at| at <= now);
+        if is_due {
+            self.again_at = Some(now + INTERVAL);
+        }
+        is_due
+    }
+}
+
+/// What a queue that moves is served by then.
+pub(crate) struct Other {
+    pub(crate) backend: Backend,
+    /// Where its requests are, if they need another.
+    pub(crate) room: Option<Room>,
+    pub(crate) through: Through,
+}
+
+/// A disk's plan may have other stages than `before`: whether it has.
+#[must_use]
+pub(crate) fn follow(disk: &mut DiskParts, queues: &mut [Queue], before: &StagesPlan) -> bool {
+    let stages = &disk.plan.stages;
+    if stages.do_the_same(before) {
+        return false;
+    }
+    let trace = |plan: &StagesPlan| plan.trace.as_ref().map(|stage| stage.is);
+    disk.staging.change(trace(stages) != trace(before));
+    queues.iter_mut().for_each(|queue| queue.staged_mut().follow(stages));
+    true
+}
+
+/// What is done to requests of a queue by the plan of its disk, and by what a back-end with that is known.
+pub(crate) fn of_queue(disk: &DiskParts, queue: &mut Queue) -> (Stages, Through) {
+    let stages = queue.staged_mut().stages(&disk.plan.stages);
+    let through = Through { number: disk.staging.number, is_staged: !stages.is_none() };
+    (stages, through)
+}
+
+/// A back-end for a queue that moves.
+pub(crate) fn other(disk: &DiskParts, queue: &mut Queue) -> Other {
+    let was_staged = queue.staged().has().is_staged;
+    let (stages, through) = of_queue(disk, queue);
+    let backend = disk.disk.backend_through(stages);
+    let was_at_once = disk.disk.answers_at_once() && !was_staged;
+    let needs_room = was_at_once != backend.answers_at_once();
+    let room = needs_room.then(|| Room::new(&backend, queue.size()));
+    Other { backend, room, through }
+}
+
+/// Queues that are served otherwise than the plan of their disk says.
+pub(crate) fn behind(disk: &DiskParts, queues: &[Queue]) -> Vec<u16> {
+    let number = disk.staging.number;
+    let is_behind = |queue: &Queue| queue.is_attached() && queue.staged().has().number != number;
+    let all = (0..).zip(queues);
+    all.filter(|(_, queue)| is_behind(queue)).map(|(index, _)| index).collect()
+}
+
+/// Those of them that are told now, and where each is. Nothing: none is behind.
+pub(crate) fn restages(
+    disk: &mut DiskParts,
+    queues: &[Queue],
+    mode: Mode,
+    now: Instant,
+) -> Option<Vec<(u16, usize)>> {
+    let behind = behind(disk, queues);
+    if behind.is_empty() {
+        disk.staging.again_at = None;
+        return None;
+    }
+    if !disk.staging.tells(now) || !mode.may_move() {
+        return Some(Vec::new());
+    }
+    let place = |index: u16| {
+        let queue = queues.get(usize::from(index)).filter(|queue| !queue.is_underway())?;
+        Some((index, queue.place()?.core))
+    };
+    Some(behind.into_iter().filter_map(place).collect())
+}
+
+/// Which trace it is, for whoever reads it, and where requests of each queue are recorded.
+pub(crate) fn trace(
+    disk: &mut DiskParts,
+    queues: &[Queue],
+    now: Nanos,
+) -> Option<(u64, Vec<Option<Arc<Ring>>>)> {
+    disk.plan.stages.trace.as_ref()?;
+    let of = *disk.staging.trace.get_or_insert(now.0);
+    Some((of, queues.iter().map(|queue| queue.staged().ring().cloned()).collect()))
+}
+
+/// What there is, and what each did.
+pub(crate) fn views(disk: &DiskParts, queues: &[Queue]) -> Vec<StageView> {
+    let late = behind(disk, queues);
+    let recorded = queues.iter().filter_map(|queue| queue.staged().ring());
+    let recorded = recorded.map(|ring| ring.end().number()).sum();
+    let did = |view: StageView| match view.kind {
+        StageKind::Trace => StageView { recorded: Some(recorded), late: late.clone(), ..view },
+    };
+    planned(&disk.plan.stages).into_iter().map(did).collect()
+}
+
+/// What there is of a disk that is not open, too.
+pub(crate) fn planned(plan: &StagesPlan) -> Vec<StageView> {
+    let view = |(declared, spec): (_, &StageSpec)| StageView {
+        kind: spec.kind,
+        declared,
+        entries: match spec.kind {
+            StageKind::Trace => plan.trace.as_ref().map(|stage| stage.is.entries),
+        },
+        recorded: None,
+        late: Vec::new(),
+    };
+    plan.all().into_iter().map(view).collect()
+}
