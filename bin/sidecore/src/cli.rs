@@ -16,6 +16,7 @@ mod machine;
 mod net;
 mod shared;
 mod show;
+mod stage;
 mod top;
 
 pub(crate) use disk::{AddArgs, DiskCommand};
@@ -24,6 +25,7 @@ pub(crate) use group::GroupCommand;
 pub(crate) use machine::{ClientArgs, VdpaCommand};
 pub(crate) use net::{NicAddArgs, NicCommand, SwitchCommand};
 pub(crate) use show::{PrintArgs, ShowArgs};
+pub(crate) use stage::{StageCommand, TraceArgs};
 pub(crate) use top::TopArgs;
 
 /// Serve the disks and network cards of many virtual machines from a few cores.
@@ -91,14 +93,20 @@ impl Cli {
 impl Cli {
     /// The options of a command that are fields of the file: what the daemon says of a field is said of its option.
     pub(crate) fn fields(&self) -> Vec<String> {
-        let path = match self.command {
-            Command::Disk(DiskCommand::Add(_)) => ["disk", "add"],
-            Command::Disk(DiskCommand::Set { .. }) => ["disk", "set"],
-            Command::Nic(NicCommand::Add(_)) => ["nic", "add"],
-            Command::Nic(NicCommand::Set { .. }) => ["nic", "set"],
-            Command::Switch(SwitchCommand::Add(_)) => ["switch", "add"],
-            Command::Group(GroupCommand::Add(_)) => ["group", "add"],
-            Command::Group(GroupCommand::Set { .. }) => ["group", "set"],
+        let path: &[&str] = match &self.command {
+            Command::Disk(DiskCommand::Add(_)) => &["disk", "add"],
+            Command::Disk(DiskCommand::Set { .. }) => &["disk", "set"],
+            Command::Disk(DiskCommand::Stage(StageCommand::Add { .. })) => {
+                &["disk", "stage", "add"]
+            }
+            Command::Disk(DiskCommand::Stage(StageCommand::Set { .. })) => {
+                &["disk", "stage", "set"]
+            }
+            Command::Nic(NicCommand::Add(_)) => &["nic", "add"],
+            Command::Nic(NicCommand::Set { .. }) => &["nic", "set"],
+            Command::Switch(SwitchCommand::Add(_)) => &["switch", "add"],
+            Command::Group(GroupCommand::Add(_)) => &["group", "add"],
+            Command::Group(GroupCommand::Set { .. }) => &["group", "set"],
             _ => return Vec::new(),
         };
         let root = Cli::command();

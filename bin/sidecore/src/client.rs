@@ -217,8 +217,9 @@ impl Client {
         let Ok(mut error) = serde_json::from_slice::<ApiError>(bytes) else {
             return self.broken(&format!("status {status} without a word is no answer of its API"));
         };
-        if status == ErrorKind::NotFound.status() {
-            error.kind = ErrorKind::NotFound;
+        let told = [ErrorKind::NotFound, ErrorKind::Busy];
+        if let Some(kind) = told.into_iter().find(|kind| kind.status() == status) {
+            error.kind = kind;
         }
         Failure::Refused(error)
     }

@@ -131,8 +131,12 @@ fn kinds_after(words: &[OsString]) -> &'static [&'static str] {
                 argument.get_long() == Some(option) && argument.get_action().takes_values()
             };
             is_value = command.get_arguments().chain(root.get_arguments()).any(|one| takes(&one));
-        } else if word.starts_with('-') {
-            // No option of one letter takes a value.
+        } else if let Some(letter) = word.strip_prefix('-') {
+            let takes = |argument: &Arg| {
+                let short = argument.get_short().is_some_and(|short| letter == short.to_string());
+                short && argument.get_action().takes_values()
+            };
+            is_value = command.get_arguments().any(takes);
         } else if let Some(sub) = command.find_subcommand(&*word) {
             path.push(sub.get_name());
             command = sub;
@@ -163,6 +167,11 @@ mod tests {
             ("disk rm --force", &["disks"]),
             ("--api /a.sock --json disk resize", &["disks"]),
             ("disk set --share 7", &["disks"]),
+            ("disk stage rm", &["disks"]),
+            ("disk stage rm a", &[]),
+            ("disk trace", &["disks"]),
+            ("disk trace -w f --op read", &["disks"]),
+            ("disk trace -w", &[]),
             ("show --print qemu", &["disks", "nics"]),
             ("nic link", &["nics"]),
             ("switch show", &["switches"]),

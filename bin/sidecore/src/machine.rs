@@ -193,7 +193,7 @@ fn wanted(plan: &Plan, folder: &Path) -> Result<Vec<Spec>, Failure> {
 }
 
 /// Readable when this process is told to end.
-fn signals() -> std::io::Result<UnixStream> {
+pub(crate) fn signals() -> std::io::Result<UnixStream> {
     let (read, write) = UnixStream::pair()?;
     read.set_nonblocking(true)?;
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {

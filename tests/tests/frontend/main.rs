@@ -32,4 +32,5 @@ mod rivals;
 mod run_state;
 mod run_state_qmp;
 mod run_time;
+mod stages;
 mod under_guests;

@@ -7,6 +7,7 @@ use config::Size;
 use config::spec::{DiskChange, DiskMove, DiskSpec};
 
 use super::show::PrintArgs;
+use super::stage::{StageCommand, TraceArgs};
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum DiskCommand {
@@ -112,6 +113,20 @@ Examples:
         #[command(flatten)]
         wish: DiskMove,
     },
+    /// Add, change and remove stages: what is done to requests of a disk on their way.
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  sidecore disk stage add vm1-root trace
+  sidecore disk stage ls vm1-root
+  sidecore disk stage rm vm1-root trace
+
+A stage that the configuration file declares is changed there; then `sidecore reload`."
+    )]
+    Stage(StageCommand),
+    /// Show requests of a disk that has the stage `trace`, as they end.
+    Trace(TraceArgs),
     /// Change a disk while it runs.
     #[command(
         override_usage = "sidecore disk set [OPTIONS] <ID>",

@@ -31,9 +31,9 @@ fn uses(words: &[&str]) -> Uses {
         }
         // Of those with commands of their own what one of these does.
         ["disk" | "nic" | "switch" | "group"] => Uses { api, timeout, json, wide: true },
-        ["disk" | "nic" | "switch" | "group", "ls" | "show"] => {
-            Uses { api, timeout, json, wide: true }
-        }
+        ["disk" | "nic" | "switch" | "group", "ls" | "show"]
+        | ["disk", "stage"]
+        | ["disk", "stage", "ls"] => Uses { api, timeout, json, wide: true },
         ["remote", ..] => Uses { api, timeout, json, wide: true },
         ["serve"] => Uses { api: false, timeout, json, wide: true },
         ["link", ..] => Uses { api: false, timeout: false, json, wide },

@@ -20,6 +20,7 @@ pub(super) const GROUP: Group = Group::new(
         Case::raw(PROGRAM, "limits"),
         Case::raw(PROGRAM, "latency_target"),
         Case::raw(PROGRAM, "moves"),
+        Case::raw(PROGRAM, "stages"),
         Case::raw(PROGRAM, "cores"),
         Case::raw(PROGRAM, "connect"),
         Case::raw(PROGRAM, "attach"),

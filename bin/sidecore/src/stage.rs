@@ -1,0 +1,161 @@
+//! `disk stage`: what is done to requests of a disk on their way.
+
+use config::api::{ApiError, ErrorKind, StageList, StageView, StagedBy};
+use config::routes::Method;
+use config::spec::{StageChange, StageKind};
+
+use crate::cli::StageCommand;
+use crate::client::{Client, path_of};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::table::{Align, Room, Table, known};
+
+/// `disk stage ...`
+pub(crate) fn run(command: StageCommand, client: &Client, output: &Output) -> Result<(), Failure> {
+    match command {
+        StageCommand::Ls { id } => {
+            output.show(&list(client, &id)?, |it| list_text(it, output.room))
+        }
+        StageCommand::Add { id, kind, change } => {
+            if has(&list(client, &id)?, kind) {
+                let error = format!("disk {id:?} has a stage {:?} already", kind.word());
+                let hint = format!("`sidecore disk stage set {id} {kind}` changes it");
+                return Err(refused(ErrorKind::Conflict, error, hint));
+            }
+            let added = put(client, &id, kind, &change)?;
+            output.show(&added, |it| format!("disk {} has the stage {kind} now\n", it.disk))
+        }
+        StageCommand::Set { id, kind, change } => {
+            if change.is_empty() {
+                let hint =
+                    format!("`sidecore disk stage set {id} {kind} --help` lists what can be");
+                return Err(Failure::usage("nothing is to be changed", hint));
+            }
+            if !has(&list(client, &id)?, kind) {
+                let error = format!("disk {id:?} has no stage {:?}", kind.word());
+                let hint = format!("`sidecore disk stage add {id} {kind}` adds one");
+                return Err(refused(ErrorKind::NotFound, error, hint));
+            }
+            let set = put(client, &id, kind, &change)?;
+            output.show(&set, |it| {
+                let its = it.stages.iter().find(|stage| stage.kind == kind).map(what);
+                format!("disk {} has the stage {kind} now: {}\n", it.disk, known(its))
+            })
+        }
+        StageCommand::Rm { id, kind } => {
+            let path = path_of("disks", &id, &format!("/stages/{kind}"));
+            let left: StageList = client.ask(Method::Delete, &path)?;
+            output.show(&left, |it| format!("disk {} has no stage {kind} any more\n", it.disk))
+        }
+    }
+}
+
+fn list(client: &Client, id: &str) -> Result<StageList, Failure> {
+    client.ask(Method::Get, &path_of("disks", id, "/stages"))
+}
+
+fn put(
+    client: &Client,
+    id: &str,
+    kind: StageKind,
+    change: &StageChange,
+) -> Result<StageList, Failure> {
+    client.send(Method::Put, &path_of("disks", id, &format!("/stages/{kind}")), change)
+}
+
+fn has(list: &StageList, kind: StageKind) -> bool {
+    list.stages.iter().any(|stage| stage.kind == kind)
+}
+
+fn refused(kind: ErrorKind, error: String, hint: String) -> Failure {
+    Failure::Refused(ApiError::new(kind, error, hint))
+}
+
+fn list_text(list: &StageList, room: Room) -> String {
+    if list.stages.is_empty() && list.late.is_empty() {
+        let add = format!("`sidecore disk stage add {} KIND` adds one", list.disk);
+        return format!("disk {} has no stages; {add}\n", list.disk);
+    }
+    let columns = [
+        ("KIND", Align::Left),
+        ("DECLARED", Align::Left),
+        ("WHAT", Align::Left),
+        ("RECORDED", Align::Right),
+    ];
+    let mut table = Table::new(&columns, &["RECORDED", "WHAT"]);
+    for stage in &list.stages {
+        let declared = declared(stage.declared).to_string();
+        table.row(vec![stage.kind.to_string(), declared, what(stage), known(stage.recorded)]);
+    }
+    let mut text = table.text(room);
+    if !list.late.is_empty() {
+        let queues: Vec<String> = list.late.iter().map(u16::to_string).collect();
+        let plural = if queues.len() == 1 { " has" } else { "s have" };
+        let queues = queues.join(", ");
+        text +=
+            &format!("queue{plural} not come to that yet, whose requests do not end: {queues}\n");
+    }
+    text
+}
+
+/// The stages of a disk in a line, if it has some.
+pub(crate) fn in_words(stages: &[StageView]) -> Option<String> {
+    let word = |stage: &StageView| {
+        let by = match stage.declared {
+            StagedBy::File => "",
+            StagedBy::Command => ", by a command",
+        };
+        let recorded = stage.recorded.map(|count| format!(", {count} recorded"));
+        format!("{} ({}{}{by})", stage.kind, what(stage), recorded.unwrap_or_default())
+    };
+    (!stages.is_empty()).then(|| stages.iter().map(word).collect::<Vec<_>>().join("; "))
+}
+
+fn declared(by: StagedBy) -> &'static str {
+    match by {
+        StagedBy::File => "file",
+        StagedBy::Command => "command",
+    }
+}
+
+/// What a stage is.
+fn what(stage: &StageView) -> String {
+    match stage.kind {
+        StageKind::Trace => format!("{} entries a queue", known(stage.entries)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_are_listed_with_what_they_did_and_who_is_late() {
+        let trace = StageView {
+            kind: StageKind::Trace,
+            declared: StagedBy::Command,
+            entries: Some(4096),
+            recorded: Some(7),
+            late: vec![3],
+        };
+        assert_eq!(
+            in_words(std::slice::from_ref(&trace)).unwrap(),
+            "trace (4096 entries a queue, 7 recorded, by a command)"
+        );
+        assert_eq!(in_words(&[]), None);
+        let list = |stages, late| StageList { disk: "a".to_string(), stages, late };
+        assert_eq!(
+            list_text(&list(vec![trace.clone()], vec![]), Room::Whole),
+            "KIND   DECLARED  WHAT                  RECORDED\n\
+             trace  command   4096 entries a queue         7\n"
+        );
+        let late = list_text(&list(vec![trace], vec![1, 3]), Room::Whole);
+        assert!(
+            late.ends_with("\nqueues have not come to that yet, whose requests do not end: 1, 3\n"),
+            "{late}"
+        );
+        assert!(
+            list_text(&list(vec![], vec![]), Room::Whole).starts_with("disk a has no stages; ")
+        );
+    }
+}

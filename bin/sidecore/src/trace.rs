@@ -1,0 +1,229 @@
+//! `disk trace`: requests of a disk as they end, as lines or as a file for fio.
+//!
+//! Here: what is asked, which of it is shown, and when that is over. By time it is ordered in [`merge`], as lines it is
+//! written in [`lines`], for fio in [`iolog`].
+
+mod iolog;
+mod lines;
+mod merge;
+
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use config::api::{ErrorKind, TraceView, TracedView};
+use config::routes::Method;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::cli::TraceArgs;
+use crate::client::{Client, path_of};
+use crate::failure::Failure;
+use crate::machine;
+use crate::output::Output;
+use iolog::Iolog;
+use lines::Lines;
+use merge::Merge;
+
+/// Between two questions, while there is no more.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// A request is shown when others are known that were taken so much later; one that took longer is out of its order.
+const SHOWN_AFTER_NS: u64 = 300_000_000;
+/// The same in a file, which nobody waits for.
+const WRITTEN_AFTER_NS: u64 = 2_000_000_000;
+/// How often in succession a daemon may not answer, as while another process takes over from it.
+const TRIES: u32 = 100;
+
+/// Where requests go.
+enum Sink {
+    Lines(Lines),
+    File(Iolog),
+}
+
+/// What was seen.
+#[derive(Default)]
+struct Seen {
+    /// How many there were.
+    all: u64,
+    /// Of these, those that no filter left out.
+    shown: u64,
+    /// Of those before, how many passed but for `--one-in`.
+    passed: u64,
+    lost: u64,
+}
+
+/// `disk trace`
+pub(crate) fn run(args: &TraceArgs, client: &Client, output: &Output) -> Result<(), Failure> {
+    let path = path_of("disks", &args.id, "/trace");
+    let start = if args.past { String::new() } else { "?cursor=now".to_string() };
+    // Whether there is a trace is known before there is a file.
+    let first: TraceView = client.ask(Method::Get, &(path.clone() + &start))?;
+    let (mut sink, after_ns) = match &args.file {
+        Some(file) => (Sink::File(Iolog::create(file, &args.id, args.force)?), WRITTEN_AFTER_NS),
+        None => (Sink::Lines(Lines::begin(output)?), SHOWN_AFTER_NS),
+    };
+    let signals = machine::signals().map_err(|error| {
+        Failure::usage(format!("signals cannot be awaited: {error}"), "report it")
+    })?;
+    let until = args.time.map(|time| now() + time);
+    let (mut merge, mut seen) = (Merge::default(), Seen::default());
+    let mut view = first;
+    loop {
+        let is_over = until.is_some_and(|until| now() >= until);
+        if view.anew {
+            output.note(
+                "from here on it is another trace: the daemon was started or replaced, or the stage was changed",
+            );
+        }
+        seen.lost += view.lost;
+        for entry in std::mem::take(&mut view.entries) {
+            seen.all += 1;
+            if is_wanted(args, &entry, &mut seen.passed) {
+                merge.add(entry);
+            }
+        }
+        seen.shown += sink.take(merge.before(after_ns), output)?;
+        if is_over || !view.more && is_told_to_end(&signals, time_left(until)) {
+            break;
+        }
+        view = ask(client, &format!("{path}?cursor={}", view.cursor), &signals)?;
+    }
+    seen.shown += sink.take(merge.rest(), output)?;
+    sink.end(&seen, args, output)
+}
+
+/// Asks until it is answered: a daemon that another process takes over from is there again soon.
+fn ask(client: &Client, path: &str, signals: &UnixStream) -> Result<TraceView, Failure> {
+    for _ in 0..TRIES {
+        match client.ask(Method::Get, path) {
+            Err(Failure::Unreachable { .. }) => {}
+            Err(Failure::Refused(error)) if error.kind == ErrorKind::Busy => {}
+            answer => return answer,
+        }
+        if is_told_to_end(signals, INTERVAL) {
+            break;
+        }
+    }
+    client.ask(Method::Get, path)
+}
+
+/// Whether a request is one of those that are asked for. `passed` counts those of which each so manieth is.
+fn is_wanted(args: &TraceArgs, entry: &TracedView, passed: &mut u64) -> bool {
+    let times = [entry.waited_ns, entry.held_ns, entry.disk_ns, entry.stages_ns];
+    let time_ns = times.into_iter().fold(0, u64::saturating_add);
+    let passes = args.queue.is_none_or(|queue| queue == entry.queue)
+        && (args.op.is_empty() || args.op.contains(&entry.op))
+        && args.slower_than.is_none_or(|least| time_ns > least);
+    if !passes {
+        return false;
+    }
+    let is_it = passed.is_multiple_of(args.one_in);
+    *passed += 1;
+    is_it
+}
+
+impl Sink {
+    /// Writes them; how many there were.
+    fn take(&mut self, entries: Vec<TracedView>, output: &Output) -> Result<u64, Failure> {
+        match self {
+            Sink::Lines(lines) => lines.write(&entries, output)?,
+            Sink::File(file) => file.write(&entries)?,
+        }
+        Ok(entries.len() as u64)
+    }
+
+    fn end(self, seen: &Seen, args: &TraceArgs, output: &Output) -> Result<(), Failure> {
+        let left_out = seen.all - seen.shown;
+        match self {
+            Sink::Lines(lines) => lines.end((seen.shown, left_out, seen.lost), output),
+            Sink::File(file) => {
+                file.end()?;
+                let file = args.file.as_deref().unwrap_or_else(|| "".as_ref()).display();
+                let json = serde_json::json!({
+                    "file": file.to_string(), "written": seen.shown, "left_out": left_out, "lost": seen.lost,
+                });
+                output.show(&json, |_| {
+                    let counts = lines::counts(left_out, seen.lost);
+                    format!("wrote {} to {file}{counts}\n", lines::requests(seen.shown))
+                })
+            }
+        }
+    }
+}
+
+/// How long it may be waited until the next question.
+fn time_left(until: Option<Instant>) -> Duration {
+    until.map_or(INTERVAL, |until| until.saturating_duration_since(now()).min(INTERVAL))
+}
+
+/// Waits so long, and ends before if it is told to. Whether it is.
+fn is_told_to_end(signals: &UnixStream, time: Duration) -> bool {
+    let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+    let mut polled = [PollFd::new(signals, PollFlags::IN)];
+    // What interrupts it is that signal, or nothing that matters: the next question comes a moment sooner.
+    matches!(poll(&mut polled, Some(&time)), Ok(1..))
+}
+
+#[expect(clippy::disallowed_methods, reason = "a command ends by the time that passed")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use config::api::{TracedEnd, TracedOp};
+
+    use super::*;
+    use crate::cli::{Cli, Command, DiskCommand};
+
+    pub(super) fn entry(at_ns: u64, op: TracedOp, offset: u64, bytes: u64) -> TracedView {
+        TracedView {
+            queue: 0,
+            at_ns,
+            op,
+            offset,
+            bytes,
+            end: TracedEnd::Ok,
+            waited_ns: 0,
+            held_ns: 0,
+            disk_ns: 1_000,
+            stages_ns: 0,
+        }
+    }
+
+    fn args(line: &str) -> TraceArgs {
+        let words = ["sidecore", "disk", "trace", "a"].into_iter().chain(line.split_whitespace());
+        match Cli::parse_from(words).command {
+            Command::Disk(DiskCommand::Trace(args)) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn filters_leave_out_what_is_not_asked_for() {
+        let all = [
+            entry(1, TracedOp::Read, 0, 512),
+            TracedView { queue: 1, ..entry(2, TracedOp::Write, 0, 512) },
+            TracedView { disk_ns: 5_000_000, ..entry(3, TracedOp::Write, 0, 512) },
+            TracedView { waited_ns: 999_999, ..entry(4, TracedOp::WriteZeroes, 0, 512) },
+            entry(5, TracedOp::Flush, 0, 0),
+        ];
+        for (line, wanted) in [
+            ("", &[1, 2, 3, 4, 5][..]),
+            ("--queue 1", &[2]),
+            ("--op write", &[2, 3]),
+            ("--op write,write-zeroes --op flush", &[2, 3, 4, 5]),
+            ("--slower-than 1ms", &[3, 4]),
+            ("--one-in 2", &[1, 3, 5]),
+            ("--one-in 2 --op write", &[2]),
+            ("--op read --slower-than 1s", &[]),
+        ] {
+            let (args, mut passed) = (args(line), 0);
+            let it: Vec<u64> = all
+                .iter()
+                .filter(|entry| is_wanted(&args, entry, &mut passed))
+                .map(|entry| entry.at_ns)
+                .collect();
+            assert_eq!(it, wanted, "{line}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Requests as fio's version 3 of an iolog has them: `TIME FILE ACTION [OFFSET LENGTH]`, by the microsecond.
+//!
+//! The file is the disk's name, and not its image: whoever replays it names where to (`--replay_redirect`), and does not
+//! write over the image by having forgotten that.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use config::api::{TracedOp, TracedView};
+
+use crate::failure::Failure;
+
+/// Longest line of a transfer, bytes: fio reads 32 bits.
+const LEN_MAX: u64 = 1 << 30;
+
+pub(super) struct Iolog {
+    path: PathBuf,
+    out: BufWriter<File>,
+    name: String,
+    /// When the first one was taken, nanoseconds.
+    start_ns: Option<u64>,
+    /// Of the last line, microseconds.
+    last_us: u64,
+}
+
+impl Iolog {
+    /// Makes the file.
+    ///
+    /// # Errors
+    /// It cannot be made, or is there and not to be written over.
+    pub(super) fn create(path: &Path, disk: &str, force: bool) -> Result<Iolog, Failure> {
+        let mut how = OpenOptions::new();
+        match force {
+            true => how.write(true).create(true).truncate(true),
+            false => how.write(true).create_new(true),
+        };
+        let file = how.open(path).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => Failure::usage(
+                format!("{} is there already", path.display()),
+                "name another file, or have it written over with --force",
+            ),
+            _ => failed(path, &error),
+        })?;
+        let (path, name) = (path.to_path_buf(), disk.to_string());
+        let out = BufWriter::new(file);
+        let mut log = Iolog { path, out, name, start_ns: None, last_us: 0 };
+        let head = head(&log.name);
+        log.put(&head)?;
+        Ok(log)
+    }
+
+    pub(super) fn write(&mut self, entries: &[TracedView]) -> Result<(), Failure> {
+        for entry in entries {
+            let start_ns = *self.start_ns.get_or_insert(entry.at_ns);
+            // To fio a time of 0 is none.
+            self.last_us = entry.at_ns.saturating_sub(start_ns) / 1_000 + 1;
+            let text = lines(&self.name, self.last_us, entry);
+            self.put(&text)?;
+        }
+        Ok(())
+    }
+
+    /// Closes it.
+    pub(super) fn end(mut self) -> Result<(), Failure> {
+        let text = format!("{} {} close\n", self.last_us + 1, self.name);
+        self.put(&text)?;
+        self.out.flush().map_err(|error| failed(&self.path, &error))
+    }
+
+    fn put(&mut self, text: &str) -> Result<(), Failure> {
+        self.out.write_all(text.as_bytes()).map_err(|error| failed(&self.path, &error))
+    }
+}
+
+fn failed(path: &Path, error: &io::Error) -> Failure {
+    Failure::usage(format!("{}: {error}", path.display()), "name a file that can be written")
+}
+
+fn head(name: &str) -> String {
+    format!("fio version 3 iolog\n0 {name} add\n0 {name} open\n")
+}
+
+/// A request, in as many lines as it takes.
+fn lines(name: &str, at_us: u64, entry: &TracedView) -> String {
+    let action = match entry.op {
+        TracedOp::Read => "read",
+        TracedOp::Write => "write",
+        TracedOp::Flush => return format!("{at_us} {name} sync 0 0\n"),
+        TracedOp::Discard | TracedOp::WriteZeroes => "trim",
+    };
+    let (mut text, mut done) = (String::new(), 0);
+    while done < entry.bytes {
+        let len = (entry.bytes - done).min(LEN_MAX);
+        text += &format!("{at_us} {name} {action} {} {len}\n", entry.offset.saturating_add(done));
+        done += len;
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::entry;
+    use super::*;
+
+    #[test]
+    fn each_request_is_a_line_of_its_action_and_no_file_is_written_over_unasked() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.iolog");
+        let mut log = Iolog::create(&path, "vm1", false).unwrap();
+        log.write(&[
+            entry(5_000_000, TracedOp::Write, 4096, 512),
+            entry(5_001_999, TracedOp::Read, 0, 1 << 20),
+        ])
+        .unwrap();
+        log.write(&[
+            entry(6_000_000, TracedOp::Flush, 0, 0),
+            entry(6_000_000, TracedOp::Discard, 512, (1 << 30) + 512),
+            entry(7_000_000, TracedOp::WriteZeroes, 0, 4096),
+            // It took so long that it comes late.
+            entry(4_000_000, TracedOp::Read, 0, 512),
+        ])
+        .unwrap();
+        log.end().unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(
+            text,
+            "fio version 3 iolog\n0 vm1 add\n0 vm1 open\n1 vm1 write 4096 512\n2 vm1 read 0 1048576\n\
+             1001 vm1 sync 0 0\n1001 vm1 trim 512 1073741824\n1001 vm1 trim 1073742336 512\n\
+             2001 vm1 trim 0 4096\n1 vm1 read 0 512\n2 vm1 close\n"
+        );
+        let again = Iolog::create(&path, "vm1", false).map(drop).unwrap_err();
+        assert!(again.text().contains("is there already"), "{}", again.text());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        Iolog::create(&path, "vm1", true).unwrap().end().unwrap();
+        let head = "fio version 3 iolog\n0 vm1 add\n0 vm1 open\n1 vm1 close\n";
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), head);
+        let nowhere = Iolog::create(&folder.path().join("no/where"), "vm1", false).map(drop);
+        assert!(nowhere.unwrap_err().text().contains("no/where: "));
+    }
+}

@@ -1,0 +1,141 @@
+//! Stages of a disk: a trace that comes and goes under load, tells of each request once, and that fio takes.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use testing::daemon::Daemon;
+use testing::frontend::{Frontend, FrontendSpec};
+use testing::lacking::left_out;
+use testing::slots::{Kind, STATUS_OK};
+use testing::verified::{BLOCK_SIZE, Load};
+use tests::single::Single;
+
+const DISK: &str = "[[disk]]\nid = \"db\"\npath = \"db.raw\"\nsize = \"4M\"\n";
+/// Requests of which each is looked for.
+const REQUESTS: u64 = 300;
+
+fn frontend(daemon: &Daemon) -> Result<Frontend> {
+    daemon.frontend("db", &FrontendSpec::linux())
+}
+
+/// What a trace has recorded, and the last line.
+fn traced(daemon: &Daemon, options: &str) -> Result<(Vec<Value>, Value)> {
+    let text = daemon.says(&format!("disk trace db --past --for 200ms --json{options}"))?;
+    let lines: Result<Vec<Value>, _> = text.lines().map(serde_json::from_str).collect();
+    let mut lines = lines.with_context(|| format!("no lines of JSON: {text}"))?;
+    let last = lines.pop().context("no last line")?;
+    Ok((lines, last))
+}
+
+/// What the stage says that it has recorded.
+fn recorded(daemon: &Daemon) -> Result<u64> {
+    daemon.shown("db", "stages")?[0]["recorded"].as_u64().context("no number")
+}
+
+#[test]
+fn a_trace_has_each_request_of_a_guest_once_and_in_its_order() -> Result<()> {
+    let mut daemon = Daemon::start("stages", DISK)?;
+    let mut frontend = frontend(&daemon)?;
+    let single = Single::new(&mut frontend)?;
+    let ask = |frontend: &mut Frontend, n: u64| -> Result<()> {
+        let kind = if n.is_multiple_of(3) { Kind::Write } else { Kind::Read };
+        let ended = single.send(frontend.queue(0), kind, n % 1024)?;
+        ensure!(ended.status == STATUS_OK, "request {n}: {ended:?}");
+        Ok(())
+    };
+    (0..10).try_for_each(|n| ask(&mut frontend, n))?;
+    let why = daemon.refuses("disk trace db")?;
+    ensure!(
+        why.contains("disk \"db\" has no stage \"trace\"") && why.contains("stage add db"),
+        "{why}"
+    );
+    let list = daemon.ask("disk stage add db trace")?;
+    ensure!(list["stages"][0]["kind"] == "trace" && list["late"].is_null(), "{list}");
+    (0..REQUESTS).try_for_each(|n| ask(&mut frontend, n))?;
+    let (lines, last) = traced(&daemon, "")?;
+    ensure!(last == serde_json::json!({"shown": REQUESTS, "left_out": 0, "lost": 0}), "{last}");
+    for (n, line) in (0..).zip(&lines) {
+        let op = if n % 3 == 0 { "write" } else { "read" };
+        let offset = n % 1024 * BLOCK_SIZE as u64;
+        let is_it = line["op"] == op && line["offset"] == offset && line["bytes"] == BLOCK_SIZE;
+        ensure!(is_it && line["queue"] == 0 && line["end"] == "ok", "request {n}: {line}");
+    }
+    let order: Vec<u64> = lines.iter().filter_map(|line| line["at_ns"].as_u64()).collect();
+    ensure!(order.is_sorted() && order.len() as u64 == REQUESTS, "{order:?}");
+    let (writes, last) = traced(&daemon, " --op write --one-in 2")?;
+    ensure!(writes.len() as u64 == REQUESTS / 6, "{last}");
+    ensure!(
+        writes[1]["offset"] == 6 * BLOCK_SIZE as u64 && last["left_out"] == REQUESTS * 5 / 6,
+        "{last}"
+    );
+    // Killed, it has it again; and the file goes before what a command has added.
+    drop(frontend);
+    daemon.kill()?;
+    daemon.start_again()?;
+    let stages = daemon.shown("db", "stages")?;
+    ensure!(stages[0]["declared"] == "command" && stages[0]["recorded"] == 0, "{stages}");
+    daemon.configure(&format!("{DISK}[[disk.stage]]\nkind = \"trace\"\nentries = 1024\n"))?;
+    let changes = daemon.ask("reload")?["changes"].clone();
+    let becomes = "set disk db: stage trace of 4096 entries by a command becomes of 1024 entries";
+    ensure!(changes == serde_json::json!([becomes]), "{changes}");
+    let why = daemon.refuses("disk stage rm db trace")?;
+    ensure!(why.contains("is declared in"), "{why}");
+    daemon.stop()
+}
+
+#[test]
+fn a_trace_comes_and_goes_under_load_and_fio_replays_what_it_wrote() -> Result<()> {
+    let mut daemon = Daemon::start("stages-load", DISK)?;
+    let mut frontend = frontend(&daemon)?;
+    let (load, _) = Load::start(&mut frontend)?;
+    let mut late = 0;
+    for _ in 0..20 {
+        load.await_requests(50)?;
+        let list = daemon.ask("disk stage add db trace --entries 65536")?;
+        late += list["late"].as_array().map_or(0, Vec::len);
+        load.await_requests(50)?;
+        ensure!(recorded(&daemon)? > 0, "nothing was recorded");
+        daemon.ask("disk stage rm db trace")?;
+    }
+    ensure!(late == 0, "{late} queues had not what was answered");
+    daemon.ask("disk stage add db trace")?;
+    let before = recorded(&daemon)?;
+    let said = daemon.ask("disk trace db -w db.iolog --for 500ms")?;
+    let written = said["written"].as_u64().context("no number")?;
+    ensure!(written > 0 && recorded(&daemon)? >= before + written, "{said}");
+    let why = daemon.refuses("disk trace db -w db.iolog --for 1ms")?;
+    ensure!(why.contains("db.iolog is there already"), "{why}");
+    let done = load.finish()?;
+    let counters = daemon.shown("db", "counters")?;
+    ensure!(counters["requests"] == done.requests && counters["errors"] == 0, "{counters}");
+    let text = std::fs::read_to_string(daemon.dir().join("db.iolog"))?;
+    let requests = text.lines().filter(|line| line.split(' ').count() == 5).count();
+    ensure!(text.starts_with("fio version 3 iolog\n0 db add\n0 db open\n"), "{text}");
+    ensure!(requests as u64 == written && text.ends_with(" db close\n"), "{requests} of {said}");
+    replay(&daemon, written)?;
+    drop(frontend);
+    daemon.stop()
+}
+
+/// Has fio do so many requests again, on another file.
+fn replay(daemon: &Daemon, requests: u64) -> Result<()> {
+    std::fs::write(daemon.dir().join("copy.raw"), vec![0; 4 << 20])?;
+    let line = "--name=again --ioengine=psync --read_iolog=db.iolog --replay_redirect=copy.raw \
+                --replay_no_stall=1 --output-format=json";
+    let fio = Command::new("fio").args(line.split_whitespace()).current_dir(daemon.dir()).output();
+    let Ok(fio) = fio else {
+        left_out("no fio is installed");
+        return Ok(());
+    };
+    let (out, err) = (String::from_utf8_lossy(&fio.stdout), String::from_utf8_lossy(&fio.stderr));
+    ensure!(fio.status.success(), "fio gave {}: {err}{out}", fio.status);
+    let json = out.find('{').and_then(|at| out.get(at..)).unwrap_or_default();
+    let said: Value = serde_json::from_str(json).with_context(|| format!("fio said {out}"))?;
+    let job = &said["jobs"][0];
+    let done: u64 =
+        ["read", "write", "trim"].iter().filter_map(|it| job[*it]["total_ios"].as_u64()).sum();
+    let syncs = job["sync"]["total_ios"].as_u64().unwrap_or(0);
+    ensure!(done + syncs >= requests, "fio did {done} and {syncs} of {requests}: {job}");
+    Ok(())
+}
