@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-use backend::{Cache, Disk, Source, Waits};
+use backend::trace::Ring;
+use backend::{Cache, Disk, Source, Stages, Waits};
 use device::blk::{Blk, Live, Shape};
 use device::features;
 use guest_memory::GuestMap;
@@ -33,6 +34,8 @@ pub(crate) struct Case {
     kind: Kind,
     format: Format,
     indirect_entries: u16,
+    /// Each request is recorded on its way.
+    is_traced: bool,
 }
 
 /// What is behind the ring.
@@ -47,7 +50,7 @@ enum Medium {
     CachedFile,
 }
 
-pub(crate) const CASES: [Case; 12] = [
+pub(crate) const CASES: [Case; 14] = [
     case("null.randread.split", Medium::Null, Kind::Read, Format::Split, 0),
     case("null.randread.indirect", Medium::Null, Kind::Read, Format::Split, 3),
     case("null.randread.packed", Medium::Null, Kind::Read, Format::Packed, 0),
@@ -60,7 +63,13 @@ pub(crate) const CASES: [Case; 12] = [
     case("file.memory.randwrite.indirect", Medium::MemoryFile, Kind::Write, Format::Split, 3),
     case("file.cached.randread.split", Medium::CachedFile, Kind::Read, Format::Split, 0),
     case("file.cached.randread.packed", Medium::CachedFile, Kind::Read, Format::Packed, 0),
+    traced(case("traced.null.randread.split", Medium::Null, Kind::Read, Format::Split, 0)),
+    traced(case("traced.file.cached.randread", Medium::CachedFile, Kind::Read, Format::Split, 0)),
 ];
+
+const fn traced(case: Case) -> Case {
+    Case { is_traced: true, ..case }
+}
 
 const fn case(
     name: &'static str,
@@ -69,7 +78,7 @@ const fn case(
     format: Format,
     indirect_entries: u16,
 ) -> Case {
-    Case { name, medium, kind, format, indirect_entries }
+    Case { name, medium, kind, format, indirect_entries, is_traced: false }
 }
 
 /// A sidecore with one queue, and the driver of that queue.
@@ -100,7 +109,9 @@ impl Bed {
         let queue = Queue::new(spec.context("the ring is not in memory")?)?;
         let key = QueueKey { device: 0, queue: 0 };
         let (source, folder) = case.medium.source()?;
-        let served = served(&source, key, queue, Arc::clone(&map))?;
+        let trace = case.is_traced.then(|| Ring::new(4_096));
+        let stages = Stages { trace, fault: None };
+        let served = served(&source, key, queue, Arc::clone(&map), stages)?;
         let spec =
             SidecoreSpec { index: 0, cpu: None, workers: None, watches: true, queues_max: 16 };
         let (sidecore, mut handle) = Sidecore::new(spec)?;
@@ -226,6 +237,7 @@ pub(crate) fn served(
     key: QueueKey,
     queue: Queue,
     memory: Arc<GuestMap>,
+    stages: Stages,
 ) -> Result<Box<Served>> {
     let disk = Disk::open(source)?;
     let shape = Shape {
@@ -244,7 +256,7 @@ pub(crate) fn served(
         key,
         queue,
         memory,
-        role: RoleSpec::Disk { blk, backend: disk.backend() },
+        role: RoleSpec::Disk { blk, backend: disk.backend_through(stages) },
         kick: None,
         call: None,
         share: 100,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use backend::Source;
+use backend::{Source, Stages};
 use guest_memory::GuestMap;
 use schedule::Nanos;
 use sidecore::{Command, Handle, QueueKey, Sidecore, SidecoreSpec};
@@ -85,7 +85,8 @@ impl Bed {
             device: (number / QUEUES_PER_DEVICE).into(),
             queue: number % QUEUES_PER_DEVICE,
         };
-        let served = served(&Source::Null { size_bytes: DISK_BYTES }, key, queue, Arc::clone(map))?;
+        let source = Source::Null { size_bytes: DISK_BYTES };
+        let served = served(&source, key, queue, Arc::clone(map), Stages::default())?;
         ensure!(self.handle.send(Command::Attach(served)).is_ok(), "the sidecore takes no queue");
         let lane = Lane::new(&mut driver, Slots::new(arena, DEPTH, BLOCK_BYTES)?)?;
         self.lanes.push((driver, lane));

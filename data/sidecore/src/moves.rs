@@ -302,7 +302,16 @@ impl Sidecore {
     }
 
     /// Hands over what is drained; what was not in time stays.
+    #[inline]
     pub(crate) fn depart_drained(&mut self, now: Nanos) {
+        if !self.moves.going.is_empty() {
+            self.depart(now);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn depart(&mut self, now: Nanos) {
         let mut at = 0;
         while let Some(Going { queue, until, departure, .. }) = self.moves.going.get(at) {
             let (queue, until, with_all) = (*queue, *until, departure.is_empty_handed);
@@ -318,7 +327,7 @@ impl Sidecore {
             }
             let going = self.moves.going.swap_remove(at);
             match drained {
-                true => self.depart(going, now),
+                true => self.hand_over(going, now),
                 false => {
                     let id = going.departure.id;
                     self.go_on(queue, now);
@@ -343,7 +352,7 @@ impl Sidecore {
         tally.add_to(ring);
     }
 
-    fn depart(&mut self, going: Going, now: Nanos) {
+    fn hand_over(&mut self, going: Going, now: Nanos) {
         let Going { queue, departure, since, .. } = going;
         let id = departure.id;
         let Some(place) = self.places.get_mut(usize::from(queue)) else { return };
