@@ -109,6 +109,8 @@ impl From<Started> for Outcome {
 pub enum Outcome {
     /// It ended.
     Done(Status),
+    /// Its medium has done it: [`Backend::settle`] is to be called, with the time. Of a [`Backend::Staged`] alone.
+    Passed(Status),
     /// Its tag will come out of [`Io::reap_one`].
     Pending,
     /// Its next chunk waits for its queue's turn: [`Backend::go_on`] is to be called.
@@ -148,7 +150,9 @@ pub struct Waits {
 }
 
 /// One queue's way to its disk. Moves with the queue.
+// Each request asks which one several times: with a number of its own that is one comparison.
 #[derive(Debug)]
+#[repr(u8)]
 pub enum Backend {
     /// Answers without doing.
     Null(Null),
@@ -182,10 +186,8 @@ impl Backend {
         }
     }
 
-    /// Goes on with a request of which the kernel said `result`, at `now_ns`. `Pending`: it was resumed, and
+    /// Goes on with a request of which the kernel said `result`. `Pending`: it was resumed, and
     /// [`Io::hand_over`] gives it to the kernel.
-    #[inline]
-    #[expect(clippy::too_many_arguments, reason = "what a request is, is not kept here")]
     pub fn completed(
         &mut self,
         io: &mut Io,
@@ -194,14 +196,11 @@ impl Backend {
         tag: Tag,
         result: i32,
         progress: &mut Progress,
-        now_ns: u64,
     ) -> Outcome {
         match self {
             Backend::File(file) => file.completed(io, request, memory, tag, result, progress),
             Backend::Remote(remote) => remote.completed(io, request, memory, tag),
-            Backend::Staged(staged) => {
-                staged.completed(io, request, memory, tag, result, progress, now_ns)
-            }
+            Backend::Staged(staged) => staged.completed(io, request, memory, tag, result, progress),
             // Neither ever submits, so no tag of theirs completes.
             Backend::Null(_) | Backend::Memory(_) => Outcome::Done(Status::IoError),
         }
@@ -290,7 +289,7 @@ impl Backend {
             Backend::Null(_) | Backend::Memory(_) => true,
             Backend::File(file) => file.has_room(io),
             Backend::Remote(remote) => remote.has_room(io),
-            Backend::Staged(staged) => staged.medium().has_room(io),
+            Backend::Staged(staged) => staged.has_room(io),
         }
     }
 
@@ -344,6 +343,27 @@ impl Backend {
     pub fn end(&mut self, now_ns: u64) {
         if let Backend::Staged(staged) = self {
             staged.end(now_ns);
+        }
+    }
+
+    /// What becomes of a request that its medium has done at `now_ns`: its end, or [`Outcome::Pending`] where its answer is
+    /// held.
+    #[cold]
+    pub fn settle(
+        &mut self,
+        io: &mut Io,
+        request: &Request<'_>,
+        tag: Tag,
+        status: Status,
+        now_ns: u64,
+    ) -> Outcome {
+        match self {
+            Backend::Staged(staged) => {
+                staged.settle(io, request, tag, Outcome::Done(status), now_ns)
+            }
+            Backend::Null(_) | Backend::Memory(_) | Backend::File(_) | Backend::Remote(_) => {
+                Outcome::Done(status)
+            }
         }
     }
 

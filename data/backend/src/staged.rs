@@ -89,6 +89,13 @@ impl Staged {
         }
     }
 
+    /// As the medium has. Out of the way of those that have no stages, as all that a request asks.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn has_room(&self, io: &Io) -> bool {
+        self.medium.has_room(io)
+    }
+
     pub(crate) fn medium(&self) -> &Backend {
         &self.medium
     }
@@ -124,6 +131,8 @@ impl Staged {
     }
 
     /// Bytes of a transfer that the first part has.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn first_bytes(&self, len: u64) -> u64 {
         match self.is_at_once {
             true => len.min(self.look.slice_bytes.max(1)),
@@ -147,6 +156,8 @@ impl Staged {
         self.faults.as_ref()?.next_due()
     }
 
+    #[cold]
+    #[inline(never)]
     pub(crate) fn submit(
         &mut self,
         io: &mut Io,
@@ -174,7 +185,8 @@ impl Staged {
         started
     }
 
-    #[expect(clippy::too_many_arguments, reason = "as the back-end below, and the time")]
+    #[cold]
+    #[inline(never)]
     pub(crate) fn completed(
         &mut self,
         io: &mut Io,
@@ -183,10 +195,11 @@ impl Staged {
         tag: Tag,
         result: i32,
         progress: &mut Progress,
-        now_ns: u64,
     ) -> Outcome {
-        let outcome = self.medium.completed(io, request, memory, tag, result, progress, now_ns);
-        self.settle(io, request, tag, outcome, now_ns)
+        match self.medium.completed(io, request, memory, tag, result, progress) {
+            Outcome::Done(status) => Outcome::Passed(status),
+            other => other,
+        }
     }
 
     pub(crate) fn resume(
@@ -233,7 +246,7 @@ impl Staged {
     }
 
     /// What becomes of a request after its medium has said `outcome`.
-    fn settle(
+    pub(crate) fn settle(
         &mut self,
         io: &mut Io,
         request: &Request<'_>,

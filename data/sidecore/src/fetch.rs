@@ -2,7 +2,7 @@
 
 use backend::{Io, Progress, Started};
 use device::blk::{Parsed, Work};
-use request::{Op, Status};
+use request::{Op, Status, Tag};
 use schedule::{Budget, Nanos, Piece, Visited};
 use virtqueue::{Chain, Ticket};
 
@@ -227,8 +227,7 @@ impl DiskRole {
                 } else if let Started::Stalled(stall) = started {
                     self.stall(ring, io, tag.slot, stall, now);
                 } else if started == Started::Turn {
-                    self.large.line_up(tag);
-                    return Taken::Cut(self.backend.first_bytes(work.len) + walk_bytes(chain));
+                    return self.cut(tag, chain, work);
                 }
             }
         }
@@ -241,6 +240,16 @@ impl DiskRole {
             Op::Flush | Op::Discard | Op::WriteZeroes { .. } => work.len,
         };
         Taken::Bytes(bytes + walk_bytes(chain))
+    }
+}
+
+impl DiskRole {
+    /// A first part of a request is done, and the rest waits for its turns.
+    #[cold]
+    #[inline(never)]
+    fn cut(&mut self, tag: Tag, chain: &Chain, work: &Work) -> Taken {
+        self.large.line_up(tag);
+        Taken::Cut(self.backend.first_bytes(work.len) + walk_bytes(chain))
     }
 }
 

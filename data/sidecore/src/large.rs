@@ -201,7 +201,8 @@ impl DiskRole {
             Outcome::Pending => {}
             Outcome::Turn => self.large.turns.push_back(tag),
             Outcome::Stalled(stall) => self.stall(ring, io, tag.slot, stall, now),
-            Outcome::Done(status) => {
+            // Who goes on with one hears of its end at once.
+            Outcome::Done(status) | Outcome::Passed(status) => {
                 let took = self.end(ring, tag, status, now);
                 ring.counters.latency.add(took, 1);
             }

@@ -27,11 +27,16 @@ impl DiskRole {
     ) -> bool {
         let Some((request, owed)) = self.slots.find(tag) else { return false };
         let progress = &mut owed.progress;
-        let outcome =
-            self.backend.completed(io, &request, &ring.memory, tag, result, progress, now.0);
+        let outcome = self.backend.completed(io, &request, &ring.memory, tag, result, progress);
         let status = match outcome {
             Outcome::Done(status) => status,
             Outcome::Pending => return false,
+            Outcome::Passed(status) => {
+                match self.backend.settle(io, &request, tag, status, now.0) {
+                    Outcome::Done(status) => status,
+                    _ => return false,
+                }
+            }
             Outcome::Turn => {
                 self.large.line_up(tag);
                 return false;
