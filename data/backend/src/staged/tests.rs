@@ -75,7 +75,7 @@ impl Bed {
 #[test]
 fn a_back_end_that_was_made_before_goes_on_behind_what_was_recorded_since() {
     let mut bed = Bed::new();
-    let stages = Stages { trace: Some(Arc::clone(&bed.ring)) };
+    let stages = Stages { trace: Some(Arc::clone(&bed.ring)), fault: None };
     let next = bed.disk.backend_through(stages);
     for (at, offset) in [0, 512].into_iter().enumerate() {
         bed.begin(at as u64);
