@@ -118,7 +118,9 @@ impl Bed {
                 let backend = &mut self.backend;
                 match take_turns(backend, io, &request, memory, of, progress, outcome) {
                     Outcome::Pending | Outcome::Turn => {}
-                    Outcome::Stalled(stall) => panic!("{stall:?}: {:?}", asked[slot]),
+                    other @ (Outcome::Stalled(_) | Outcome::Passed(_)) => {
+                        panic!("{other:?}: {:?}", asked[slot])
+                    }
                     Outcome::Done(status) => {
                         assert_eq!(status, Status::Ok, "{:?}", asked[slot]);
                         ended[slot] = true;
@@ -187,7 +189,7 @@ pub fn take_turns(
     mut outcome: Outcome,
 ) -> Outcome {
     while outcome == Outcome::Turn {
-        outcome = backend.go_on(io, request, memory, tag, progress).outcome;
+        outcome = backend.go_on(io, request, memory, tag, progress, 0).outcome;
     }
     outcome
 }

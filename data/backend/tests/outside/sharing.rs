@@ -89,7 +89,7 @@ fn flushes_and_writes_of_sidecores_that_sleep_all_end() {
                     let status = match bed.backend.submit(io, &request, memory, tag(0)) {
                         Started::Pending => finish(&mut bed, &request),
                         Started::Done(status) => status,
-                        Started::Stalled(stall) => panic!("{stall:?}"),
+                        other => panic!("{other:?}"),
                     };
                     assert_eq!(status, Status::Ok, "thread {thread}, round {round}");
                 }
