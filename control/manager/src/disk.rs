@@ -77,13 +77,13 @@ pub(crate) struct DiskParts {
     /// Which image its guest is on.
     pub(crate) bond: Box<Bond>,
     /// How far its stages are with its queues.
-    pub(crate) staging: Staging,
+    pub(crate) staging: Box<Staging>,
     /// What others have done to its image, as far as that was seen.
     pub(crate) astray: Option<Astray>,
     /// What was said last of requests that wait.
     pub(crate) stall_said: Option<Box<Said>>,
     /// What was seen of errors that its guest was given.
-    pub(crate) failures: Failures,
+    pub(crate) failures: Box<Failures>,
     /// A new size, for when its queues are back.
     pub(crate) resizing: Option<u64>,
     /// Why it has not the size that the file says.
@@ -244,7 +244,7 @@ impl DiskParts {
         let is_size_late = false;
         let (file, made) = (None, None);
         let (lost_before, unmarked_said) = (false, false);
-        let failures = Failures::from(disk.faults());
+        let failures = Box::new(Failures::from(disk.faults()));
         DiskParts {
             plan,
             disk,
@@ -254,7 +254,7 @@ impl DiskParts {
             was_empty,
             made,
             bond,
-            staging: Staging::default(),
+            staging: Box::default(),
             astray,
             stall_said,
             failures,

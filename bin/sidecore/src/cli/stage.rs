@@ -98,9 +98,7 @@ Examples:
   sidecore disk trace vm1-root
   sidecore disk trace vm1-root --op write,flush --slower-than 10ms
   sidecore disk trace vm1-root --past --for 1s --json | jq .disk_ns
-  sidecore disk trace vm1-root -w vm1.iolog --for 60s
-  fio --name=again --ioengine=libaio --direct=1 --iodepth=32 --read_iolog=vm1.iolog \\
-      --replay_redirect=/dev/vg0/scratch")]
+  sidecore disk trace vm1-root -w vm1.iolog --for 60s")]
 pub(crate) struct TraceArgs {
     /// Name of the disk.
     pub(crate) id: String,

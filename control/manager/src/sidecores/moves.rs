@@ -118,10 +118,8 @@ impl Moves {
             self.end(id, Err(NotMoved::NotServed));
             return None;
         };
-        if from == to {
-            // It has other stages, or is told again.
-            turn.touch(device);
-        }
+        // It may have other stages, for which somebody waits.
+        turn.touch(device);
         if why.is_none() {
             cores.give_load(from, 1);
             cores.take_load(to, 1);
