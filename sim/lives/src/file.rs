@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use config::api::{ApiError, ErrorKind};
+use config::api::{ApiError, Call, ErrorKind};
 use config::spec::{
     BackendKind, Cache, DaemonSpec, DiskChange, DiskSpec, Mode, NicSpec, Policy, SidecoresSpec,
-    Spoof, UplinkSpec, Via,
+    Spoof, StageSpec, UplinkSpec, Via,
 };
 use config::{Mac, Plan, Size, Spec, SwitchSpec};
 use cpus::HostCpus;
@@ -305,6 +305,19 @@ pub(crate) fn apply(change: &DiskChange, spec: &mut DiskSpec) {
     set(&mut spec.latency_target_us, change.latency_target_us);
     spec.policy = change.policy.or(spec.policy);
     spec.share = change.share.unwrap_or(spec.share);
+}
+
+/// A disk after what was asked of its stages.
+pub(crate) fn staged(call: &Call, mut spec: DiskSpec) -> DiskSpec {
+    match call {
+        Call::SetStage { kind, change, .. } => {
+            let before = spec.stage.pop().unwrap_or_else(|| StageSpec::new(*kind));
+            spec.stage.push(before.changed(change));
+        }
+        Call::RemoveStage { .. } => spec.stage.clear(),
+        _ => {}
+    }
+    spec
 }
 
 /// Whether the VMM of a disk of that name listens, and its daemon connects.

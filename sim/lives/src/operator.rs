@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use config::api::{Answer, ApiError, Call};
-use config::spec::{Carrier, DiskMove, DiskResize, DiskSpec, NicChange, NicMove, NicSpec};
+use config::spec::{
+    Carrier, DiskMove, DiskResize, DiskSpec, NicChange, NicMove, NicSpec, StageChange, StageKind,
+};
 use config::{DiskPlan, Origin, Plan, Size, SwitchSpec, Target};
 use manager::simulated::{Asked, Door, Heard};
 use random::Random;
@@ -112,7 +114,7 @@ impl Operator {
                 spec.map(|spec| DiskSpec { size: Some(resize.size), ..spec })
             }
             Call::RemoveDisk { .. } => None,
-            _ => spec,
+            _ => spec.map(|spec| file::staged(call, spec)),
         })?;
         let found = plan.nics.iter().filter(|nic| nic.origin == Origin::Api);
         let found = found.map(|nic| (nic.id.clone(), nic.spec.clone()));
@@ -200,7 +202,7 @@ impl Operator {
         if random.one_in(4) {
             return self.wish_of_nics(&busy, known, cores, random);
         }
-        Some(match random.below(20) {
+        Some(match random.below(24) {
             0..3 if self.made.len() < DISKS_MAX => {
                 self.count += 1;
                 // Some names come again, with the image that they had.
@@ -230,6 +232,11 @@ impl Operator {
             16 => Call::ListSidecores,
             17 => Call::ShowDaemon,
             18 => Call::ShowReload,
+            19..22 => {
+                let change = StageChange { entries: random.of(&[None, Some(1024), Some(2048)]) };
+                Call::SetStage { id: one(random)?, kind: StageKind::Trace, change }
+            }
+            22 => Call::RemoveStage { id: one(random)?, kind: StageKind::Trace },
             _ => Call::ClearDisk { id: one(random)? },
         })
     }
@@ -369,10 +376,18 @@ impl Operator {
 
     /// What is there from now on.
     fn note(&mut self, Answered { call, answer, .. }: &Answered) {
-        if answer.is_err() {
+        // What some queue has not come to in time is done all the same.
+        let is_late = |why: &ApiError| why.error.contains("that the disk has not answered");
+        let is_staged = matches!(call, Call::SetStage { .. } | Call::RemoveStage { .. });
+        if answer.as_ref().is_err_and(|why| !(is_staged && is_late(why))) {
             return;
         }
         match call {
+            Call::SetStage { id, .. } | Call::RemoveStage { id, .. } => {
+                if let Some(spec) = self.made.get_mut(id) {
+                    *spec = file::staged(call, spec.clone());
+                }
+            }
             Call::AddDisk { spec, .. } => drop(self.made.insert(spec.id.clone(), spec.clone())),
             Call::RemoveDisk { id, .. } => {
                 let were = self.made.remove(id).and_then(|spec| spec.size);
@@ -474,6 +489,8 @@ pub(crate) fn changed_disk(call: &Call) -> Option<&str> {
         | Call::ChangeDisk { id, .. }
         | Call::ResizeDisk { id, .. }
         | Call::MoveDisk { id, .. }
+        | Call::SetStage { id, .. }
+        | Call::RemoveStage { id, .. }
         | Call::ClearDisk { id } => Some(id),
         _ => None,
     }

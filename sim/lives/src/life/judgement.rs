@@ -123,8 +123,14 @@ impl Host {
             let is_told = |view: &DiskView| {
                 honest.is_none_or(|vmm| Some(vmm.tenant.told_bytes()) == view.size_bytes)
             };
-            let is_so =
-                |view: &&DiskView| is_size(view) && (is_lent || has_queues(view) && is_told(view));
+            let is_staged = |view: &DiskView| {
+                let has_come = view.stages.iter().all(|stage| stage.late.is_empty());
+                view.stages.len() == disk.stages.all().len() && (has_come || is_lent)
+            };
+            let is_so = |view: &&DiskView| {
+                let is_served = is_lent || has_queues(view) && is_told(view);
+                is_size(view) && is_served && is_staged(view)
+            };
             if view.filter(is_so).is_none() {
                 let bytes = honest.map(|vmm| vmm.tenant.told_bytes());
                 let spec = told(std::slice::from_ref(spec));
