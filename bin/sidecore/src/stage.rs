@@ -80,14 +80,22 @@ fn list_text(list: &StageList, room: Room) -> String {
         ("KIND", Align::Left),
         ("DECLARED", Align::Left),
         ("WHAT", Align::Left),
-        ("RECORDED", Align::Right),
+        ("DID", Align::Left),
     ];
-    let mut table = Table::new(&columns, &["RECORDED", "WHAT"]);
+    let mut table = Table::new(&columns, &["DID", "WHAT"]);
     for stage in &list.stages {
         let declared = declared(stage.declared).to_string();
-        table.row(vec![stage.kind.to_string(), declared, what(stage), known(stage.recorded)]);
+        table.row(vec![stage.kind.to_string(), declared, what(stage), known(did(stage))]);
     }
     let mut text = table.text(room);
+    let in_order = list.stages.first().map(|stage| stage.in_order.as_slice()).unwrap_or_default();
+    if !in_order.is_empty() {
+        let queues: Vec<String> = in_order.iter().map(u16::to_string).collect();
+        text += &format!(
+            "nothing is done to queue {}: its driver asks that requests end in their order\n",
+            queues.join(", ")
+        );
+    }
     if !list.late.is_empty() {
         let queues: Vec<String> = list.late.iter().map(u16::to_string).collect();
         let plural = if queues.len() == 1 { " has" } else { "s have" };
@@ -105,8 +113,8 @@ pub(crate) fn in_words(stages: &[StageView]) -> Option<String> {
             StagedBy::File => "",
             StagedBy::Command => ", by a command",
         };
-        let recorded = stage.recorded.map(|count| format!(", {count} recorded"));
-        format!("{} ({}{}{by})", stage.kind, what(stage), recorded.unwrap_or_default())
+        let did = did(stage).map(|did| format!(", {did}"));
+        format!("{} ({}{}{by})", stage.kind, what(stage), did.unwrap_or_default())
     };
     (!stages.is_empty()).then(|| stages.iter().map(word).collect::<Vec<_>>().join("; "))
 }
@@ -122,6 +130,30 @@ fn declared(by: StagedBy) -> &'static str {
 fn what(stage: &StageView) -> String {
     match stage.kind {
         StageKind::Trace => format!("{} entries a queue", known(stage.entries)),
+        StageKind::Fault => fault(stage),
+    }
+}
+
+/// What a fault does.
+fn fault(stage: &StageView) -> String {
+    let above = |number: Option<u32>| number.filter(|number| *number > 0);
+    let delay = above(stage.delay_us).map(|us| format!("{us} us later"));
+    let jitter = above(stage.jitter_us).map(|us| format!("up to {us} us later besides"));
+    let errors = above(stage.errors_per_million).map(|n| format!("{n} errors a million"));
+    let ops = stage.ops.as_ref().map(|ops| format!("of {ops}"));
+    let range = stage.range.as_ref().map(|range| format!("in {range}"));
+    let all = [delay, jitter, errors, ops, range];
+    all.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// What a stage did.
+fn did(stage: &StageView) -> Option<String> {
+    match stage.kind {
+        StageKind::Trace => stage.recorded.map(|count| format!("{count} recorded")),
+        StageKind::Fault => {
+            let (delayed, failed) = stage.delayed.zip(stage.failed)?;
+            Some(format!("{delayed} delayed, {failed} failed"))
+        }
     }
 }
 
@@ -132,11 +164,20 @@ mod tests {
     #[test]
     fn stages_are_listed_with_what_they_did_and_who_is_late() {
         let trace = StageView {
-            kind: StageKind::Trace,
-            declared: StagedBy::Command,
             entries: Some(4096),
             recorded: Some(7),
             late: vec![3],
+            ..StageView::new(StageKind::Trace, StagedBy::Command)
+        };
+        let fault = StageView {
+            delay_us: Some(500),
+            jitter_us: Some(0),
+            errors_per_million: Some(100),
+            ops: Some("read".to_string()),
+            delayed: Some(9),
+            failed: Some(1),
+            in_order: vec![2],
+            ..StageView::new(StageKind::Fault, StagedBy::File)
         };
         assert_eq!(
             in_words(std::slice::from_ref(&trace)).unwrap(),
@@ -146,8 +187,14 @@ mod tests {
         let list = |stages, late| StageList { disk: "a".to_string(), stages, late };
         assert_eq!(
             list_text(&list(vec![trace.clone()], vec![]), Room::Whole),
-            "KIND   DECLARED  WHAT                  RECORDED\n\
-             trace  command   4096 entries a queue         7\n"
+            "KIND   DECLARED  WHAT                  DID\n\
+             trace  command   4096 entries a queue  7 recorded\n"
+        );
+        assert_eq!(
+            list_text(&list(vec![fault], vec![]), Room::Whole),
+            "KIND   DECLARED  WHAT                                         DID\n\
+             fault  file      500 us later, 100 errors a million, of read  9 delayed, 1 failed\n\
+             nothing is done to queue 2: its driver asks that requests end in their order\n"
         );
         let late = list_text(&list(vec![trace], vec![1, 3]), Room::Whole);
         assert!(

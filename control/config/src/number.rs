@@ -89,7 +89,7 @@ fn example(field: &str) -> Option<i64> {
         "rate_out" => 5000,
         "rate_in" => 20_000,
         _ => match StageSpec::NUMBERS.iter().find(|number| number.name == field) {
-            Some(number) => number.usual.into(),
+            Some(number) => number.example.into(),
             None => return Number::named(field)?.example.first().copied(),
         },
     })

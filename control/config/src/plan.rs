@@ -45,7 +45,7 @@ pub use nic::{NicPeer, NicPlan};
 pub use policy::{Policies, PolicyPlan};
 pub use port::{HostPlan, NullPlan, VlanPlan};
 pub use service::ServicePlan;
-pub use stages::{StagePlan, StagesPlan, TracePlan};
+pub use stages::{FaultOps, FaultPlan, StagePlan, StagesPlan, TracePlan};
 pub use switch::{SwitchPlan, UplinkPlan};
 
 /// Longest path of a Unix socket, in bytes: `sun_path` without the final NUL.

@@ -30,12 +30,61 @@ pub struct StageView {
     /// `trace`: requests that are kept for each queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entries: Option<u32>,
+    /// `fault`: microseconds by which each request is answered later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay_us: Option<u32>,
+    /// `fault`: microseconds of up to which besides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jitter_us: Option<u32>,
+    /// `fault`: of a million requests so many fail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub errors_per_million: Option<u32>,
+    /// `fault`: what chooses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u32>,
+    /// `fault`: which requests are meant, if not all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ops: Option<String>,
+    /// `fault`: which bytes are meant, if not all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub range: Option<String>,
+    /// `fault`: requests that were answered later, since it is so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delayed: Option<u64>,
+    /// `fault`: requests that were made to fail, since it is so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<u64>,
     /// `trace`: requests that were recorded since it is there, or since the daemon was started or replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<u64>,
     /// Queues that run and are served otherwise yet: requests of them do not end for long enough to change that.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub late: Vec<u16>,
+    /// Queues to which nothing is done: their driver was promised that requests end in the order in which it asks them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub in_order: Vec<u16>,
+}
+
+impl StageView {
+    /// A stage of which nothing is known but what it is.
+    pub fn new(kind: StageKind, declared: StagedBy) -> StageView {
+        StageView {
+            kind,
+            declared,
+            entries: None,
+            delay_us: None,
+            jitter_us: None,
+            errors_per_million: None,
+            seed: None,
+            ops: None,
+            range: None,
+            delayed: None,
+            failed: None,
+            recorded: None,
+            late: Vec::new(),
+            in_order: Vec::new(),
+        }
+    }
 }
 
 /// The stages of a disk.

@@ -8,6 +8,7 @@ use super::names::check_bounds;
 use crate::api::StagedBy;
 use crate::diff::Word;
 use crate::mistake::{Mistake, Path};
+use crate::size::Size;
 use crate::spec::{StageChange, StageKind, StageSpec};
 
 /// A record of requests.
@@ -15,6 +16,36 @@ use crate::spec::{StageChange, StageKind, StageSpec};
 pub struct TracePlan {
     /// Requests that are kept for each queue: a power of two.
     pub entries: u32,
+}
+
+/// Delays and failures that are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultPlan {
+    /// Microseconds by which each request is answered later.
+    pub delay_us: u32,
+    /// And of up to which besides.
+    pub jitter_us: u32,
+    /// Of a million requests so many fail.
+    pub errors_per_million: u32,
+    /// What chooses.
+    pub seed: u32,
+    /// Which requests are meant.
+    pub ops: FaultOps,
+    /// Which bytes of the disk: from the first to before the second.
+    pub range: (u64, u64),
+}
+
+/// Which requests a fault is meant for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultOps {
+    /// Disk to guest.
+    pub read: bool,
+    /// Guest to disk.
+    pub write: bool,
+    /// What was written is made stable.
+    pub flush: bool,
+    /// Discards and write-zeroes.
+    pub discard: bool,
 }
 
 /// A stage, and what was written of it.
@@ -33,6 +64,8 @@ pub struct StagePlan<T> {
 pub struct StagesPlan {
     /// Whether requests are recorded.
     pub trace: Option<StagePlan<TracePlan>>,
+    /// Whether some are delayed, or fail.
+    pub fault: Option<StagePlan<FaultPlan>>,
 }
 
 impl From<&Origin> for StagedBy {
@@ -47,13 +80,14 @@ impl From<&Origin> for StagedBy {
 impl StagesPlan {
     /// Whether nothing is done.
     pub fn is_none(&self) -> bool {
-        self.trace.is_none()
+        self.trace.is_none() && self.fault.is_none()
     }
 
     /// What is there, in its order: who has it be so, and what was written.
     pub fn all(&self) -> Vec<(StagedBy, &StageSpec)> {
-        let StagesPlan { trace } = self;
-        trace.iter().map(|stage| (stage.by, &stage.spec)).collect()
+        let StagesPlan { trace, fault } = self;
+        let trace = trace.iter().map(|stage| (stage.by, &stage.spec));
+        trace.chain(fault.iter().map(|stage| (stage.by, &stage.spec))).collect()
     }
 
     /// Who has a stage of that kind be there.
@@ -70,7 +104,8 @@ impl StagesPlan {
     /// Whether the same is done to requests, whoever has it be so.
     pub fn do_the_same(&self, other: &StagesPlan) -> bool {
         let trace = |stages: &StagesPlan| stages.trace.as_ref().map(|stage| stage.is);
-        trace(self) == trace(other)
+        let fault = |stages: &StagesPlan| stages.fault.as_ref().map(|stage| stage.is);
+        trace(self) == trace(other) && fault(self) == fault(other)
     }
 
     /// The stage of that kind with what is to be different, by a command.
@@ -87,6 +122,18 @@ impl StagesPlan {
                 let entries = number_of(&spec, "entries").next_power_of_two();
                 self.trace = Some(StagePlan { by, is: TracePlan { entries }, spec });
             }
+            StageKind::Fault => {
+                let number = |name| number_of(&spec, name);
+                let is = FaultPlan {
+                    delay_us: number("delay_us"),
+                    jitter_us: number("jitter_us"),
+                    errors_per_million: number("errors_per_million"),
+                    seed: number("seed"),
+                    ops: spec.ops.as_deref().and_then(ops_of).unwrap_or(FaultOps::ALL),
+                    range: spec.range.as_deref().and_then(range_of).unwrap_or((0, u64::MAX)),
+                };
+                self.fault = Some(StagePlan { by, is, spec });
+            }
         }
     }
 
@@ -94,6 +141,7 @@ impl StagesPlan {
     pub(super) fn take(&mut self, kind: StageKind) {
         match kind {
             StageKind::Trace => self.trace = None,
+            StageKind::Fault => self.fault = None,
         }
     }
 
@@ -119,6 +167,7 @@ impl StagesPlan {
             let text = found.map(|(who, spec)| format!("{}{}", in_words(spec), by(who)));
             let name = match kind {
                 StageKind::Trace => "stage trace",
+                StageKind::Fault => "stage fault",
             };
             (name, Word::or(text, "none"))
         };
@@ -130,7 +179,48 @@ impl StagesPlan {
 fn in_words(spec: &StageSpec) -> String {
     match spec.kind {
         StageKind::Trace => format!("of {} entries", number_of(spec, "entries")),
+        StageKind::Fault => {
+            let number = |name| number_of(spec, name);
+            let (delay, jitter) = (number("delay_us"), number("jitter_us"));
+            let errors = number("errors_per_million");
+            let ops = spec.ops.as_deref().unwrap_or("all");
+            let range = spec.range.as_deref().unwrap_or("all");
+            format!(
+                "of {delay} us, up to {jitter} more, {errors} errors a million, seed {}, ops {ops}, range {range}",
+                number("seed")
+            )
+        }
     }
+}
+
+impl FaultOps {
+    /// Each request.
+    pub const ALL: FaultOps = FaultOps { read: true, write: true, flush: true, discard: true };
+}
+
+/// Which requests a text names, such as `read+write`.
+fn ops_of(text: &str) -> Option<FaultOps> {
+    let mut ops = FaultOps { read: false, write: false, flush: false, discard: false };
+    for word in text.split('+') {
+        let op = match word.trim() {
+            "read" => &mut ops.read,
+            "write" => &mut ops.write,
+            "flush" => &mut ops.flush,
+            "discard" => &mut ops.discard,
+            _ => return None,
+        };
+        *op = true;
+    }
+    Some(ops)
+}
+
+/// Which bytes a text names, such as `1G..2G` or `1G..`: from the first to before the second.
+fn range_of(text: &str) -> Option<(u64, u64)> {
+    let (from, to) = text.split_once("..")?;
+    let size = |text: &str| text.parse::<Size>().ok().map(|size| size.0);
+    let from = if from.trim().is_empty() { 0 } else { size(from)? };
+    let to = if to.trim().is_empty() { u64::MAX } else { size(to)? };
+    (from < to).then_some((from, to))
 }
 
 /// A number of a stage: what was written, or the usual one.
@@ -184,12 +274,47 @@ pub(super) fn check_fields(spec: &StageSpec, at: &Path, mistakes: &mut Vec<Mista
     for (own, written) in StageSpec::NUMBERS.iter().zip(spec.numbers()) {
         let Some(written) = written else { continue };
         if own.kind != spec.kind {
-            let wrong = format!("a stage {:?} has no `{}`", spec.kind.word(), own.name);
-            let right = format!("take `{}` out: it is of a stage {:?}", own.name, own.kind.word());
-            mistakes.push(Mistake::new(at.key(own.name), wrong, right));
+            not_its(spec, (own.name, own.kind), at, mistakes);
         } else {
             check_bounds(written, own.bounds, &at.key(own.name), mistakes);
         }
+    }
+    for (own, written) in StageSpec::TEXTS.iter().zip(spec.texts()) {
+        if written.is_some() && own.kind != spec.kind {
+            not_its(spec, (own.name, own.kind), at, mistakes);
+        }
+    }
+    if spec.kind == StageKind::Fault {
+        check_fault(spec, at, mistakes);
+    }
+}
+
+/// A field of another kind is written.
+fn not_its(
+    spec: &StageSpec,
+    (name, kind): (&str, StageKind),
+    at: &Path,
+    mistakes: &mut Vec<Mistake>,
+) {
+    let wrong = format!("a stage {:?} has no `{name}`", spec.kind.word());
+    let right = format!("take `{name}` out: it is of a stage {:?}", kind.word());
+    mistakes.push(Mistake::new(at.key(name), wrong, right));
+}
+
+/// That a fault says what is meant, and does something.
+fn check_fault(spec: &StageSpec, at: &Path, mistakes: &mut Vec<Mistake>) {
+    if let Some(ops) = spec.ops.as_deref().filter(|ops| ops_of(ops).is_none()) {
+        let right = "write some of read, write, flush and discard, such as \"read+write\"";
+        mistakes.push(Mistake::new(at.key("ops"), format!("{ops:?} names no requests"), right));
+    }
+    if let Some(range) = spec.range.as_deref().filter(|range| range_of(range).is_none()) {
+        let right = "write the first byte and the one behind the last, such as \"1G..2G\"";
+        mistakes.push(Mistake::new(at.key("range"), format!("{range:?} names no bytes"), right));
+    }
+    let does = ["delay_us", "jitter_us", "errors_per_million"];
+    if does.iter().all(|name| number_of(spec, name) == 0) {
+        let right = "give it `delay_us`, `jitter_us` or `errors_per_million`, or take it out";
+        mistakes.push(Mistake::new(at.clone(), "this stage \"fault\" does nothing", right));
     }
 }
 

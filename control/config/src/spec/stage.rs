@@ -19,13 +19,15 @@ use crate::schema;
 pub enum StageKind {
     /// Records each request that has ended: `sidecore disk trace` shows them.
     Trace,
+    /// Delays requests, and has some fail, to see what a guest makes of it.
+    Fault,
 }
 
-words! { StageKind { Trace => "trace" } }
+words! { StageKind { Trace => "trace", Fault => "fault" } }
 
 impl StageKind {
     /// All of them, in that order.
-    pub const ALL: [StageKind; 1] = [StageKind::Trace];
+    pub const ALL: [StageKind; 2] = [StageKind::Trace, StageKind::Fault];
 
     /// That of a name, as a path of the API has it.
     pub fn named(name: &str) -> Option<StageKind> {
@@ -42,12 +44,25 @@ pub(crate) struct StageNumber {
     pub(crate) bounds: (u32, u32),
     /// Where nothing is said.
     pub(crate) usual: u32,
+    /// For who wrote something else.
+    pub(crate) example: u32,
+}
+
+/// A text that a stage has: where, and whose it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StageText {
+    pub(crate) name: &'static str,
+    pub(crate) kind: StageKind,
 }
 
 macro_rules! stages {
     ($(
         $(#[$doc:meta])+
-        $name:ident: u32 ($value:literal, $least:literal..=$most:literal) = $usual:literal of $kind:ident;
+        $name:ident: u32 ($value:literal, $least:literal..=$most:literal, $example:literal) = $usual:literal
+            of $kind:ident;
+    )+ texts $(
+        $(#[$text_doc:meta])+
+        $text:ident ($text_value:literal) of $text_kind:ident;
     )+) => {
         /// One stage of a disk.
         #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -60,6 +75,11 @@ macro_rules! stages {
                 #[serde(default, skip_serializing_if = "Option::is_none")]
                 #[schemars(range(min = $least, max = $most))]
                 pub $name: Option<u32>,
+            )+
+            $(
+                $(#[$text_doc])+
+                #[serde(default, skip_serializing_if = "Option::is_none")]
+                pub $text: Option<String>,
             )+
         }
 
@@ -76,12 +96,18 @@ macro_rules! stages {
                     value_parser = crate::number::of::<u32>(stringify!($name), $least..=$most)))]
                 pub $name: Option<u32>,
             )+
+            $(
+                $(#[$text_doc])+
+                #[serde(default, skip_serializing_if = "Option::is_none")]
+                #[cfg_attr(feature = "cli", arg(long, value_name = $text_value))]
+                pub $text: Option<String>,
+            )+
         }
 
         impl StageSpec {
             /// One of which nothing is said.
             pub fn new(kind: StageKind) -> StageSpec {
-                StageSpec { kind, $($name: None),+ }
+                StageSpec { kind, $($name: None,)+ $($text: None),+ }
             }
 
             /// What has bounds, in the order of the table.
@@ -90,7 +116,19 @@ macro_rules! stages {
                 kind: StageKind::$kind,
                 bounds: ($least, $most),
                 usual: $usual,
+                example: $example,
             }),+];
+
+            /// What is text, in the order of the table.
+            pub(crate) const TEXTS: &'static [StageText] = &[$(StageText {
+                name: stringify!($text),
+                kind: StageKind::$text_kind,
+            }),+];
+
+            /// The texts that are written, as [`Self::TEXTS`] has them.
+            pub(crate) fn texts(&self) -> Vec<Option<&str>> {
+                vec![$(self.$text.as_deref()),+]
+            }
 
             /// The numbers that are written, as [`Self::NUMBERS`] has them.
             pub(crate) fn numbers(&self) -> Vec<Option<u32>> {
@@ -100,7 +138,11 @@ macro_rules! stages {
             /// The same with what a change names.
             #[must_use]
             pub fn changed(&self, change: &StageChange) -> StageSpec {
-                StageSpec { kind: self.kind, $($name: change.$name.or(self.$name)),+ }
+                StageSpec {
+                    kind: self.kind,
+                    $($name: change.$name.or(self.$name),)+
+                    $($text: change.$text.clone().or_else(|| self.$text.clone())),+
+                }
             }
         }
 
@@ -116,7 +158,23 @@ macro_rules! stages {
 stages! {
     /// `trace`: requests that are kept for each queue until others take their place; a power of two is taken that is
     /// not less. Each takes 64 bytes. Default: 4096.
-    entries: u32 ("N", 1024..=65_536) = 4096 of Trace;
+    entries: u32 ("N", 1024..=65_536, 4096) = 4096 of Trace;
+    /// `fault`: microseconds by which each request is answered later. Default: 0.
+    delay_us: u32 ("US", 0..=10_000_000, 500) = 0 of Fault;
+    /// `fault`: microseconds of up to which requests are answered later besides, evenly. Default: 0.
+    jitter_us: u32 ("US", 0..=10_000_000, 100) = 0 of Fault;
+    /// `fault`: of a million requests so many fail, and are not done. Default: 0.
+    errors_per_million: u32 ("N", 0..=1_000_000, 100) = 0 of Fault;
+    /// `fault`: what chooses which fail, and how long each waits: with the same number and the same requests it is the
+    /// same ones. Default: 1.
+    seed: u32 ("N", 0..=1_000_000_000, 1) = 1 of Fault;
+    texts
+    /// `fault`: which requests are meant: some of `read`, `write`, `flush`, `discard`, such as `read+write`. Default:
+    /// all.
+    ops ("OPS") of Fault;
+    /// `fault`: which bytes of the disk are meant, such as `1G..2G`, or `1G..` for all behind them; a flush touches all.
+    /// Default: all.
+    range ("FROM..TO") of Fault;
 }
 
 /// Why a text is no stage.
@@ -164,10 +222,10 @@ mod tests {
         assert_eq!("trace".parse(), Ok(trace.clone()));
         assert_eq!("trace,entries=8192".parse(), Ok(StageSpec { entries: Some(8192), ..trace }));
         for (text, why) in [
-            ("", "kind: \"\" is not possible here (possible: \"trace\")"),
+            ("", "kind: \"\" is not possible here (possible: \"trace\", \"fault\")"),
             (
                 "trac",
-                "kind: \"trac\" is not possible here (did you mean \"trace\"? Possible: \"trace\")",
+                "kind: \"trac\" is not possible here (did you mean \"trace\"? Possible: \"trace\", \"fault\")",
             ),
             ("trace,entries", "\"entries\" is not NAME=VALUE, such as entries=8192"),
             ("trace,entries=2000,entries=2000", "`entries` is given twice"),
@@ -191,10 +249,12 @@ mod tests {
         assert!(StageKind::ALL.is_sorted());
         let trace = StageSpec { entries: Some(2048), ..StageSpec::new(StageKind::Trace) };
         assert_eq!(trace.changed(&StageChange::default()), trace);
-        let change = StageChange { entries: Some(4096) };
+        let change = StageChange { entries: Some(4096), ..StageChange::default() };
         assert_eq!(trace.changed(&change).entries, Some(4096));
-        assert!(
-            StageSpec::NUMBERS.iter().all(|it| (it.bounds.0..=it.bounds.1).contains(&it.usual))
-        );
+        for number in StageSpec::NUMBERS {
+            let (least, most) = number.bounds;
+            assert!((least..=most).contains(&number.usual), "{number:?}");
+            assert!((least..=most).contains(&number.example), "{number:?}");
+        }
     }
 }

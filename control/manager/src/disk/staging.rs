@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use backend::fault::{FaultCounts, FaultPlan, Ops};
 use backend::trace::Ring;
 use backend::{Backend, Stages};
 use config::api::StageView;
@@ -29,14 +30,19 @@ pub(crate) struct Staging {
     number: u32,
     /// Which trace it is, to whoever reads it; until it is another one.
     trace: Option<u64>,
+    /// What the fault that is there did.
+    faults: Arc<FaultCounts>,
     /// When queues that are served otherwise are told again.
     again_at: Option<Instant>,
 }
 
 impl Staging {
-    /// Its stages are others from here on. With `trace` that is another one, too.
-    fn change(&mut self, trace: bool) {
+    /// Its stages are others from here on. With `trace` that is another one, too, and so it is with `fault`.
+    fn change(&mut self, trace: bool, fault: bool) {
         self.number = self.number.wrapping_add(1);
+        if fault {
+            self.faults = Arc::default();
+        }
         self.trace = self.trace.filter(|_| !trace);
         self.again_at = None;
     }
@@ -72,22 +78,51 @@ pub(crate) fn follow(disk: &mut DiskParts, queues: &mut [Queue], before: &Stages
         return false;
     }
     let trace = |plan: &StagesPlan| plan.trace.as_ref().map(|stage| stage.is);
-    disk.staging.change(trace(stages) != trace(before));
+    let fault = |plan: &StagesPlan| plan.fault.as_ref().map(|stage| stage.is);
+    disk.staging.change(trace(stages) != trace(before), fault(stages) != fault(before));
     queues.iter_mut().for_each(|queue| queue.staged_mut().follow(stages));
     true
 }
 
+/// What is done to requests of a queue that starts, whose driver was promised an order or not.
+pub(crate) fn at_start(
+    disk: &DiskParts,
+    index: u16,
+    queue: &mut Queue,
+    is_in_order: bool,
+) -> (Stages, Through) {
+    queue.staged_mut().promised(is_in_order);
+    of_queue(disk, index, queue)
+}
+
 /// What is done to requests of a queue by the plan of its disk, and by what a back-end with that is known.
-pub(crate) fn of_queue(disk: &DiskParts, queue: &mut Queue) -> (Stages, Through) {
-    let stages = queue.staged_mut().stages(&disk.plan.stages);
+fn of_queue(disk: &DiskParts, index: u16, queue: &mut Queue) -> (Stages, Through) {
+    let plan = &disk.plan.stages;
+    let fault = plan.fault.as_ref().map(|stage| fault_of(&stage.is, index, &disk.staging.faults));
+    let stages = queue.staged_mut().stages(plan, fault);
     let through = Through { number: disk.staging.number, is_staged: !stages.is_none() };
     (stages, through)
 }
 
+/// As a queue's back-end takes it.
+fn fault_of(plan: &config::plan::FaultPlan, queue: u16, counts: &Arc<FaultCounts>) -> FaultPlan {
+    let config::plan::FaultOps { read, write, flush, discard } = plan.ops;
+    FaultPlan {
+        delay_ns: u64::from(plan.delay_us) * 1_000,
+        jitter_ns: u64::from(plan.jitter_us) * 1_000,
+        errors_per_million: plan.errors_per_million,
+        ops: Ops { read, write, flush, discard },
+        range: plan.range.0..plan.range.1,
+        seed: plan.seed.into(),
+        queue,
+        counts: Arc::clone(counts),
+    }
+}
+
 /// A back-end for a queue that moves.
-pub(crate) fn other(disk: &DiskParts, queue: &mut Queue) -> Other {
+pub(crate) fn other(disk: &DiskParts, index: u16, queue: &mut Queue) -> Other {
     let was_staged = queue.staged().has().is_staged;
-    let (stages, through) = of_queue(disk, queue);
+    let (stages, through) = of_queue(disk, index, queue);
     let backend = disk.disk.backend_through(stages);
     let was_at_once = disk.disk.answers_at_once() && !was_staged;
     let needs_room = was_at_once != backend.answers_at_once();
@@ -139,24 +174,46 @@ pub(crate) fn trace(
 /// What there is, and what each did.
 pub(crate) fn views(disk: &DiskParts, queues: &[Queue]) -> Vec<StageView> {
     let late = behind(disk, queues);
+    let is_bound = |queue: &Queue| queue.is_attached() && queue.staged().is_in_order();
+    let all = (0..).zip(queues);
+    let in_order: Vec<u16> = all.filter(|(_, it)| is_bound(it)).map(|(index, _)| index).collect();
     let recorded = queues.iter().filter_map(|queue| queue.staged().ring());
     let recorded = recorded.map(|ring| ring.end().number()).sum();
     let did = |view: StageView| match view.kind {
-        StageKind::Trace => StageView { recorded: Some(recorded), late: late.clone(), ..view },
+        StageKind::Trace => StageView { recorded: Some(recorded), ..view },
+        StageKind::Fault => {
+            let faults = &disk.staging.faults;
+            StageView { delayed: Some(faults.delayed()), failed: Some(faults.failed()), ..view }
+        }
     };
+    let did = |view| StageView { late: late.clone(), in_order: in_order.clone(), ..did(view) };
     planned(&disk.plan.stages).into_iter().map(did).collect()
 }
 
 /// What there is of a disk that is not open, too.
 pub(crate) fn planned(plan: &StagesPlan) -> Vec<StageView> {
-    let view = |(declared, spec): (_, &StageSpec)| StageView {
-        kind: spec.kind,
-        declared,
-        entries: match spec.kind {
-            StageKind::Trace => plan.trace.as_ref().map(|stage| stage.is.entries),
-        },
-        recorded: None,
-        late: Vec::new(),
+    let view = |(declared, spec): (_, &StageSpec)| {
+        let view = StageView::new(spec.kind, declared);
+        match spec.kind {
+            StageKind::Trace => {
+                let entries = plan.trace.as_ref().map(|stage| stage.is.entries);
+                StageView { entries, ..view }
+            }
+            StageKind::Fault => {
+                let number = |of: fn(&config::plan::FaultPlan) -> u32| {
+                    plan.fault.as_ref().map(|stage| of(&stage.is))
+                };
+                StageView {
+                    delay_us: number(|it| it.delay_us),
+                    jitter_us: number(|it| it.jitter_us),
+                    errors_per_million: number(|it| it.errors_per_million),
+                    seed: number(|it| it.seed),
+                    ops: spec.ops.clone(),
+                    range: spec.range.clone(),
+                    ..view
+                }
+            }
+        }
     };
     plan.all().into_iter().map(view).collect()
 }

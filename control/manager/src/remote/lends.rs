@@ -272,7 +272,7 @@ fn make_queue(device: &mut Device, held: &Held) -> Result<Option<Box<Served>>, E
     let memory = Arc::clone(held.memory.map());
     let disk = device.disk_and_queues();
     let staged = disk
-        .and_then(|(disk, queues)| queues.first_mut().map(|queue| staging::of_queue(disk, queue)));
+        .and_then(|(disk, queues)| Some(staging::at_start(disk, 0, queues.first_mut()?, false)));
     let (stages, through) = staged.ok_or(ExportError::Missing("queue of a disk"))?;
     let parts = device.disk();
     let parts = parts.ok_or(ExportError::Missing("disk that clients may have"))?;

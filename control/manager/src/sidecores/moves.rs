@@ -41,7 +41,7 @@ impl Moves {
         let Around { turn, devices, cores } = around;
         let disk = devices.get_mut(device).and_then(Device::disk_and_queues);
         let other = disk.and_then(|(disk, queues)| {
-            Some(staging::other(disk, queues.get_mut(usize::from(index))?))
+            Some(staging::other(disk, index, queues.get_mut(usize::from(index))?))
         });
         let Other { backend, room, through } =
             found!(turn.defects, other, "disk whose queue moves");

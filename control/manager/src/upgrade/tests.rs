@@ -212,7 +212,8 @@ fn a_socket_is_the_same_one_in_another_process() {
 #[test]
 fn an_heir_has_the_stages_that_a_command_has_added_to_a_disk_of_the_file() {
     let mut pair = Pair::of(DISK);
-    let (kind, change) = (StageKind::Trace, StageChange { entries: Some(2048) });
+    let (kind, change) =
+        (StageKind::Trace, StageChange { entries: Some(2048), ..StageChange::default() });
     let mut added = pair.asks(Call::SetStage { id: "a".to_string(), kind, change });
     pair.turn();
     assert!(matches!(added.hear(), Heard::Answer(answer) if answer.is_ok()));

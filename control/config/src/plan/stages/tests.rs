@@ -18,7 +18,9 @@ fn staged(entries: u32) -> String {
 
 fn by_command(plan: &Plan, id: &str, entries: Option<u32>) -> Plan {
     let mut after = plan.clone();
-    let disk = plan.disk_staged(id, StageKind::Trace, &StageChange { entries }).unwrap();
+    let disk = plan
+        .disk_staged(id, StageKind::Trace, &StageChange { entries, ..StageChange::default() })
+        .unwrap();
     after.replace(crate::plan::DevicePlan::Disk(disk));
     after
 }
@@ -68,8 +70,13 @@ fn a_number_of_no_stage_is_refused_and_one_of_entries_is_a_power_of_two() {
     for (written, entries) in [(None, 4096), (Some(1024), 1024), (Some(1025), 2048)] {
         assert_eq!(self::entries(&by_command(&plan, "a", written)).unwrap().1, entries);
     }
-    let refused =
-        plan.disk_staged("a", StageKind::Trace, &StageChange { entries: Some(1) }).unwrap_err();
+    let refused = plan
+        .disk_staged(
+            "a",
+            StageKind::Trace,
+            &StageChange { entries: Some(1), ..StageChange::default() },
+        )
+        .unwrap_err();
     assert_eq!(refused.error, "entries: 1 is out of bounds");
     assert_eq!(refused.hint, "write a number from 1024 to 65536, such as 4096");
     let refused = plan.disk_unstaged("b", StageKind::Trace).unwrap_err();

@@ -18,7 +18,7 @@ const fn ms(count: u64) -> Duration {
 }
 
 fn set(id: &str, entries: Option<u32>) -> Call {
-    let change = StageChange { entries };
+    let change = StageChange { entries, ..StageChange::default() };
     Call::SetStage { id: id.to_string(), kind: StageKind::Trace, change }
 }
 
@@ -51,7 +51,7 @@ fn what(view: &TraceView) -> Vec<(u16, TracedOp, u64, u64)> {
 
 fn trace(declared: StagedBy, entries: u32, recorded: u64) -> StageView {
     let (entries, recorded) = (Some(entries), Some(recorded));
-    StageView { kind: StageKind::Trace, declared, entries, recorded, late: vec![] }
+    StageView { entries, recorded, ..StageView::new(StageKind::Trace, declared) }
 }
 
 fn answered(asked: &mut Asked) -> Option<Answered> {
@@ -312,4 +312,46 @@ fn what_a_trace_takes_is_promised_or_it_is_refused() {
     assert_eq!(free(&mut trial) - before, taken);
     trial.reload(&huge, false).expect("it is read");
     assert_eq!((free(&mut trial), plan.id()), (before, "a"));
+}
+
+#[test]
+fn a_fault_has_requests_fail_or_wait_and_counts_them_until_it_is_another() {
+    let mut trial = Trial::of(DISK);
+    let mut vmm = Vmm::served(&mut trial, "a", 2);
+    let mut fault = |trial: &mut Trial, change: StageChange| {
+        let (id, kind) = ("a".to_string(), StageKind::Fault);
+        list_in(trial.ask(Call::SetStage { id, kind, change })).stages
+    };
+    let none = StageChange::default();
+    let all = StageChange { errors_per_million: Some(1_000_000), ..none.clone() };
+    let on = StageChange { ops: Some("write".into()), range: Some("512..1K".into()), ..all };
+    let stages = fault(&mut trial, on);
+    assert_eq!((stages.len(), stages[0].failed, stages[0].delayed), (1, Some(0), Some(0)));
+    for (kind, sector, status) in [(WRITE, 1, 1), (READ, 1, 0), (WRITE, 2, 0), (WRITE, 0, 0)] {
+        assert_eq!(vmm.does(&mut trial, kind, sector, 5), Some(status), "{kind} {sector}");
+    }
+    let shown = &trial.disk("a").stages[0];
+    assert_eq!((shown.failed, shown.delayed), (Some(1), Some(0)));
+    assert_eq!((shown.range.as_deref(), shown.ops.as_deref()), (Some("512..1K"), Some("write")));
+    // What is not named stays.
+    let later = StageChange { errors_per_million: Some(0), delay_us: Some(30_000), ..none.clone() };
+    let stages = fault(&mut trial, later);
+    assert_eq!((stages[0].failed, stages[0].delayed), (Some(0), Some(0)), "it is another one");
+    vmm.guest.request(0, WRITE, 1, 9);
+    trial.pass(ms(20));
+    assert_eq!(vmm.guest.status(0), None, "it is not answered yet");
+    trial.pass(ms(20));
+    assert_eq!(vmm.guest.status(0), Some(0));
+    assert_eq!(trial.disk("a").stages[0].delayed, Some(1));
+    // What waits for its time is answered when the stage goes.
+    vmm.guest.request(0, WRITE, 1, 9);
+    trial.pass(ms(1));
+    assert_eq!(vmm.guest.status(0), None);
+    let id = "a".to_string();
+    let left = list_in(trial.ask(Call::RemoveStage { id, kind: StageKind::Fault }));
+    assert_eq!((left.stages, left.late), (vec![], vec![]));
+    assert_eq!(vmm.guest.status(0), Some(0));
+    let (kind, id) = (StageKind::Fault, "a".to_string());
+    let (_, why) = refused(trial.ask(Call::SetStage { id, kind, change: none }));
+    assert!(why.contains("this stage \"fault\" does nothing"), "{why}");
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use control::connection::Cause;
 use control::mode::Mode;
 use control::moves::NotMoved;
+use device::features;
 use sidecore::{Command, QueueKey};
 use tracing::warn;
 use vhost_user::Scope;
@@ -316,7 +317,8 @@ impl Device {
         }
         let (counters, left) = (Arc::clone(queue.counters()), queue.left());
         let disk = self.kind.disk().zip(self.queues.get_mut(usize::from(index)));
-        let staged = disk.map(|(disk, queue)| staging::of_queue(disk, queue));
+        let is_in_order = connection.session.features() & features::IN_ORDER != 0;
+        let staged = disk.map(|(disk, queue)| staging::at_start(disk, index, queue, is_in_order));
         let (stages, through) = staged.unwrap_or_default();
         let parts = start::DeviceParts {
             key: QueueKey { device: self.number, queue: index },

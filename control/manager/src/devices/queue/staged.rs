@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use backend::Stages;
+use backend::fault::FaultPlan;
 use backend::trace::Ring;
 use config::plan::StagesPlan;
 
@@ -26,17 +27,32 @@ pub(crate) struct Staged {
     has: Through,
     /// What it is served through when it has moved.
     comes: Through,
+    /// Its driver was promised that requests end in order (`VIRTIO_F_IN_ORDER`), which stages do not keep.
+    is_in_order: bool,
 }
 
 impl Staged {
-    /// Its stages by that plan, for a back-end that is made of them.
-    pub(crate) fn stages(&mut self, plan: &StagesPlan) -> Stages {
+    /// Whether nothing may be done to its requests.
+    pub(crate) fn is_in_order(&self) -> bool {
+        self.is_in_order
+    }
+
+    /// What its driver was promised.
+    pub(crate) fn promised(&mut self, is_in_order: bool) {
+        self.is_in_order = is_in_order;
+    }
+
+    /// Its stages by that plan, for a back-end that is made of them. `fault` has its number and counts.
+    pub(crate) fn stages(&mut self, plan: &StagesPlan, fault: Option<FaultPlan>) -> Stages {
         self.follow(plan);
+        if self.is_in_order {
+            return Stages::default();
+        }
         let trace = plan.trace.as_ref().map(|stage| {
             let ring = self.ring.get_or_insert_with(|| Ring::new(stage.is.entries));
             Arc::clone(ring)
         });
-        Stages { trace, ..Stages::default() }
+        Stages { trace, fault }
     }
 
     /// Forgets what is no more by that plan, or is otherwise.
