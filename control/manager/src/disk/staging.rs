@@ -14,6 +14,7 @@ use config::api::StageView;
 use config::plan::StagesPlan;
 use config::spec::{StageKind, StageSpec};
 use control::mode::Mode;
+use device::features;
 use schedule::Nanos;
 use sidecore::Room;
 
@@ -84,14 +85,14 @@ pub(crate) fn follow(disk: &mut DiskParts, queues: &mut [Queue], before: &Stages
     true
 }
 
-/// What is done to requests of a queue that starts, whose driver was promised an order or not.
+/// What is done to requests of a queue that starts, with what its driver has negotiated. Nothing, if it is no disk's.
 pub(crate) fn at_start(
-    disk: &DiskParts,
+    disk: Option<(&DiskParts, &mut Queue)>,
     index: u16,
-    queue: &mut Queue,
-    is_in_order: bool,
+    negotiated: u64,
 ) -> (Stages, Through) {
-    queue.staged_mut().promised(is_in_order);
+    let Some((disk, queue)) = disk else { return Default::default() };
+    queue.staged_mut().promised(negotiated & features::IN_ORDER != 0);
     of_queue(disk, index, queue)
 }
 

@@ -271,9 +271,10 @@ fn make_queue(device: &mut Device, held: &Held) -> Result<Option<Box<Served>>, E
     let queue = held.memory.queue(held.base).map_err(ExportError::Queue)?;
     let memory = Arc::clone(held.memory.map());
     let disk = device.disk_and_queues();
-    let staged = disk
-        .and_then(|(disk, queues)| Some(staging::at_start(disk, 0, queues.first_mut()?, false)));
-    let (stages, through) = staged.ok_or(ExportError::Missing("queue of a disk"))?;
+    let disk = disk.and_then(|(disk, queues)| Some((&*disk, queues.first_mut()?)));
+    let disk = disk.ok_or(ExportError::Missing("queue of a disk"))?;
+    // The queue is ours: nothing was promised to anybody.
+    let (stages, through) = staging::at_start(Some(disk), 0, 0);
     let parts = device.disk();
     let parts = parts.ok_or(ExportError::Missing("disk that clients may have"))?;
     let negotiated = features::VERSION_1

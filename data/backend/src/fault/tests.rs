@@ -1,3 +1,5 @@
+//! Which requests a fault is meant for, and when their answers come.
+
 use super::*;
 
 fn plan() -> FaultPlan {

@@ -1,3 +1,5 @@
+//! A ring that one writes and others read, who may be late.
+
 use super::*;
 
 /// Entry `n` of a made-up history: each word tells its number.

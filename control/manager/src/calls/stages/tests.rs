@@ -7,7 +7,7 @@ use sidecore::{MoveId, Stay};
 
 use super::*;
 use crate::simulated::{Asked, Heard};
-use crate::trial::vmm::{FLUSH, READ, Vmm, WRITE};
+use crate::trial::vmm::{FLUSH, Guest, READ, Vmm, WRITE};
 use crate::trial::{Trial, refused};
 
 const DISK: &str = "[[disk]]\nid = \"a\"\nbackend = \"memory\"\nsize = \"1M\"\nqueues = 2\n";
@@ -318,7 +318,7 @@ fn what_a_trace_takes_is_promised_or_it_is_refused() {
 fn a_fault_has_requests_fail_or_wait_and_counts_them_until_it_is_another() {
     let mut trial = Trial::of(DISK);
     let mut vmm = Vmm::served(&mut trial, "a", 2);
-    let mut fault = |trial: &mut Trial, change: StageChange| {
+    let fault = |trial: &mut Trial, change: StageChange| {
         let (id, kind) = ("a".to_string(), StageKind::Fault);
         list_in(trial.ask(Call::SetStage { id, kind, change })).stages
     };
@@ -354,4 +354,21 @@ fn a_fault_has_requests_fail_or_wait_and_counts_them_until_it_is_another() {
     let (kind, id) = (StageKind::Fault, "a".to_string());
     let (_, why) = refused(trial.ask(Call::SetStage { id, kind, change: none }));
     assert!(why.contains("this stage \"fault\" does nothing"), "{why}");
+}
+
+#[test]
+fn nothing_is_done_to_requests_that_were_promised_to_end_in_their_order() {
+    let mut trial = Trial::of(&format!("{DISK}{TRACE}"));
+    let mut vmm = Vmm::connect(&trial, "a", Guest::new(2)).expect("somebody listens");
+    vmm.features |= device::features::IN_ORDER;
+    vmm.begin(&mut trial);
+    do_one_each(&mut trial, &mut vmm, WRITE, 1);
+    let stage = trial.disk("a").stages.remove(0);
+    assert_eq!((stage.recorded, stage.in_order, stage.late), (Some(0), vec![0, 1], vec![]));
+    let (id, kind) = ("a".to_string(), StageKind::Fault);
+    let change = StageChange { delay_us: Some(9), ..StageChange::default() };
+    let list = list_in(trial.ask(Call::SetStage { id, kind, change }));
+    assert_eq!((list.stages[1].in_order.len(), list.late.len()), (2, 0), "nobody waits for them");
+    do_one_each(&mut trial, &mut vmm, READ, 1);
+    assert_eq!(trial.disk("a").stages[1].delayed, Some(0));
 }

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use control::connection::Cause;
 use control::mode::Mode;
 use control::moves::NotMoved;
-use device::features;
 use sidecore::{Command, QueueKey};
 use tracing::warn;
 use vhost_user::Scope;
@@ -317,9 +316,8 @@ impl Device {
         }
         let (counters, left) = (Arc::clone(queue.counters()), queue.left());
         let disk = self.kind.disk().zip(self.queues.get_mut(usize::from(index)));
-        let is_in_order = connection.session.features() & features::IN_ORDER != 0;
-        let staged = disk.map(|(disk, queue)| staging::at_start(disk, index, queue, is_in_order));
-        let (stages, through) = staged.unwrap_or_default();
+        let negotiated = connection.session.features();
+        let (stages, through) = staging::at_start(disk, index, negotiated);
         let parts = start::DeviceParts {
             key: QueueKey { device: self.number, queue: index },
             kind: &self.kind,
