@@ -53,6 +53,9 @@ const PLACES: [(&str, &str); 11] = [
 /// Words of commands after which all is made anew for the next example.
 const CHANGING: [&str; 9] =
     ["add", "rm", "set", "resize", "move", "link", "clear", "accept", "reload"];
+/// A stage of these disks, but where an example adds one.
+const STAGE: &str = r#", "stage": [{"kind": "trace"}]"#;
+const STAGED: [&str; 2] = ["vm1-root", "vm2-root"];
 /// What is there before each example: the kind, its name, and the rest of what makes it.
 const THERE: [(&str, &str, &str); 8] = [
     ("switches", "lan", ""),
@@ -169,7 +172,10 @@ impl Bed<'_> {
             if is_on_it || (is_itself && verb == "add") {
                 continue;
             }
-            let rest = rest.replace("FOLDER", self.place());
+            let mut rest = rest.replace("FOLDER", self.place());
+            if STAGED.contains(&name) && !example.contains("stage add") {
+                rest += STAGE;
+            }
             // An example before may have made its image longer.
             let path = if kinds == "disks" { "disks?force=true" } else { kinds };
             let made = self.asks("POST", path, &format!("{{\"id\": \"{name}\"{rest}}}"));
@@ -201,6 +207,11 @@ impl Bed<'_> {
         let here = PLACES.iter().fold(example.to_string(), |line, (there, here)| {
             line.replace(there, &here.replace("FOLDER", self.place()))
         });
+        let here = match here.contains("--for ") {
+            true => here.replace("--for 60s", "--for 100ms"),
+            // It goes on until it is told to end.
+            false => here.replace("disk trace ", "disk trace --for 100ms "),
+        };
         let mut line = here.split(" > ").next().unwrap().trim_start_matches("sudo ");
         let has_jq = Command::new("jq").arg("--version").output().is_ok();
         if line.contains("| jq") && !has_jq {
