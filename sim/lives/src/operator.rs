@@ -233,7 +233,8 @@ impl Operator {
             17 => Call::ShowDaemon,
             18 => Call::ShowReload,
             19..22 => {
-                let change = StageChange { entries: random.of(&[None, Some(1024), Some(2048)]) };
+                let entries = random.of(&[None, Some(1024), Some(2048)]);
+                let change = StageChange { entries, ..StageChange::default() };
                 Call::SetStage { id: one(random)?, kind: StageKind::Trace, change }
             }
             22 => Call::RemoveStage { id: one(random)?, kind: StageKind::Trace },

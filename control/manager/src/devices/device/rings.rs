@@ -306,8 +306,7 @@ impl Device {
         };
         // What an earlier front-end left in flight must not land after what this one writes.
         let its = Owner::Connection(number);
-        let others = |q: &Queue| q.place().is_some_and(|place| place.owner != its);
-        if self.queues.iter().any(others) {
+        if self.queues.iter().any(|q| q.place().is_some_and(|place| place.owner != its)) {
             return Ok(None);
         }
         let changes = connection.session.changes();
