@@ -56,7 +56,7 @@ pub struct StagePlan<T> {
     /// What it is.
     pub is: T,
     /// What was written; with it the stage is kept, and planned again.
-    pub spec: StageSpec,
+    pub spec: Box<StageSpec>,
 }
 
 /// What is done, from the guest to the medium.
@@ -86,8 +86,8 @@ impl StagesPlan {
     /// What is there, in its order: who has it be so, and what was written.
     pub fn all(&self) -> Vec<(StagedBy, &StageSpec)> {
         let StagesPlan { trace, fault } = self;
-        let trace = trace.iter().map(|stage| (stage.by, &stage.spec));
-        trace.chain(fault.iter().map(|stage| (stage.by, &stage.spec))).collect()
+        let trace = trace.iter().map(|stage| (stage.by, &*stage.spec));
+        trace.chain(fault.iter().map(|stage| (stage.by, &*stage.spec))).collect()
     }
 
     /// Who has a stage of that kind be there.
@@ -116,7 +116,7 @@ impl StagesPlan {
 
     /// Puts a stage in its place.
     pub(super) fn put(&mut self, spec: &StageSpec, by: StagedBy) {
-        let spec = spec.clone();
+        let spec = Box::new(spec.clone());
         match spec.kind {
             StageKind::Trace => {
                 let entries = number_of(&spec, "entries").next_power_of_two();
