@@ -34,7 +34,8 @@ the file has one of its kind.
 
 Examples:
   sidecore disk stage add vm1-root trace
-  sidecore disk stage add vm1-root trace --entries 65536")]
+  sidecore disk stage add vm1-root trace --entries 65536
+  sidecore disk stage add vm1-root fault --errors-per-million 100 --ops read+write")]
     Add {
         /// Name of the disk.
         id: String,
@@ -86,9 +87,9 @@ The disk needs a stage `trace`: `sidecore disk stage add ID trace` adds one whil
 TIME is when a request was taken from its ring, in seconds since the first that is shown. It may
 have WAITED in the ring for so long before, since that was last found empty or served; a limit
 HELD its queue for so long; DISK is from when it was taken until the disk had done it, STAGES from
-then until its guest was answered. Times are those of a
-sidecore's passes: what is shorter than one is 0, or one. The last line says how many were lost:
-those that were not read before others took their place.
+then until its guest was answered. Times are those of a sidecore's passes: what is shorter than
+one is 0, or one. The last line says how many were lost: those that were not read before others
+took their place.
 
 With -w the requests are written into a file that `fio --read_iolog` replays (its version 3), by
 the times at which they were taken. The disk is the file ID there: name another by
