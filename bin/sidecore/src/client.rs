@@ -117,7 +117,7 @@ impl Client {
         path: &str,
         body: Vec<u8>,
     ) -> Result<T, Failure> {
-        let usual = match path {
+        let usual = match path.split('?').next().unwrap_or_default() {
             "/v1/upgrade" => UPGRADE_S_MAX,
             _ => ANSWER_S_MAX,
         };

@@ -81,7 +81,9 @@ pub(crate) fn run(args: &TraceArgs, client: &Client, output: &Output) -> Result<
             }
         }
         seen.shown += sink.take(merge.before(after_ns), output)?;
-        if is_over || !view.more && is_told_to_end(&signals, time_left(until)) {
+        // Where there is more nobody waits, and whoever ends it is heard all the same.
+        let left = if view.more { Duration::ZERO } else { time_left(until) };
+        if is_over || is_told_to_end(&signals, left) {
             break;
         }
         view = ask(client, &format!("{path}?cursor={}", view.cursor), &signals)?;

@@ -443,6 +443,14 @@ impl Disk {
         }
     }
 
+    /// Has the image say itself that it has lost data, if it has and does not say so; whoever opens it later sees that.
+    /// Waits for its file system.
+    pub fn mark_lost(&self) {
+        if let Kind::File(opened) = &self.kind {
+            opened.mark_lost();
+        }
+    }
+
     /// Ends [`Self::sync_failed`]: an operator knows what was lost. True if there was a failure.
     pub fn forget_sync_failure(&self) -> bool {
         let failed = self.sync_failed();

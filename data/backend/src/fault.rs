@@ -60,7 +60,7 @@ pub struct FaultPlan {
     pub seed: u64,
     /// Number of the queue.
     pub queue: u16,
-    /// Where it is counted.
+    /// Where it is counted: of the same faults the same.
     pub counts: Arc<FaultCounts>,
 }
 
@@ -106,6 +106,13 @@ impl Faults {
     /// With room for the answers of so many slots.
     pub(crate) fn new(plan: FaultPlan, slots: usize) -> Faults {
         Faults { plan, number: 0, held: BinaryHeap::with_capacity(slots) }
+    }
+
+    /// Goes on with the numbers of another back-end of the same queue, if the faults are the same.
+    pub(crate) fn go_on_from(&mut self, before: &Faults) {
+        if Arc::ptr_eq(&self.plan.counts, &before.plan.counts) {
+            self.number = before.number;
+        }
     }
 
     /// What becomes of the next request.

@@ -18,6 +18,8 @@ use crate::{Backend, Io, Outcome, Progress, Started, Turn};
 
 /// Slots of a queue, whose requests are known here.
 const SLOTS: usize = 256;
+/// A request of so many bytes is done in one go, however short a turn is to be (`schedule::Piece::SMALL_BYTES`).
+const SMALL_BYTES: u64 = 32 << 10;
 /// Bytes that a medium that answers at once discards or zeroes in one go: it does that by whole pages.
 const ZEROED_BYTES: u64 = 1 << 20;
 
@@ -107,6 +109,9 @@ impl Staged {
     /// What is known of requests that have stalled goes on here.
     pub(crate) fn come_from(&mut self, before: Staged) {
         self.flights = before.flights;
+        if let (Some(faults), Some(before)) = (&mut self.faults, before.faults) {
+            faults.go_on_from(&before);
+        }
         // It may have been made long before, and what was recorded since is the other one's.
         if let Some(tracer) = &mut self.tracer {
             tracer.go_on();
@@ -135,7 +140,8 @@ impl Staged {
     #[inline(never)]
     pub(crate) fn first_bytes(&self, len: u64) -> u64 {
         match self.is_at_once {
-            true => len.min(self.look.slice_bytes.max(1)),
+            true if len <= self.most_bytes().max(SMALL_BYTES) => len,
+            true => self.most_bytes(),
             false => self.medium.first_bytes(len),
         }
     }
@@ -211,6 +217,12 @@ impl Staged {
         progress: &mut Progress,
         now_ns: u64,
     ) -> (u64, Started) {
+        // One that stalled before there were stages.
+        if let Some(flight) = self.flights.get_mut(usize::from(tag.slot))
+            && flight.look.now_ns == 0
+        {
+            flight.look.now_ns = now_ns;
+        }
         let (bytes, started) = match self.is_at_once {
             true => {
                 let before = self.done(tag);
@@ -238,7 +250,8 @@ impl Staged {
             true => {
                 let before = self.done(tag);
                 let outcome = self.part(io, request, memory, tag).into();
-                Turn { bytes: self.done(tag).saturating_sub(before), copies: true, outcome }
+                // No rest follows, as after no slice of a medium that answers at once: they are short.
+                Turn { bytes: self.done(tag).saturating_sub(before), copies: false, outcome }
             }
             false => self.medium.go_on(io, request, memory, tag, progress, now_ns),
         };
@@ -279,17 +292,24 @@ impl Staged {
 
     /// The next part of a request, by a medium that answers at once.
     fn part(&mut self, io: &mut Io, request: &Request<'_>, memory: &GuestMap, tag: Tag) -> Started {
-        let Staged { medium, flights, part, look, .. } = self;
+        let (most, whole) = match request.op {
+            Op::Read | Op::Write { .. } => (self.most_bytes(), SMALL_BYTES),
+            Op::Discard | Op::WriteZeroes { .. } => (ZEROED_BYTES, ZEROED_BYTES),
+            Op::Flush => (u64::MAX, u64::MAX),
+        };
+        let Staged { medium, flights, part, .. } = self;
         let Some(flight) = flights.get_mut(usize::from(tag.slot)) else {
             return Started::Done(Status::IoError);
         };
-        let most = match request.op {
-            Op::Read | Op::Write { .. } => medium.slice_bytes(look.slice_bytes.max(1)),
-            Op::Discard | Op::WriteZeroes { .. } => ZEROED_BYTES,
-            Op::Flush => u64::MAX,
-        };
-        if request.len <= most {
-            return medium.submit(io, request, memory, tag);
+        // Before each part: what it would write may no longer be the guest's bytes.
+        if memory.health().is_lost() {
+            return Started::Done(Status::IoError);
+        }
+        // Not what has begun in parts, however long they may be now.
+        if flight.done == 0 && request.len <= most.max(whole) {
+            let started = medium.submit(io, request, memory, tag);
+            flight.done = if started == Started::Done(Status::Ok) { request.len } else { 0 };
+            return started;
         }
         let at = request.offset.saturating_add(flight.done);
         // Parts end where whole pages do.
@@ -306,6 +326,11 @@ impl Staged {
             }
         }
         started
+    }
+
+    /// Bytes of one part of a transfer, by a medium that answers at once.
+    fn most_bytes(&self) -> u64 {
+        self.medium.slice_bytes(self.look.slice_bytes.max(1))
     }
 
     fn done(&self, tag: Tag) -> u64 {

@@ -176,7 +176,6 @@ impl Sidecore {
         while let Some(&queue) = self.leaving.queues.get(at) {
             if let Some((ring, disk)) = disk_at(&mut self.places, queue) {
                 disk.part_with_stalled(ring);
-                disk.answer_held(ring, Nanos(u64::MAX), now);
             }
             // It is visited no more, so what it has begun goes on here: one slice a pass, since all
             // queues of a guest may leave together.
@@ -190,6 +189,7 @@ impl Sidecore {
                 disk.go_on(ring, &mut self.io, one, now, &mut tally);
                 tally.add_to(ring);
             }
+            self.answer_leaving(queue, now);
             if served_at(&mut self.places, queue).is_some_and(|served| served.is_amid_flood()) {
                 // Whoever serves it next would begin the flood again.
                 self.visit_frames(queue, LAST_FRAME, now);
@@ -204,6 +204,18 @@ impl Sidecore {
             served.role.end(&mut self.io);
             self.send(Event::Detached(served));
             self.count_queues();
+        }
+    }
+
+    /// Answers of a queue that leaves are not held, and are shown: what is with its disk still may take long.
+    fn answer_leaving(&mut self, queue: u16, now: Nanos) {
+        let Some((ring, disk)) = disk_at(&mut self.places, queue) else { return };
+        if disk.backend.next_due().is_none() {
+            return;
+        }
+        disk.answer_held(ring, Nanos(u64::MAX), now);
+        if ring.publish_reaped(&mut self.alarm, now) {
+            self.calls.wait(queue);
         }
     }
 

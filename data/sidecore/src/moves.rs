@@ -312,10 +312,19 @@ impl Sidecore {
     #[cold]
     #[inline(never)]
     fn depart(&mut self, now: Nanos) {
+        // This is asked twice in a pass: one slice of one of them a pass, each in turn.
+        let mut may_slice = !std::mem::take(&mut self.moves.has_sliced);
         let mut at = 0;
         while let Some(Going { queue, until, departure, .. }) = self.moves.going.get(at) {
             let (queue, until, with_all) = (*queue, *until, departure.is_empty_handed);
-            self.go_on_departing(queue, with_all, now);
+            if self.go_on_departing(queue, (with_all, may_slice), now) {
+                (may_slice, self.moves.has_sliced) = (false, true);
+                // It is asked last the next time; those before it had nothing to go on with.
+                if let Some(going) = self.moves.going.get_mut(at..) {
+                    going.rotate_left(1);
+                }
+                continue;
+            }
             let drained =
                 disk_at(&mut self.places, queue).is_some_and(|(ring, disk)| match with_all {
                     true => ring.queue.in_flight() == 0,
@@ -337,19 +346,24 @@ impl Sidecore {
         }
     }
 
-    /// A queue that departs is visited no more, so what it has begun goes on here: one slice a pass, in which this is asked
-    /// twice, since all queues of a guest may depart together.
-    fn go_on_departing(&mut self, queue: u16, with_all: bool, now: Nanos) {
-        let Some((ring, disk)) = disk_at(&mut self.places, queue) else { return };
+    /// A queue that departs is visited no more, so what it has begun goes on here, a slice where that may be. Whether it
+    /// did one.
+    fn go_on_departing(
+        &mut self,
+        queue: u16,
+        (with_all, may_slice): (bool, bool),
+        now: Nanos,
+    ) -> bool {
+        let Some((ring, disk)) = disk_at(&mut self.places, queue) else { return false };
         disk.answer_held(ring, Nanos(u64::MAX), now);
         let goes_on = disk.large.has_turns() || with_all && disk.large.is_all_here();
-        if !goes_on || disk.stalls.has_large() || std::mem::take(&mut self.moves.has_sliced) {
-            return;
+        if !goes_on || !may_slice || disk.stalls.has_large() {
+            return false;
         }
-        self.moves.has_sliced = true;
         let mut tally = Tally::default();
         disk.go_on(ring, &mut self.io, (LAST_SLICE, SLICE_BYTES), now, &mut tally);
         tally.add_to(ring);
+        true
     }
 
     fn hand_over(&mut self, going: Going, now: Nanos) {

@@ -534,7 +534,9 @@ impl DiskRole {
         room: Option<Room>,
     ) {
         if let Some(Room { slots, large, stalls }) = room {
-            (self.slots, self.large, self.stalls) = (slots, large, stalls);
+            let before = std::mem::replace(&mut self.stalls, stalls);
+            self.stalls.go_on_from(&before);
+            (self.slots, self.large) = (slots, large);
         }
         let before = std::mem::replace(&mut self.backend, backend);
         self.backend.come_from(before);

@@ -79,6 +79,12 @@ impl Stalls {
         }
     }
 
+    /// What control was told of `before`, of the same queue, which has nothing that waits.
+    pub(crate) fn go_on_from(&mut self, before: &Stalls) {
+        self.is_told = before.is_told;
+        self.is_unshown = before.is_told;
+    }
+
     /// How many are to be tried again, of those in slots.
     pub(crate) fn in_slots(&self) -> u16 {
         self.slots.len() as u16

@@ -305,7 +305,7 @@ fn an_upgrade_ends_no_request_that_waits_unless_an_operator_insists() -> Result<
     stall(&full, &daemon, &mut guest)?;
     let said = daemon.refuses_upgrade("would end with an error")?;
     ensure!(said.contains(&format!("of disk {ID:?} would end with an error")), "{said}");
-    ensure!(said.contains("keeps no in-flight record"), "{said}");
+    ensure!(said.contains("they are in no in-flight record"), "{said}");
     ensure!(said.contains("make room") && said.contains("`--force`"), "{said}");
     await_state(&daemon, "no space")?;
     full.make_room()?;
@@ -319,7 +319,7 @@ fn an_upgrade_ends_no_request_that_waits_unless_an_operator_insists() -> Result<
     daemon.upgrade_by_force()?;
     guest.await_ends(WRITES.into())?;
     ensure!(guest.statuses().contains(&STATUS_IOERR), "{:?}", guest.statuses());
-    await_log(&daemon, "will end with an error: its front-end keeps no in-flight record")?;
+    await_log(&daemon, "will end with an error: no in-flight record has them")?;
     await_log(&daemon, "requests that still waited have ended with an error")
 }
 

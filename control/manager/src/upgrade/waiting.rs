@@ -21,10 +21,7 @@ pub(crate) fn check(devices: &Devices, force: bool) -> Result<(), ApiError> {
     }
     for (id, count) in &waiting {
         let requests = counted(*count);
-        warn!(
-            disk = id,
-            "{requests} will end with an error: its front-end keeps no in-flight record"
-        );
+        warn!(disk = id, "{requests} will end with an error: no in-flight record has them");
     }
     Ok(())
 }
@@ -34,8 +31,8 @@ fn refused_for(waiting: &[(String, u64)]) -> ApiError {
     let one = |(id, count): &(String, u64)| format!("{} of disk {id:?}", counted(*count));
     let all: Vec<String> = waiting.iter().map(one).collect();
     let error = format!(
-        "the daemon was not replaced: {} would end with an error, since the front-end keeps no in-flight record, in which \
-         another process finds what waits",
+        "the daemon was not replaced: {} would end with an error: they are in no in-flight record, in which another \
+         process finds what waits",
         all.join(", ")
     );
     let hint = format!(

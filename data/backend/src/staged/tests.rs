@@ -165,3 +165,37 @@ fn zeroes_and_discards_go_in_parts_of_whole_pages() {
     let (_, status) = bed.run(Op::Discard, SIZE - MIB, 2 * MIB, &[]);
     assert_eq!(status, Status::IoError, "beyond the end");
 }
+
+#[test]
+fn what_has_begun_in_parts_goes_on_where_it_was_when_turns_are_longer() {
+    let mut bed = Bed::new();
+    let len = 48 << 10;
+    let span = [bed.span(4096, len)];
+    let look = |slice_bytes| Look { now_ns: 5, waited_ns: 0, held_ns: 0, slice_bytes };
+    bed.backend.begin(look(8 << 10));
+    assert_eq!(
+        (bed.backend.first_bytes(32 << 10), bed.backend.first_bytes(len)),
+        (32 << 10, 8 << 10)
+    );
+    let request = Request { op: Op::Write { sync: false }, offset: 0, len, segments: &span };
+    let (tag, mut progress) = (Bed::tag(3), Progress::default());
+    let Bed { backend, io, memory, .. } = &mut bed;
+    assert_eq!(backend.submit(io, &request, memory, tag), Started::Turn);
+    backend.begin(look(256 << 10));
+    let turn = backend.go_on(io, &request, memory, tag, &mut progress, 9);
+    assert_eq!((turn.bytes, turn.outcome), (40 << 10, Outcome::Done(Status::Ok)));
+    assert!(!turn.copies, "no rest follows");
+}
+
+#[test]
+fn a_request_that_had_stalled_before_has_the_time_at_which_it_was_tried_again() {
+    let mut bed = Bed::new();
+    let span = [bed.span(4096, 4096)];
+    let request = Request { op: Op::Read, offset: 0, len: 4096, segments: &span };
+    let Bed { backend, io, memory, .. } = &mut bed;
+    let (bytes, started) =
+        backend.resume(io, &request, memory, Bed::tag(7), &mut Progress::default(), 123);
+    assert_eq!((bytes, started), (4096, Started::Done(Status::Ok)));
+    let traced = bed.traced();
+    assert_eq!((traced[0].taken_ns, traced[0].medium_ns), (123, 0));
+}

@@ -343,3 +343,105 @@ fn a_file_on_a_device_has_its_answers_held_too() {
     assert_eq!((ended.len(), failed, counts.delayed()), (60, counts.failed(), 60));
     assert!(entries(&trace).iter().all(|one| one.stages_ns >= 3_000_000));
 }
+
+#[test]
+fn nothing_is_written_any_more_when_the_guests_memory_is_lost() {
+    let (mut guest, disk, trace) = (Guest::new(ring(SIZE)), memory(), Ring::new(0));
+    let mut core = Core::new(1);
+    core.tick_ns = LONG_NS;
+    let counters = core.attach(&guest, spec(&guest, &disk, traced(&trace)));
+    let spare = guest.map.area_at_user(SPARE_AT, SPARE).unwrap();
+    let fill = |byte: u8| assert!(spare.write(0, &vec![byte; 8 * SLICE_BYTES as usize]));
+    fill(7);
+    guest.add_over(
+        0,
+        WRITE,
+        0,
+        &[Buffer { device_writes: false, ..buffer(8 * SLICE_BYTES, true) }],
+    );
+    publish(&mut guest);
+    core.passes(20);
+    assert_eq!(guest.take(), [(0, 0)]);
+    fill(9);
+    guest.add_over(
+        0,
+        WRITE,
+        0,
+        &[Buffer { device_writes: false, ..buffer(8 * SLICE_BYTES, true) }],
+    );
+    publish(&mut guest);
+    let before = counters.snapshot().writes;
+    let begun = (0..100).any(|_| {
+        core.pass();
+        counters.snapshot().writes > before
+    });
+    assert!(begun);
+    guest.map.health().lose(guest_memory::Loss::Memory);
+    core.passes(40);
+    assert_eq!(guest.status(0), 0xff, "and nothing is said");
+    assert!(matches!(core.events().first(), Some(Event::Failed { .. })));
+    // What is on the disk behind the first part is what was there.
+    let mut other = Guest::new(ring(SIZE));
+    let mut plain = Core::new(1);
+    plain.attach(&other, other.spec(1, &disk));
+    other.add(0, READ, 7 * SLICE_BYTES / 512, 1);
+    publish(&mut other);
+    plain.passes(3);
+    assert_eq!(other.take_ok(), 1);
+    assert!(other.holds(0, 7));
+}
+
+#[test]
+fn two_queues_that_depart_together_both_go_on_with_what_they_have_begun() {
+    let (mut guests, disk, trace) =
+        ([Guest::new(ring(SIZE)), Guest::new(ring(SIZE))], memory(), Ring::new(0));
+    let mut core = Core::new(4);
+    core.tick_ns = 1_000;
+    let mut departures = Vec::new();
+    for (device, guest) in (1..).zip(&mut guests) {
+        let mut spec = spec(guest, &disk, traced(&trace));
+        spec.key = key(device);
+        core.attach(guest, spec);
+        guest.add_over(0, READ, 0, &[buffer(8 * SLICE_BYTES, true)]);
+        publish(guest);
+    }
+    for device in 1..3 {
+        let backend = disk.backend();
+        let room = Room::new(&backend, SIZE);
+        let id = MoveId(device.into());
+        let (arrival, departure) = handover(id, &core.handle, backend, Some(room));
+        core.send(Command::Prepare(arrival));
+        departures.push((key(device), departure));
+    }
+    core.pass();
+    core.events();
+    for (key, departure) in departures {
+        core.send(Command::Move(key, departure));
+    }
+    core.passes(60);
+    let moved = core.events().iter().filter(|event| matches!(event, Event::Moved(_))).count();
+    assert_eq!(moved, 2);
+    assert!(guests.iter_mut().all(|guest| guest.take() == [(0, 0)]));
+}
+
+#[test]
+fn the_same_requests_fail_although_their_queue_has_moved_between_them() {
+    let failed = |moves: bool| {
+        let (mut guest, disk, trace) = (Guest::new(ring(SIZE)), memory(), Ring::new(0));
+        let mut core = Core::new(2);
+        let (stages, _) = faulty(&trace, 0, 300_000);
+        core.attach(&guest, spec(&guest, &disk, stages.clone()));
+        let mut ended = Vec::new();
+        for half in 0..2 {
+            guest.ask(30, READ);
+            core.passes(3);
+            ended.extend(guest.take().into_iter().map(|(number, status)| (half, number, status)));
+            if moves {
+                assert!(exchange(&mut core, half + 1, &disk, stages.clone()).is_none());
+            }
+        }
+        ended
+    };
+    assert_eq!(failed(false).len(), 60);
+    assert_eq!(failed(true), failed(false));
+}

@@ -174,7 +174,9 @@ impl Device {
             Some(Owner::Connection(id)) => {
                 self.connections.get(&id).is_none_or(|it| it.front_end.inflight.is_none())
             }
-            _ => false,
+            // Clients' requests are in no record.
+            Some(Owner::Link) => true,
+            None => false,
         };
         let waits = |queue: &Queue| {
             let counters = queue.counters().snapshot();

@@ -103,6 +103,31 @@ fn lost_data_is_not_forgotten_with_an_image_that_is_closed() {
     }
 }
 
+/// Its daemon forgets a disk that is removed: what it has lost stands on its image then.
+#[test]
+fn what_a_removed_disk_has_lost_stands_on_its_image() {
+    let mut trial = Trial::of("[[disk]]\nid = \"m\"\nbackend = \"memory\"\nsize = \"1M\"\n");
+    let path = trial.path("a.img").display().to_string();
+    std::fs::write(&path, [0; MIB as usize]).expect("an image");
+    let flags = rustix::fs::XattrFlags::empty();
+    if rustix::fs::setxattr(path.as_str(), c"user.sidecore.probe", b"x", flags).is_err() {
+        let said = b"skipped: files in memory have no attributes here\n";
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), said);
+        return;
+    }
+    let spec =
+        || serde_json::from_str(&format!(r#"{{"id":"a","path":"{path}"}}"#)).expect("a disk");
+    trial.ask(Call::AddDisk { spec: spec(), force: false }).expect("it is added");
+    drop(Vmm::served(&mut trial, "a", 1).hang_up());
+    parts(&mut trial).disk.assume_sync_failed();
+    trial.ask(Call::RemoveDisk { id: "a".to_string(), force: true }).expect("it is removed");
+    trial.ask(Call::AddDisk { spec: spec(), force: false }).expect("it is added again");
+    let mut vmm = Vmm::served(&mut trial, "a", 1);
+    assert_ne!(vmm.does(&mut trial, FLUSH, 0, 0), Some(0), "it lies");
+    trial.ask(Call::ClearDisk { id: "a".to_string() }).expect("an operator knows");
+    assert_eq!(vmm.does(&mut trial, FLUSH, 0, 0), Some(0));
+}
+
 /// It comes back with its locks, and another daemon never sees it without.
 #[test]
 fn a_resize_of_an_image_that_was_given_up_gives_it_to_nobody_else() {

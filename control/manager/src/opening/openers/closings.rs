@@ -80,6 +80,8 @@ impl Closings {
 
     fn run(&self, medium: &Medium, wake: &Wake) {
         while let Some(Closing { path, disk, device, made, .. }) = self.next(medium) {
+            // Nobody looks after it any more, and who opens it next may be another daemon.
+            disk.mark_lost();
             drop(disk);
             if let Some((names, made)) = made {
                 images::unmake(&path, names, made);
