@@ -65,9 +65,13 @@ impl<A, V: Clone, R> Calls<A, V, R> {
         self.0.iter().any(|call| matches!(&call.wait, Wait::Opening(added) if is_it(added)))
     }
 
-    /// Nothing is added any more: where the answers of those go that waited for it.
-    pub fn give_up_added(&mut self) -> Vec<R> {
-        let is_it = |call: &Call<A, V, R>| matches!(call.wait, Wait::Opening(_));
+    /// Nothing is added or changed any more, and those who have something removed go on waiting: where the answers of the
+    /// others go.
+    pub fn give_up_changes(&mut self) -> Vec<R> {
+        let is_it = |call: &Call<A, V, R>| match call.wait {
+            Wait::Opening(_) | Wait::Sizing(_) | Wait::Staging(_) => true,
+            Wait::Removing(_) | Wait::Closing(..) => false,
+        };
         std::iter::from_fn(|| self.take(is_it)).map(|(_, reply)| reply).collect()
     }
 
@@ -224,12 +228,14 @@ mod tests {
         calls.wait(Wait::Opening("a"), Nanos(5), 3);
         assert_eq!(calls.due_at(), Some(Nanos(5)));
         assert!(calls.adds(|it| *it == "a") && !calls.adds(|it| *it == "b"));
-        assert_eq!(calls.give_up_added(), [3]);
-        assert!(!calls.adds(|_| true));
         assert_eq!(calls.gone(3, None), [(Wait::Sizing(3), 0), (Wait::Removing(3), 1)]);
         assert!(calls.gone(3, None).is_empty());
-        assert_eq!(calls.due_at(), Some(Nanos(30)));
+        assert_eq!(calls.due_at(), Some(Nanos(5)));
         calls.wait(Wait::Closing(5, "v"), Nanos(40), 4);
+        calls.wait(Wait::Staging(4), Nanos(50), 5);
+        calls.wait(Wait::Sizing(4), Nanos(50), 6);
+        assert_eq!(calls.give_up_changes(), [3, 5, 6]);
+        assert!(!calls.adds(|_| true) && !calls.stages(4));
         assert_eq!(calls.give_up(), [2, 4]);
         assert_eq!(calls.give_up(), []);
         assert_eq!(calls.due_at(), None);

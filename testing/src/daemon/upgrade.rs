@@ -8,15 +8,18 @@ use super::{Daemon, LOOK, Process, pause};
 use crate::clock::now_ns;
 use crate::timing;
 
-/// What a daemon says that refuses an upgrade, or gives it up, where the machine is busy with something else or stood
-/// still: sidecores, the IOhost of a disk, or the new process got no processor in time. It goes on as it was.
-pub const BUSY: [&str; 6] = [
-    "sidecores are late; try again",
-    "their disk does not answer; try again when it does",
-    "the new process did not answer in time",
-    "the new process said nothing in time",
-    "it fell silent",
+/// Words of a daemon that say of somebody that he got no processor, or no answer of a file system, in time: sidecores, a
+/// disk, its IOhost, a launcher or the new process. An upgrade that is refused or given up for that leaves it as it was.
+pub const BUSY: [&str; 9] = [
+    "are late",
+    "does not answer",
+    "do not answer",
+    "has not answered",
+    "no answer within",
+    "in time",
+    "silent",
     "it waited for",
+    "is under way already",
 ];
 
 /// Whether an upgrade failed for that.

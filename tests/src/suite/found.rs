@@ -16,8 +16,8 @@ const OF_TIME: [&str; 5] = [
 ];
 /// Most names of failed tests that are told.
 const NAMES_MAX: usize = 8;
-/// Most characters that are told of why a test failed: what was compared is in the first.
-const WHY_MAX: usize = 400;
+/// Most characters that are told of why a test failed, at its beginning and at its end.
+const WHY_MAX: usize = 800;
 
 /// Reads the file of outcomes. A line that is none is a failure: its writer died in the midst of it.
 pub fn recorded(text: &str) -> Vec<Outcome> {
@@ -203,19 +203,39 @@ fn why_it_failed(log: &str, name: &str) -> Option<String> {
     let kept = log.rsplit_once(&format!("---- {name} stdout ----\n"));
     let said = match kept {
         Some((_, said)) => said.split("\n---- ").next()?,
-        None => said_by(log.split_once(&format!("test {name} ... "))?.1),
+        None => said_by(log, name)?,
     };
     let told = |line: &&str| !(line.is_empty() || line.starts_with("note: run with"));
     let lines: Vec<&str> = said.lines().map(str::trim).filter(told).collect();
-    let why: String = lines.join(" | ").chars().filter(|c| !c.is_control()).take(WHY_MAX).collect();
+    let why = both_ends(&lines.join(" | "));
     (!why.is_empty()).then_some(why)
 }
 
-/// What a test came to, in what was printed since it began: its error, or where it panicked.
-fn said_by(text: &str) -> &str {
-    let own = text.split("\ntest ").next().unwrap_or_default();
-    let starts = ["Error: ", "thread '"].into_iter().filter_map(|word| own.find(word));
-    starts.min().map_or("", |start| &own[start..])
+/// What a test came to, where nothing was kept: its error, or where it panicked. One at a time, a test's name is
+/// printed before what it says; of several at once, with its result. The first result tells: a test in a namespace is
+/// this program once more, and the outer one says only that the inner one failed.
+fn said_by<'a>(log: &'a str, name: &str) -> Option<&'a str> {
+    const WORDS: [&str; 2] = ["Error: ", "thread '"];
+    let (before, own) = log.split_once(&format!("test {name} ... "))?;
+    let is_over = own.starts_with("FAILED");
+    let own = own.split("\ntest ").next().filter(|_| !is_over).unwrap_or_default();
+    if let Some(start) = WORDS.into_iter().filter_map(|word| own.find(word)).min() {
+        return Some(&own[start..]);
+    }
+    let line_with = |word: &str| before.rfind(&format!("\n{word}")).map(|at| at + 1);
+    let panicked = line_with(&format!("thread '{name}'"));
+    let start = panicked.or_else(|| WORDS.into_iter().filter_map(line_with).max())?;
+    Some(&before[start..])
+}
+
+/// The text itself, or its beginning and its end: what was compared is in the first, what a daemon said in the last.
+fn both_ends(text: &str) -> String {
+    let text: Vec<char> = text.chars().filter(|c| !c.is_control()).collect();
+    if text.len() <= 2 * WHY_MAX {
+        return text.into_iter().collect();
+    }
+    let (start, end) = (&text[..WHY_MAX], &text[text.len() - WHY_MAX..]);
+    start.iter().chain(&[' ', '\u{2026}', ' ']).chain(end).collect()
 }
 
 #[cfg(test)]
@@ -304,9 +324,23 @@ mod tests {
                        \nfailures:\n\nfailures:\n    rows::a\n";
         let why = "rows::a: Error: 5 to 2 | FAILED";
         assert_eq!(of_tests(printed, &end(101 << 8)), [outcome(Kind::Fail, "", why)]);
+        let at_once = "test b ... ok\nError: 5 to 2\n\nCaused by:\n    late\ntest a ... FAILED\n\nfailures:\n\n\
+                       failures:\n    a\n";
+        let why = "a: Error: 5 to 2 | Caused by: | late";
+        assert_eq!(of_tests(at_once, &end(101 << 8)), [outcome(Kind::Fail, "", why)]);
+        let outer = "\nError: a, in its namespace: exit status: 101\ntest a ... FAILED\n\nfailures:\n\nfailures:\n    a\n";
+        let in_namespace = format!("{at_once}{outer}");
+        assert_eq!(of_tests(&in_namespace, &end(101 << 8)), [outcome(Kind::Fail, "", why)]);
         assert_eq!(of_tests("", &end(101 << 8)), [outcome(Kind::Fail, "", "exit status: 101")]);
         let none = "test result: ok. 0 passed; 0 failed; 0 ignored; 9 filtered out\n";
         assert_eq!(of_tests(none, &end(0)), [outcome(Kind::Fail, "", "no test of that name ran")]);
+    }
+
+    #[test]
+    fn of_a_long_reason_the_beginning_and_the_end_are_told() {
+        let long = format!("{}{}{}", "a".repeat(WHY_MAX), "b".repeat(9), "c".repeat(WHY_MAX));
+        let wanted = format!("{} \u{2026} {}", "a".repeat(WHY_MAX), "c".repeat(WHY_MAX));
+        assert_eq!((both_ends(&long), both_ends("a\tb")), (wanted, "ab".to_owned()));
     }
 
     #[test]

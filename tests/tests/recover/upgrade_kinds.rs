@@ -233,10 +233,9 @@ fn has_not_warned(daemon: &Daemon, since: usize) -> Result<()> {
     let said = log.get(since..).unwrap_or_default();
     // Of what this host cannot do at all.
     let unseen = "which vCPUs run cannot be seen";
-    let silent = "its IOhost is silent";
     let is_news = |line: &&str| {
         let is_grave = line.contains("WARN") || line.contains("ERROR");
-        let is_late = BUSY.iter().any(|known| line.contains(known)) || line.contains(silent);
+        let is_late = BUSY.iter().any(|known| line.contains(known));
         is_grave && !line.contains(unseen) && !is_late
     };
     let news: Vec<&str> = said.lines().filter(is_news).collect();

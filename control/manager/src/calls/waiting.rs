@@ -16,6 +16,8 @@ use crate::turn::Turn;
 
 /// How long a call waits for queues that do not come back; less than the API's own patience.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
+/// What of a call has come about, a daemon that stops does not say.
+const SEEN_NEXT: &str = "`sidecore ls` of the next one says what came of it";
 /// How long one waits for what it began to be undone, whose answer is known: it may have waited for an image before.
 const UNDOING_TIME_MAX: Duration = Duration::from_secs(3);
 /// Of the time after which its caller gives up, which is left to whatever else a daemon has to do.
@@ -140,14 +142,14 @@ impl WaitingCalls {
         }
     }
 
-    /// No disk is added any more: the daemon stops.
-    pub(crate) fn stop_adding(&mut self) {
-        answer_stopped(self.0.give_up_added(), "ask the next one");
+    /// No disk is added or changed any more: the daemon stops, with which all devices go, and that of no call is gone.
+    pub(crate) fn stop_changing(&mut self) {
+        answer_stopped(self.0.give_up_changes(), SEEN_NEXT);
     }
 
     /// Nothing is waited for any more: the daemon ends.
     pub(crate) fn stop(&mut self) {
-        answer_stopped(self.0.give_up(), "`sidecore ls` of the next one says what came of it");
+        answer_stopped(self.0.give_up(), SEEN_NEXT);
     }
 
     /// Nobody is answered any more.

@@ -82,7 +82,7 @@ impl Manager {
         self.give_up_upgrade(&UpgradeError::Stopping);
         self.tell_of_dead_heir();
         self.rooms.shut.clear();
-        self.rooms.waiting.stop_adding();
+        self.rooms.waiting.stop_changing();
         self.reloading.stop();
         self.rooms.network.give_up_uplinks(&mut self.rooms.cores);
         self.stop_by = Some(self.rooms.turn.now() + STOP_TIME_MAX);

@@ -94,8 +94,14 @@ fn a_stop_answers_who_is_not_there_yet_and_at_its_end_who_still_goes() {
         let why = answer.expect_err("it is refused");
         (why.kind, why.error.as_str()) == (ErrorKind::Busy, STOPPING)
     };
-    waiting.stop_adding();
+    let ((sizing, mut resized), (staging, mut staged)) = (reply(), reply());
+    waiting.resize(3, Some(sizing), &mut turn);
+    waiting.stage(3, staging, &mut turn);
+    waiting.stop_changing();
     assert!(is_stopped(added.try_recv().expect("an answer")) && !waiting.adds("a"));
+    // Its disk goes with all others, and is in the plan of the next one as it is kept.
+    assert!([&mut resized, &mut staged].into_iter().all(|it| is_stopped(it.try_recv().expect("an answer"))));
+    waiting.gone(3, "c", view(3), true);
     waiting.gone(1, "b", view(1), true);
     waiting.closed(1);
     assert_eq!(removed.try_recv().expect("an answer"), Ok(view(1)));
