@@ -239,9 +239,17 @@ fn placed(disk: &DiskView) -> String {
     }
 }
 
+/// A disk by its name, and what else nobody who looks at it may overlook.
+fn named(disk: &DiskView) -> String {
+    match stage::fault_of(&disk.stages) {
+        Some(fault) => format!("{}, with the stage `fault`: {fault}", disk.id),
+        None => disk.id.clone(),
+    }
+}
+
 fn disk_text(disk: &DiskView, room: Room) -> String {
     let mut facts: Vec<(&str, String)> = vec![
-        ("id", disk.id.clone()),
+        ("id", named(disk)),
         ("declared", disk.declared.clone()),
         ("state", disk.state.word().to_string()),
     ];

@@ -16,6 +16,7 @@ use crate::output::Output;
 use crate::table::Room;
 use crate::version::{COMMIT, TOLD, VERSION};
 
+mod faults;
 mod heir;
 pub(crate) mod reach;
 mod ready;
@@ -91,6 +92,7 @@ fn of_the_daemon(client: &Client) -> Vec<Check> {
                 defects(&view.defects),
                 told(&DEVICES, &devices(client)),
             ];
+            checks.extend(faults::check(client));
             for (kind, hindered) in [(&SWITCHES, switches(client)), (&LINKS, links(client))] {
                 let has_none = hindered.as_ref().is_ok_and(|hindered| hindered.all == 0);
                 checks.extend((!has_none).then(|| told(kind, &hindered)));

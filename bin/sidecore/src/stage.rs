@@ -119,6 +119,11 @@ pub(crate) fn in_words(stages: &[StageView]) -> Option<String> {
     (!stages.is_empty()).then(|| stages.iter().map(word).collect::<Vec<_>>().join("; "))
 }
 
+/// What the stage `fault` of a disk does to its requests, if it has that.
+pub(crate) fn fault_of(stages: &[StageView]) -> Option<String> {
+    stages.iter().find(|stage| stage.kind == StageKind::Fault).map(fault)
+}
+
 fn declared(by: StagedBy) -> &'static str {
     match by {
         StagedBy::File => "file",

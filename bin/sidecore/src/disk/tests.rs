@@ -1,6 +1,7 @@
 //! How disks are shown, and what is said of changes.
 
-use config::api::{DiskServiceView, HeldView};
+use config::api::{DiskServiceView, HeldView, StageView, StagedBy};
+use config::spec::StageKind;
 
 use super::*;
 
@@ -134,4 +135,21 @@ fn a_change_says_what_is_so_and_what_is_so_no_longer() {
          b   running  null      512     0/1         0       0    -  tenant  \
          2000 requests/s, 1M bytes/s  api       /s\n"
     );
+}
+
+#[test]
+fn the_first_line_of_a_disk_says_that_its_requests_are_made_to_fail() {
+    let with = |kind| DiskView {
+        stages: vec![StageView {
+            delay_us: Some(500),
+            errors_per_million: Some(100),
+            ..StageView::new(kind, StagedBy::File)
+        }],
+        ..crate::vmm::tests::disk()
+    };
+    let text = disk_text(&with(StageKind::Fault), Room::Whole);
+    let said = "vm1, with the stage `fault`: 500 us later, 100 errors a million";
+    assert_eq!(text.lines().next(), Some(&*format!("id          {said}")), "{text}");
+    let text = disk_text(&with(StageKind::Trace), Room::Whole);
+    assert_eq!(text.lines().next(), Some("id          vm1"), "{text}");
 }
