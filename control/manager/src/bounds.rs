@@ -183,6 +183,13 @@ impl Amount {
     }
 }
 
+/// Whether a device that is as `after` says may come to need more than as `before` says. Descriptors are no more: it has the
+/// same queues.
+pub(crate) fn needs_more(before: &DevicePlan, after: &DevicePlan) -> bool {
+    let (had, needs) = (Amount::of(before), Amount::of(after));
+    needs.bytes > had.bytes || needs.mappings > had.mappings
+}
+
 /// What stages take of memory for each queue.
 fn staged(stages: &StagesPlan) -> u64 {
     let trace = stages.trace.as_ref();
@@ -279,6 +286,14 @@ impl Bounds {
     pub(crate) fn with_descriptors(descriptors: u64) -> Bounds {
         let most = Amount { descriptors, mappings: u64::MAX, bytes: u64::MAX };
         Bounds::new(most, Amount::default())
+    }
+
+    /// Of a test: leaves so much memory, until what is given is dropped.
+    #[cfg(test)]
+    pub(crate) fn leave_memory(&self, bytes: u64) -> Claim {
+        let amount = Amount { bytes: self.free().bytes - bytes, ..Amount::default() };
+        self.0.extra.set(self.0.extra.get().plus(amount));
+        Claim { of: self.clone(), amount, is_device: false }
     }
 
     fn new(most: Amount, own: Amount) -> Bounds {
@@ -389,8 +404,7 @@ impl Bounds {
         before: &DevicePlan,
         after: &DevicePlan,
     ) -> Result<Claim, BoundsError> {
-        let (had, needs) = (Amount::of(before), Amount::of(after));
-        if needs.bytes <= had.bytes && needs.mappings <= had.mappings {
+        if !needs_more(before, after) {
             return Ok(self.promise_again(after));
         }
         self.lend([before]);

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `wanted` | the file read and compared, and judged |
 //! | `additions` | whether what is added could be opened |
+//! | `growing` | what devices that stay come to need |
 //! | `effects` | what guests lose |
 //! | `prepare` | opening, before anything is changed |
 //! | `apply` | changing |
@@ -37,6 +38,7 @@ use wanted::Wanted;
 mod additions;
 mod apply;
 mod effects;
+mod growing;
 mod late;
 mod prepare;
 mod wanted;

@@ -8,6 +8,8 @@ use config::api::{ApiError, ErrorKind};
 use config::plan::{DevicePlan, DiskPlan, Source};
 use config::{Change, HostPlan};
 
+use super::growing::Growing;
+use crate::bounds::Claim;
 use crate::check;
 use crate::devices::Devices;
 use crate::disk::images::{self, FileId};
@@ -105,14 +107,17 @@ pub(super) struct Additions {
     pub(super) misfits: Vec<Misfit>,
 }
 
-/// What a reload would refuse of what it adds.
+/// What a reload would refuse of what it adds, and that there is enough for that and for what devices that stay come to
+/// need.
 ///
 /// # Errors
-/// The first that could not be opened.
+/// The first that could not be opened, or for which too little is left.
 pub(super) fn check(changes: &[Change], rooms: &mut Rooms) -> Result<Additions, ApiError> {
     let mut going = Going::of(changes, &rooms.devices);
-    rooms.bounds.lend(going.plans());
-    let checked = check_each(changes, &mut going, rooms);
+    let growing = Growing::of(changes, &rooms.devices);
+    rooms.bounds.lend(going.plans().chain(growing.before()));
+    let checked = growing.promise(&rooms.bounds);
+    let checked = checked.and_then(|promised| check_each(changes, &mut going, promised, rooms));
     rooms.bounds.lend([]);
     checked
 }
@@ -120,10 +125,11 @@ pub(super) fn check(changes: &[Change], rooms: &mut Rooms) -> Result<Additions, 
 fn check_each(
     changes: &[Change],
     going: &mut Going,
+    mut promised: Vec<Claim>,
     rooms: &mut Rooms,
 ) -> Result<Additions, ApiError> {
     let Rooms { bounds, devices, openers, bonds, state, plan: in_force, .. } = rooms;
-    let (mut promised, mut additions) = (Vec::new(), Additions::default());
+    let mut additions = Additions::default();
     let holders = holders(devices);
     for change in changes {
         let Change::Add(plan) = change else { continue };

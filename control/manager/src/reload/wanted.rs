@@ -64,7 +64,6 @@ impl Wanted {
         rooms: &mut Rooms,
         refuses: bool,
     ) -> Result<Vec<EffectView>, ApiError> {
-        check_stages(&self.changes, rooms)?;
         let mut misfits = check_sizes(&self.changes, rooms)?;
         // First, since what is opened may be made by that.
         let Additions { made, misfits: added } = super::additions::check(&self.changes, rooms)?;
@@ -137,19 +136,6 @@ fn check_misfits(changes: &[Change], rooms: &mut Rooms) -> Result<Vec<Misfit>, A
 fn check_sizes(changes: &[Change], rooms: &mut Rooms) -> Result<Vec<Misfit>, ApiError> {
     let Rooms { devices, remote, openers, bounds, .. } = rooms;
     Sizes { devices, remote, openers, bounds }.check_changes(changes)
-}
-
-/// That what devices take that are served otherwise is there, as the stages of a disk.
-fn check_stages(changes: &[Change], rooms: &Rooms) -> Result<(), ApiError> {
-    for change in changes {
-        let Change::Set(after, _) = change else { continue };
-        let Some(before) = rooms.plan.device(after.id()) else { continue };
-        rooms.bounds.promise_instead(&before, after).map(drop).map_err(|why| {
-            let hint = "give its trace fewer `entries`; nothing was changed";
-            ApiError::new(ErrorKind::Refused, format!("{}: {why}", after.title()), hint)
-        })?;
-    }
-    Ok(())
 }
 
 /// Says of each disk whose size the file does not name any more what that is: its image's own, which is nothing new

@@ -100,7 +100,11 @@ fn a_stop_answers_who_is_not_there_yet_and_at_its_end_who_still_goes() {
     waiting.stop_changing();
     assert!(is_stopped(added.try_recv().expect("an answer")) && !waiting.adds("a"));
     // Its disk goes with all others, and is in the plan of the next one as it is kept.
-    assert!([&mut resized, &mut staged].into_iter().all(|it| is_stopped(it.try_recv().expect("an answer"))));
+    assert!(
+        [&mut resized, &mut staged]
+            .into_iter()
+            .all(|it| is_stopped(it.try_recv().expect("an answer")))
+    );
     waiting.gone(3, "c", view(3), true);
     waiting.gone(1, "b", view(1), true);
     waiting.closed(1);
