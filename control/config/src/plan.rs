@@ -45,6 +45,7 @@ pub use nic::{NicPeer, NicPlan};
 pub use policy::{Policies, PolicyPlan};
 pub use port::{HostPlan, NullPlan, VlanPlan};
 pub use service::ServicePlan;
+pub(crate) use stages::wrong_with_kept;
 pub use stages::{FaultOps, FaultPlan, StagePlan, StagesPlan, TracePlan};
 pub use switch::{SwitchPlan, UplinkPlan};
 

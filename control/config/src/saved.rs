@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::mistake::{Mistake, Path};
+use crate::plan::wrong_with_kept;
 use crate::schema;
 use crate::spec::told::{Told, newest};
 use crate::spec::{
@@ -185,9 +186,22 @@ pub fn read(text: &str) -> Result<Devices, SavedError> {
         switches: list(&mut value, "switches", "switch", SWITCHES_MAX)?,
         nics: list(&mut value, "nics", "nic", NICS_MAX)?,
         groups: list(&mut value, "groups", "group", GROUPS_MAX)?,
-        stages: list(&mut value, "stages", "stage", DISKS_MAX)?,
+        stages: stages(&mut value)?,
         images: images(&mut value)?,
     })
+}
+
+/// What commands have added, each as a command may: a fault that was meant for some bytes must not become one of all.
+fn stages(value: &mut Value) -> Result<Vec<DiskStages>, SavedError> {
+    let stages: Vec<DiskStages> = list(value, "stages", "stage", DISKS_MAX)?;
+    for (index, kept) in stages.iter().enumerate() {
+        let at = Path::item("stage", index).key("stage");
+        let mistakes = wrong_with_kept(&kept.stage, &at);
+        if !mistakes.is_empty() {
+            return Err(damaged_by(&mistakes));
+        }
+    }
+    Ok(stages)
 }
 
 /// The images that were there, if that was written.
@@ -218,12 +232,16 @@ fn list<T: JsonSchema + DeserializeOwned + 'static>(
     if items.len() > most {
         return Err(SavedError::Damaged(format!("{} {name} are too many", items.len())));
     }
-    let damaged = |mistakes: Vec<Mistake>| {
-        let all: Vec<String> = mistakes.iter().map(Mistake::to_string).collect();
-        SavedError::Damaged(all.join("; "))
+    let read = |(index, item)| {
+        let item = schema::read(item, &Path::item(kind, index));
+        item.map_err(|mistakes: Vec<Mistake>| damaged_by(&mistakes))
     };
-    let read = |(index, item)| schema::read(item, &Path::item(kind, index)).map_err(damaged);
     items.into_iter().enumerate().map(read).collect()
+}
+
+fn damaged_by(mistakes: &[Mistake]) -> SavedError {
+    let all: Vec<String> = mistakes.iter().map(Mistake::to_string).collect();
+    SavedError::Damaged(all.join("; "))
 }
 
 #[cfg(test)]
@@ -378,6 +396,14 @@ mod tests {
                 r#"{"format":"sidecore-state","version":7,"disks":[],"stages":[{"disk":"a","stage":[{"kind":"x"}]}]}"#,
                 "the saved state is damaged (stage[1].stage[1].kind: \"x\" is not possible here); put a copy of it \
                  back, or move the file away and add the disks, switches, nics and groups again",
+            ),
+            (
+                r#"{"format":"sidecore-state","version":7,"disks":[],"stages":[{"disk":"a","stage":[
+                {"kind":"fault","delay_us":9,"ops":"x","range":"2G..1G","entries":2048}]}]}"#,
+                "the saved state is damaged (stage[1].stage[1].entries: a stage \"fault\" has no `entries`; \
+                 stage[1].stage[1].ops: \"x\" names no requests; stage[1].stage[1].range: \"2G..1G\" names no \
+                 bytes); put a copy of it back, or move the file away and add the disks, switches, nics and groups \
+                 again",
             ),
             (
                 r#"{"format":"sidecore-state","version":1,"disks":[],"images":["a"]}"#,

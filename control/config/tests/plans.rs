@@ -101,7 +101,10 @@ fn disk(id: &'static str) -> BoxedStrategy<DiskSpec> {
 }
 
 fn stages() -> impl Iterator<Item = StageSpec> {
-    StageKind::ALL.into_iter().map(StageSpec::new)
+    // A fault that does nothing is none.
+    let delay_us = |kind| (kind == StageKind::Fault).then_some(9);
+    let stage = move |kind| StageSpec { delay_us: delay_us(kind), ..StageSpec::new(kind) };
+    StageKind::ALL.into_iter().map(stage)
 }
 
 fn nic(id: &'static str) -> BoxedStrategy<NicSpec> {

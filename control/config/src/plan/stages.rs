@@ -248,6 +248,13 @@ pub(super) fn resolve(
     plan
 }
 
+/// What is wrong with stages that commands have added, and that were kept.
+pub(crate) fn wrong_with_kept(specs: &[StageSpec], at: &Path) -> Vec<Mistake> {
+    let mut mistakes = Vec::new();
+    resolve(specs, StagedBy::Command, at, &mut mistakes);
+    mistakes
+}
+
 /// That each kind, a place in `names`, is there once, and before those that come behind it.
 fn check_order(kinds: &[usize], names: &[&str], at: &Path, mistakes: &mut Vec<Mistake>) {
     let name = |kind: usize| names.get(kind).copied().unwrap_or_default();
