@@ -178,7 +178,16 @@ pub(super) fn holder_of(fd: BorrowedFd<'_>, kind: Kind) -> Holder {
 fn look(file: &str, kind: Kind) -> Holder {
     let table = fs::read_to_string("/proc/locks").unwrap_or_default();
     let is_one = |lock: &Lock| lock.kind == kind && lock.file == file;
-    let has_it = |pid| has(pid, |_| true, is_one);
+    holder_in(&table, kind, is_one, |pid| has(pid, |_| true, is_one))
+}
+
+/// Who keeps a lock of `kind` that `is_one` in that table, where it can be seen of processes whether each `has_it`.
+fn holder_in(
+    table: &str,
+    kind: Kind,
+    is_one: impl Fn(&Lock) -> bool,
+    has_it: impl Fn(u32) -> Option<bool>,
+) -> Holder {
     let mut ended = None;
     let mut foreign = false;
     for lock in table.lines().filter_map(parse) {
@@ -208,7 +217,12 @@ fn look(file: &str, kind: Kind) -> Holder {
     match (living, ended) {
         (Some(pid), _) => Holder::Living(pid),
         (None, Some(maker)) => heir_of(maker, has_it).unwrap_or(Holder::Ended(ended)),
-        (None, None) if foreign && pids().any(|pid| has_it(pid).is_none()) => Holder::Hidden,
+        // A `flock` without a maker is of another pid namespace, as a sidecore's in a container.
+        (None, None)
+            if foreign && kind == Kind::Bytes && pids().any(|pid| has_it(pid).is_none()) =>
+        {
+            Holder::Hidden
+        }
         (None, None) => Holder::Ended(None),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use super::{Holder, Kind, Lock, is_killed, lives, parse, runs};
+use super::{Holder, Kind, Lock, holder_in, is_killed, lives, parse, runs};
 
 #[test]
 fn lines_of_the_table_of_locks() {
@@ -74,6 +74,19 @@ fn a_process_lives_until_it_was_killed() {
     assert!(looks < 100_000, "a zombie lives");
     child.wait().expect("ended");
     assert!(!lives(child.id()));
+}
+
+/// Where no process may be looked into, only who has locked parts of an image may be QEMU.
+#[test]
+fn who_cannot_be_seen_with_a_flock_is_no_program_that_locks_parts() {
+    let of = |line: &str, kind| holder_in(line, kind, |lock| lock.kind == kind, |_| None);
+    let of_a_container = of("7: FLOCK  ADVISORY  WRITE 0 fe:00:77 0 EOF", Kind::Flock);
+    assert_eq!(of_a_container, Holder::Ended(None));
+    let of_bytes = of("4: OFDLCK ADVISORY  WRITE -1 fe:00:77 100 101", Kind::Bytes);
+    assert_eq!(of_bytes, Holder::Hidden);
+    let of_a_sidecore =
+        of("8: OFDLCK ADVISORY  WRITE -1 fe:00:77 9223372036854775807 EOF", Kind::Owner);
+    assert_eq!(of_a_sidecore, Holder::Ended(None));
 }
 
 #[test]
