@@ -252,7 +252,8 @@ Examples:
 A mistake in the file is refused whole and changes nothing; so is an image, an interface or a
 key that cannot be opened. Disks that did not change are not disturbed, nor are NICs; what was
 made with `add` stays. What takes a device from the guest that uses it, makes it anew or makes a
-disk smaller under it is refused, too: --dry-run says what that is, and --force does it. A reload
+disk smaller under it is refused, too, and so is another size by which requests that wait end with
+an error: --dry-run says what that is, and --force does it. A reload
 by SIGHUP never does. --dry-run ends with 0 for such a file, too: with --json, needs_force is true
 then. Devices that could not be opened before are tried again; if some are
 still not open, they are named, and the status is 1, though all else was done.")]

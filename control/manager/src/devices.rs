@@ -12,6 +12,7 @@ pub(crate) mod log_rate;
 pub(crate) mod metered;
 pub(crate) mod queue;
 pub(crate) mod start;
+pub(crate) mod unrecorded;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::{Iter, IterMut, Keys, Values, ValuesMut};

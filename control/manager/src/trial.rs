@@ -187,6 +187,11 @@ impl Trial {
         Rc::clone(&self.folder)
     }
 
+    /// A process that does nothing.
+    pub(crate) fn begin_process(&self) -> u32 {
+        self.stage.begin_process()
+    }
+
     pub(crate) fn manager(&mut self) -> &mut Manager {
         self.daemon.manager()
     }

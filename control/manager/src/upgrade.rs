@@ -14,7 +14,6 @@
 //! | `guard` | the first second after it, and the way back |
 //! | `links` | what links are given up, and begin with |
 //! | `process` | an heir's, watched and killed |
-//! | `waiting` | requests that wait, and would end with an error |
 //! | `pause` | how long queues stood still |
 //! | `error` | why it fails, on either side |
 
@@ -33,7 +32,6 @@ mod process;
 pub(crate) mod succession;
 #[cfg(test)]
 mod tests;
-pub(crate) mod waiting;
 pub(crate) mod wire;
 
 use std::time::Duration;

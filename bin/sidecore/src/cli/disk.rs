@@ -48,7 +48,8 @@ Examples:
     /// Give a disk another capacity; its guest is told.
     #[command(after_help = "\
 A smaller one is refused while a guest uses the disk, and so is one that is larger than the
-file system of its image; --force does it.
+file system of its image, and any while requests wait that would end with an error, since the
+front-end keeps no record of them; --force does it.
 
 Examples:
   sidecore disk resize vm1-root 20G

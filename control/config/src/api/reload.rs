@@ -71,7 +71,8 @@ pub struct EffectView {
     /// the reload is refused.
     pub guest_loses: bool,
     /// Without `force` the reload is refused for this: that guest loses, or a disk becomes longer than the whole
-    /// file system of its image, or one that is opened anew is shorter than its image.
+    /// file system of its image, or one that is opened anew is shorter than its image, or requests that wait end
+    /// with an error by its resize.
     #[serde(default)]
     pub needs_force: bool,
     /// What is to be done, or what is different, in words.

@@ -77,8 +77,8 @@ pub const ROUTES: [Route; 36] = [
         method: Method::Post,
         path: "/v1/disks/{id}/resize",
         summary: "Give a disk made through the API another capacity; its guest is told. 409 without \
-                  `force`: a smaller one while a guest uses it, and one larger than its file \
-                  system.",
+                  `force`: a smaller one while a guest uses it, one larger than its file system, and \
+                  any while requests wait that would end with an error.",
         body: Some(schema_of::<DiskResize>),
         query: &[FORCE],
         success: 200,
@@ -389,7 +389,7 @@ pub const ROUTES: [Route; 36] = [
         path: "/v1/reload",
         summary: "Read the configuration file again; a mistake in it changes nothing, and neither does a \
                   new image, interface or key that cannot be opened. 409 if it would take a device \
-                  from a guest, unless `force` is given.",
+                  from a guest, or end requests that wait with an error, unless `force` is given.",
         body: None,
         query: &[FORCE],
         success: 200,

@@ -16,6 +16,7 @@ use super::{Answered, changes, check_disk_made_by_api, shown};
 use crate::api::Reply;
 use crate::defects::found;
 use crate::devices::Devices;
+use crate::devices::unrecorded::Unrecorded;
 use crate::disk::images::source_of;
 use crate::disk::locks::Taken;
 use crate::opening::not_open::NotOpen;
@@ -34,6 +35,10 @@ pub(crate) fn ask(id: &str, resize: &DiskResize, force: bool, reply: Reply, room
     let begun = made_by_api(id, rooms).and_then(|number| {
         let Rooms { devices, remote, openers, bounds, .. } = &mut *rooms;
         Sizes { devices, remote, openers, bounds }.check(id, resize.size.0, force)?;
+        if !force && let Some(waiting) = Unrecorded::of(devices.get(number)) {
+            let as_it_was = "the disk is as it was";
+            return Err(waiting.refusal("the disk is not resized", "resize it", as_it_was));
+        }
         begin(number, resize.size, devices).map(|()| number)
     });
     match begun {
@@ -97,6 +102,9 @@ fn begin(number: u32, size: Size, devices: &mut Devices) -> Result<(), ApiError>
     }
     disk.check_size(size.0)?;
     disk.resizing = Some(size.0);
+    if let Some(waiting) = Unrecorded::of(devices.get(number)) {
+        waiting.say_they_end();
+    }
     Ok(())
 }
 

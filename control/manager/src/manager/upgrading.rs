@@ -20,6 +20,7 @@ use crate::clock::machine_ns;
 use crate::defects::{found, late};
 use crate::devices::device::Device;
 use crate::devices::queue::Queue;
+use crate::devices::unrecorded::Unrecorded;
 use crate::disk::DiskParts;
 use crate::network::announce::has_stayed;
 use crate::network::uplink::Uplink;
@@ -40,7 +41,6 @@ use crate::upgrade::links::{LinkEstate, SavedShards, links_of};
 use crate::upgrade::pause::Moments;
 use crate::upgrade::predecessor::{HandedOver, Next, Upgrade, refused, what_must_end};
 use crate::upgrade::succession::{GivenUp, Succession};
-use crate::upgrade::waiting;
 use crate::upgrade::wire::{FromHeir, WITH_GUARD};
 
 /// The predecessor's side.
@@ -67,7 +67,7 @@ impl Manager {
                 if !(changes.is_empty() && put_into_force.is_empty()) {
                     info!(?changes, ?put_into_force, "a new process is to take over with {file}");
                 }
-                self.succession = Succession::Upgrading(upgrade.of(reply, taken));
+                self.succession = Succession::Upgrading(upgrade.of(reply, taken, force));
             }
             Err(error) => {
                 warn!("no upgrade: {}", error.in_a_line());
@@ -91,7 +91,9 @@ impl Manager {
             return Err(busy(STOPPING));
         }
         let taken = reload::check_file(&mut self.rooms, force)?;
-        waiting::check(&self.rooms.devices, force)?;
+        if !force && let Some(waiting) = Unrecorded::of(self.rooms.devices.values()) {
+            return Err(refused(&waiting.into()));
+        }
         self.rooms.keep().map_err(|error| refused(&UpgradeError::Keep(error)))?;
         Ok(taken)
     }
@@ -196,6 +198,12 @@ impl Manager {
         let began = self.rooms.turn.tick();
         if !self.drain.freeze() {
             self.rooms.turn.defects.note("queues that are out, before an upgrade");
+        }
+        // More may wait than when the operator asked: an heir takes its time to start.
+        match Unrecorded::of(self.rooms.devices.values()) {
+            Some(waiting) if !upgrade.insists() => return Err(waiting.into()),
+            Some(waiting) => waiting.say_they_end(),
+            None => {}
         }
         // Of an upgrade that was given up.
         let queues = self.rooms.devices.values_mut().flat_map(|device| device.queues_mut());

@@ -1,6 +1,6 @@
 //! What the changes of a reload do to guests, and whether it is done.
 //!
-//! What takes a device from a guest, remakes it, or makes a disk smaller is refused unless the operator insists
+//! What takes a device from a guest, remakes it, makes a disk smaller, or ends requests that wait is refused unless the operator insists
 //! (`force`). Not here: what differs (`config::diff`), who has a device (`in_use`), and what an upgrade refuses
 //! (`upgrade::adopt`).
 
@@ -13,6 +13,7 @@ use config::{Change, Plan, Source};
 use control::reload::{Does, loses};
 
 use crate::api::again::Lost;
+use crate::devices::unrecorded::Unrecorded;
 use crate::in_use::InUse;
 use crate::sizes::misfit::Misfit;
 
@@ -91,9 +92,41 @@ impl Seen<'_> {
             };
             let is_sized = matches!(change, Change::Resize { .. })
                 || matches!(effect.action, ActionView::Added | ActionView::Remade);
-            effects.push(say_refused(effect, is_sized, misfits));
+            effects.push(self.say_waiting(change, say_refused(effect, is_sized, misfits)));
         }
         effects
+    }
+
+    /// Requests that wait, of disks that are resized by these changes: they end with an error.
+    fn waiting(&self, changes: &[Change]) -> Option<Unrecorded> {
+        let devices = self.in_use.devices;
+        let resized = |change: &Change| match change {
+            Change::Resize { id, .. } => {
+                devices.number_of(id).and_then(|number| devices.get(number))
+            }
+            _ => None,
+        };
+        Unrecorded::of(changes.iter().filter_map(resized))
+    }
+
+    /// Says of the effect of a change which requests end by it.
+    fn say_waiting(&self, change: &Change, mut effect: EffectView) -> EffectView {
+        if let Some(waiting) = self.waiting(std::slice::from_ref(change)) {
+            effect.needs_force = true;
+            effect.what += &format!("; {waiting}");
+        }
+        effect
+    }
+
+    /// Refuses a reload by which requests that wait end with an error.
+    ///
+    /// # Errors
+    /// How many, of which disks.
+    pub(super) fn refuse_waiting(&self, changes: &[Change]) -> Result<(), ApiError> {
+        let as_it_was = "`sidecore reload --dry-run` says what would be done; nothing was changed";
+        let refusal =
+            |waiting: Unrecorded| waiting.refusal("it would resize disks", "reload", as_it_was);
+        self.waiting(changes).map_or(Ok(()), |waiting| Err(refusal(waiting)))
     }
 
     fn effect(&self, change: &Change, action: ActionView) -> EffectView {

@@ -72,11 +72,11 @@ impl Wanted {
             refuse_misfits(&misfits)?;
         }
         let in_use = InUse { devices: &rooms.devices, remote: &rooms.remote };
-        let effects =
-            Seen { in_use, plan: &rooms.plan }.effects(&self.changes, &self.plan, &misfits);
-        let effects = say_made(effects, &made);
+        let seen = Seen { in_use, plan: &rooms.plan };
+        let effects = say_made(seen.effects(&self.changes, &self.plan, &misfits), &made);
         if refuses {
             refuse_losses(&effects)?;
+            seen.refuse_waiting(&self.changes)?;
         }
         Ok(effects)
     }

@@ -11,6 +11,7 @@ use super::estate::Progress;
 use super::launcher::LauncherError;
 use super::wire::{Broken, FORMATS, FromHeir, Handle};
 use crate::devices::front_end::FrontEndError;
+use crate::devices::unrecorded::Unrecorded;
 use crate::remote::error::{HandingError, InheritError};
 
 /// Error in what a predecessor sends.
@@ -197,6 +198,9 @@ pub(crate) enum UpgradeError {
          it is served again"
     )]
     NoAnchor { version: String, disk: String },
+    /// Requests that would end with an error.
+    #[error("{0}")]
+    Unrecorded(#[from] Unrecorded),
     /// Work that did not end in time.
     #[error("it waited for {0}")]
     Busy(String),

@@ -56,6 +56,8 @@ pub(crate) struct Upgrade {
     reply: Option<Reply>,
     /// What the heir takes over from the file, if that is known.
     configuration: Option<Box<TakenFileView>>,
+    /// Its operator wants it also where requests that wait end with an error.
+    insists: bool,
     /// What the heir told of queues that stood still.
     serving: Serving,
     besides: Besides,
@@ -186,8 +188,10 @@ impl Upgrade {
                 continue;
             }
             let giving = Giving::ask(at, nanos_of(now + START_TIME_MAX));
-            let (reply, configuration, serving, besides) = Default::default();
-            return Ok(Upgrade { giving, channel, reply, configuration, serving, besides });
+            let (reply, configuration, insists, serving, besides) = Default::default();
+            let upgrade =
+                Upgrade { giving, channel, reply, configuration, insists, serving, besides };
+            return Ok(upgrade);
         }
         Err(UpgradeError::LaunchersLost)
     }
@@ -212,8 +216,8 @@ impl Upgrade {
         let next = self.giving.launcher().map_or(LAUNCHERS, |at| at + 1);
         match Upgrade::ask_from(next, launcher, now) {
             Ok(upgrade) => {
-                let Upgrade { reply, configuration, besides, .. } = self;
-                Ok(Upgrade { reply, configuration, besides, ..upgrade })
+                let Upgrade { reply, configuration, insists, besides, .. } = self;
+                Ok(Upgrade { reply, configuration, insists, besides, ..upgrade })
             }
             Err(why) => {
                 if let Some(reply) = self.reply {
@@ -224,9 +228,15 @@ impl Upgrade {
         }
     }
 
-    /// It is this operator's, who is told what it takes over from the file.
-    pub(crate) fn of(self, reply: Reply, configuration: TakenFileView) -> Upgrade {
-        Upgrade { reply: Some(reply), configuration: Some(Box::new(configuration)), ..self }
+    /// It is this operator's, who is told what it takes over from the file, and may insist on it.
+    pub(crate) fn of(self, reply: Reply, configuration: TakenFileView, insists: bool) -> Upgrade {
+        let configuration = Some(Box::new(configuration));
+        Upgrade { reply: Some(reply), configuration, insists, ..self }
+    }
+
+    /// Whether requests that wait may end with an error.
+    pub(crate) fn insists(&self) -> bool {
+        self.insists
     }
 
     /// What is to become of this process, until all stays as it is.
@@ -421,7 +431,7 @@ impl Upgrade {
 
     /// Who is to be told, and by whom all is served now; nobody, where it was not given.
     pub(crate) fn handed_over(self, poll: &Poll) -> Option<HandedOver> {
-        let Upgrade { giving, channel, reply, configuration, serving, besides } = self;
+        let Upgrade { giving, channel, reply, configuration, serving, besides, insists: _ } = self;
         poll.remove(&channel);
         let is_given = giving.given().is_some();
         is_given.then_some(HandedOver { giving, reply, configuration, serving, besides, channel })
@@ -472,6 +482,9 @@ pub(crate) fn what_must_end(rooms: &Rooms) -> Option<String> {
 
 /// What an operator is told whose upgrade is not.
 pub(crate) fn refused(why: &UpgradeError) -> ApiError {
+    if let UpgradeError::Unrecorded(waiting) = why {
+        return waiting.refusal("the daemon was not replaced", "upgrade", "it goes on as it is");
+    }
     let error = format!("the daemon was not replaced: {why}");
     let has_run = matches!(
         why,
