@@ -96,6 +96,15 @@ pub const FORCE: Parameter = Parameter {
     summary: "Do it also where a guest loses by it. Without it that is refused.",
 };
 
+/// Does an upgrade by which requests that wait end, or with a new disk that does not fit. What takes a device from a guest,
+/// it does not.
+pub const FORCE_UPGRADE: Parameter = Parameter {
+    name: "force",
+    takes: Takes::Truth,
+    summary: "Do it also where requests that wait end with an error, and where a new disk does not fit its image. Without \
+              it that is refused. What takes a device from a guest is refused always.",
+};
+
 /// From where a trace is read.
 pub const CURSOR: Parameter = Parameter {
     name: "cursor",
@@ -259,6 +268,16 @@ mod tests {
             (Operation::ListDisks, "force", "`force` is no parameter of this request"),
         ] {
             assert_eq!(call(operation, query), Err(said.to_string()), "{query}");
+        }
+    }
+
+    /// An upgrade never takes a device from a guest.
+    #[test]
+    fn what_force_does_is_said_of_each_that_takes_it() {
+        for route in ROUTES {
+            let force = route.query.iter().find(|parameter| parameter.name == "force");
+            let takes = force.map(|force| force.summary.contains("where a guest loses by it"));
+            assert_ne!(takes, Some(route.operation == Operation::Upgrade), "{}", route.path);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use super::{CURSOR, FORCE, Method, Operation, Route};
+use super::{CURSOR, FORCE, FORCE_UPGRADE, Method, Operation, Route};
 use crate::api::{
     DaemonView, DiskList, DiskView, GroupList, GroupView, LinkList, NicList, NicView, ReloadView,
     SidecoreList, StageList, SwitchList, SwitchView, TraceView, UpgradeView, VersionView,
@@ -404,7 +404,7 @@ pub const ROUTES: [Route; 36] = [
                   that is served. If it cannot, this one goes on. 409 if requests that wait would end with \
                   an error, or a new disk does not fit its image, unless `force` is given.",
         body: None,
-        query: &[FORCE],
+        query: &[FORCE_UPGRADE],
         success: 200,
         answer: schema_of::<UpgradeView>,
         refusals: &[409, 422],
