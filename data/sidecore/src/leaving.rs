@@ -207,13 +207,13 @@ impl Sidecore {
         }
     }
 
-    /// Answers of a queue that leaves are not held, and are shown: what is with its disk still may take long.
+    /// Answers of a queue that leaves are not held, and are shown, as is what has ended here: what is with its disk still
+    /// may take long, and what completes meanwhile is shown only where nothing is left unshown.
     fn answer_leaving(&mut self, queue: u16, now: Nanos) {
         let Some((ring, disk)) = disk_at(&mut self.places, queue) else { return };
-        if disk.backend.next_due().is_none() {
-            return;
+        if disk.backend.next_due().is_some() {
+            disk.answer_held(ring, Nanos(u64::MAX), now);
         }
-        disk.answer_held(ring, Nanos(u64::MAX), now);
         if ring.publish_reaped(&mut self.alarm, now) {
             self.calls.wait(queue);
         }

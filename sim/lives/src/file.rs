@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use config::api::{ApiError, Call, ErrorKind};
 use config::spec::{
     BackendKind, Cache, DaemonSpec, DiskChange, DiskSpec, Mode, NicSpec, Policy, SidecoresSpec,
-    Spoof, StageSpec, UplinkSpec, Via,
+    Spoof, StageChange, StageKind, StageSpec, UplinkSpec, Via,
 };
 use config::{Mac, Plan, Size, Spec, SwitchSpec};
 use cpus::HostCpus;
@@ -110,6 +110,15 @@ impl File {
                 let disk = self.spec.disk.get_mut(at)?;
                 disk.size.as_mut()?.0 += 4096;
                 Some(disk.id.clone())
+            }
+            7 => {
+                let (kind, change) = stage(random);
+                let disk = self.spec.disk.get_mut(at)?;
+                match random.one_in(3) {
+                    true => disk.stage.retain(|it| it.kind != kind),
+                    false => set_stage(kind, &change, disk),
+                }
+                None
             }
             _ => {
                 apply(&change(random), self.spec.disk.get_mut(at)?);
@@ -310,14 +319,36 @@ pub(crate) fn apply(change: &DiskChange, spec: &mut DiskSpec) {
 /// A disk after what was asked of its stages.
 pub(crate) fn staged(call: &Call, mut spec: DiskSpec) -> DiskSpec {
     match call {
-        Call::SetStage { kind, change, .. } => {
-            let before = spec.stage.pop().unwrap_or_else(|| StageSpec::new(*kind));
-            spec.stage.push(before.changed(change));
-        }
-        Call::RemoveStage { .. } => spec.stage.clear(),
+        Call::SetStage { kind, change, .. } => set_stage(*kind, change, &mut spec),
+        Call::RemoveStage { kind, .. } => spec.stage.retain(|it| it.kind != *kind),
         _ => {}
     }
     spec
+}
+
+fn set_stage(kind: StageKind, change: &StageChange, spec: &mut DiskSpec) {
+    let at = spec.stage.iter().position(|it| it.kind == kind);
+    let before = at.map_or_else(|| StageSpec::new(kind), |at| spec.stage.remove(at));
+    spec.stage.push(before.changed(change));
+    spec.stage.sort_by_key(|it| StageKind::ALL.iter().position(|kind| *kind == it.kind));
+}
+
+/// A stage, and what somebody may want of it. None fails a request: what its guest wrote would not be known.
+pub(crate) fn stage(random: &mut Random) -> (StageKind, StageChange) {
+    let trace = |entries| (StageKind::Trace, StageChange { entries, ..StageChange::default() });
+    let late = |delay, jitter| {
+        let (delay_us, jitter_us) = (Some(delay), Some(jitter));
+        let ops = (jitter > 300).then(|| "read+flush".to_string());
+        (StageKind::Fault, StageChange { delay_us, jitter_us, ops, ..StageChange::default() })
+    };
+    match random.below(6) {
+        0 => trace(None),
+        1 => trace(Some(1024)),
+        2 => trace(Some(2048)),
+        3 => late(100, 0),
+        4 => late(0, 5_000),
+        _ => late(200_000, 300),
+    }
 }
 
 /// Whether the VMM of a disk of that name listens, and its daemon connects.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use config::api::{Answer, ApiError, Call};
 use config::spec::{
-    Carrier, DiskMove, DiskResize, DiskSpec, NicChange, NicMove, NicSpec, StageChange, StageKind,
+    Carrier, DiskMove, DiskResize, DiskSpec, NicChange, NicMove, NicSpec, StageKind,
 };
 use config::{DiskPlan, Origin, Plan, Size, SwitchSpec, Target};
 use manager::simulated::{Asked, Door, Heard};
@@ -233,11 +233,13 @@ impl Operator {
             17 => Call::ShowDaemon,
             18 => Call::ShowReload,
             19..22 => {
-                let entries = random.of(&[None, Some(1024), Some(2048)]);
-                let change = StageChange { entries, ..StageChange::default() };
-                Call::SetStage { id: one(random)?, kind: StageKind::Trace, change }
+                let (kind, change) = file::stage(random);
+                Call::SetStage { id: one(random)?, kind, change }
             }
-            22 => Call::RemoveStage { id: one(random)?, kind: StageKind::Trace },
+            22 => {
+                let kind = random.of(&[StageKind::Trace, StageKind::Fault]);
+                Call::RemoveStage { id: one(random)?, kind }
+            }
             _ => Call::ClearDisk { id: one(random)? },
         })
     }

@@ -91,19 +91,24 @@ impl Daemon {
         self.follow(&done)
     }
 
-    /// The same as without; how long queues stood still, as the operator is told.
+    /// The same as without; how long queues stood still, as the operator is told. None where the new process was too late
+    /// to say so, which is counted in the summary.
     ///
     /// # Errors
-    /// As [`Daemon::upgrade`], or it was not told.
-    pub fn upgrade_measured(&mut self) -> Result<Pause> {
+    /// As [`Daemon::upgrade`], or it was not told whole.
+    pub fn upgrade_measured(&mut self) -> Result<Option<Pause>> {
         let done = self.ask_to_upgrade("upgrade")?;
         self.follow(&done)?;
+        if done["pause"].is_null() {
+            timing::judge(false, || format!("how long queues stood still came too late: {done}"))?;
+            return Ok(None);
+        }
         let told = |name: &str| done["pause"][name].as_u64();
         let pause = || {
             let parts = [told("drained_ns")?, told("handed_ns")?, told("started_ns")?];
             Some(Pause { queues: told("queues")?, longest_ns: told("max_ns")?, parts })
         };
-        pause().with_context(|| format!("no pause is told: {done}"))
+        pause().map(Some).with_context(|| format!("no whole pause is told: {done}"))
     }
 
     /// Asks until it is done, or refused for another reason than [`BUSY`].

@@ -52,9 +52,11 @@ impl Ledger {
         self.unpromised.iter_mut().flatten().for_each(|done| done.has_no_copy = true);
     }
 
-    /// Somebody else's power has failed, who had the disk: what was done and is not promised is there or is not. A flush
-    /// that is done from now on says that it is, unless its [copies are lost](Ledger::lose_copies).
+    /// Somebody else's power has failed, who had the disk: what was done and is not promised is there or is not. So is
+    /// what is in flight, also when it is said to be done: it may have been done before. A flush that is done from now on
+    /// says that it is there, unless its [copies are lost](Ledger::lose_copies).
     pub fn doubt(&mut self) {
+        self.doubted = self.order.next();
         self.unpromised.iter_mut().for_each(|all| all.retain(|done| !done.has_no_copy));
         for sector in &mut self.sectors {
             sector.seen = [0; 2];

@@ -146,6 +146,8 @@ pub struct Ledger {
     unpromised: Option<Vec<Done>>,
     /// No flush promises a write up to this one that was not write-through.
     given_up: u64,
+    /// When [`Ledger::doubt`] was called last.
+    doubted: u64,
 }
 
 impl Ledger {
@@ -155,7 +157,17 @@ impl Ledger {
         let sector = Sector { candidates: vec![first], seen: [0; 2] };
         let sectors = vec![sector; sectors as usize];
         let (reads, through, history, unpromised) = (BTreeSet::new(), false, None, None);
-        Ledger { order, sectors, seq: 0, reads, through, history, unpromised, given_up: 0 }
+        Ledger {
+            order,
+            sectors,
+            seq: 0,
+            reads,
+            through,
+            history,
+            unpromised,
+            given_up: 0,
+            doubted: 0,
+        }
     }
 
     /// Keeps every request from now on, for [`Ledger::history`].
@@ -210,9 +222,10 @@ impl Ledger {
         let (now, oldest) = (self.order.next(), self.oldest_read());
         let Writing { seq, what, first, sectors, submitted } = writing;
         let no_cuts = self.unpromised.is_none();
+        let is_doubted = !self.through && submitted < self.doubted;
         for sector in self.range(first, sectors) {
             sector.ended(seq, now);
-            if what != What::Discard {
+            if what != What::Discard && !is_doubted {
                 sector.rule_out(now, |other| other.seq != seq, submitted, no_cuts);
             }
             sector.forget(oldest);

@@ -336,6 +336,26 @@ fn what_is_doubted_may_be_gone_until_a_flush_says_that_it_is_not() {
 }
 
 #[test]
+fn what_was_in_flight_when_it_was_doubted_may_be_gone_until_a_flush_says_that_it_is_not() {
+    for is_flushed in [false, true] {
+        let mut ledger = ledger().with_cuts();
+        let empty = vec![0; SECTOR_SIZE];
+        let writing = ledger.write(What::Data, 0, 1);
+        let mut late = vec![0; SECTOR_SIZE];
+        ledger.fill(&writing, &mut late);
+        ledger.doubt();
+        ledger.wrote(writing);
+        if is_flushed {
+            let flushing = ledger.flush();
+            ledger.flushed(flushing);
+        }
+        assert!(read(&mut ledger, 0, &late).is_ok());
+        ledger.doubt();
+        assert_eq!(read(&mut ledger, 0, &empty).is_ok(), !is_flushed);
+    }
+}
+
+#[test]
 fn no_flush_promises_what_has_no_copy_and_is_doubted() {
     for is_copied in [true, false] {
         let mut ledger = ledger().with_cuts();

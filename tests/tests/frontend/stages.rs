@@ -154,7 +154,9 @@ fn faults_hit_what_was_chosen_and_nothing_else_also_after_an_upgrade_and_a_kill(
     let add = "disk stage add db fault --errors-per-million 1000000 --ops write --range 1M..2M";
     daemon.ask(add)?;
     let hits = |frontend: &mut Frontend| -> Result<()> {
-        for block in [0, CHOSEN.start - 1, CHOSEN.start, CHOSEN.start + 5, CHOSEN.end - 1, CHOSEN.end] {
+        for block in
+            [0, CHOSEN.start - 1, CHOSEN.start, CHOSEN.start + 5, CHOSEN.end - 1, CHOSEN.end]
+        {
             let written = single.send(frontend.queue(0), Kind::Write, block)?;
             let wanted = if CHOSEN.contains(&block) { IOERR } else { STATUS_OK };
             ensure!(written.status == wanted, "a write of block {block}: {written:?}");

@@ -21,6 +21,7 @@ use tracing::{info, warn};
 use crate::defects::found;
 use crate::devices::Devices;
 use crate::devices::device::Device;
+use crate::disk::DiskParts;
 use crate::disk::bonds::Bonds;
 use crate::disk::unsynced::Unsynced;
 use crate::disk::watch::Watch;
@@ -67,7 +68,10 @@ impl Locks<'_> {
             return 0;
         }
         let is_given_up = device.disk().is_some_and(|disk| disk.locks.is_fenced());
-        if mode.has_heir() || mode.may_be_taken_back() && !is_given_up {
+        // What an heir is told nothing of before it is here: an upgrade waits for it.
+        let is_kept_open = device.disk().is_some_and(DiskParts::is_kept_open);
+        let is_anothers = mode.has_heir() && !is_kept_open;
+        if is_anothers || mode.may_be_taken_back() && !is_given_up {
             // It stays where another process is told, or is about to be told, or has told, that it is.
             let is_here = device.disk().is_none_or(|disk| disk.locks.is_here());
             return if is_here { rings } else { 0 };

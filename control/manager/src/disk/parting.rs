@@ -122,6 +122,11 @@ impl DiskParts {
         Ok(())
     }
 
+    /// Whether it was given up for a process that died, and its image is to be closed here and opened again.
+    pub(crate) fn is_kept_open(&self) -> bool {
+        self.locks.is_fenced() && !self.disk.is_away()
+    }
+
     /// Whether it was given up for a process that died, of whose requests nobody knows yet that they are over. Of one
     /// that somebody else could lock that is known; of one that is not there, or cannot be opened, it is not.
     pub(crate) fn is_unsettled(&self) -> bool {

@@ -27,6 +27,7 @@ use super::timespec;
 use super::wire::{self, FromHeir, FromPredecessor};
 use crate::api::{Listening, Reply};
 use crate::devices::device::Device;
+use crate::disk::DiskParts;
 use crate::poll::{Poll, Token};
 use crate::rooms::Rooms;
 
@@ -456,8 +457,7 @@ pub(crate) fn what_must_end(rooms: &Rooms) -> Option<String> {
             || device.nic().is_some_and(|nic| nic.travels() || nic.goes_to_new_switch())
     };
     let is_parting = |device: &Device| device.disk().is_some_and(|d| d.parting_since().is_some());
-    let is_kept_open =
-        |device: &Device| device.disk().is_some_and(|d| d.locks.is_fenced() && !d.disk.is_away());
+    let is_kept_open = |device: &Device| device.disk().is_some_and(DiskParts::is_kept_open);
     let named = |is_it: &dyn Fn(&Device) -> bool| {
         let device = devices.values().find(|device| is_it(device))?;
         Some(device.kind().plan().name())

@@ -282,6 +282,29 @@ fn a_queue_that_leaves_keeps_them_in_its_record_or_ends_them() {
     }
 }
 
+/// One request that hangs in the device keeps a queue here for as long as its disk is waited for.
+#[test]
+fn who_leaves_sees_what_has_ended_while_another_request_hangs() {
+    let mut bed = bed();
+    bed.attach(false);
+    bed.kernel.refuse(Some(ENOSPC));
+    bed.guest.ask(2, WRITE);
+    bed.core.passes(10);
+    bed.stalls();
+    bed.kernel.dawdle();
+    bed.guest.ask(1, READ);
+    bed.core.passes(10);
+    assert_eq!(bed.kernel.unsaid(), 1);
+    bed.core.send(Command::Detach(key(1)));
+    bed.core.passes(2);
+    assert!(bed.core.events().is_empty(), "a read is with the device");
+    assert_eq!(bed.guest.take(), [(0, IOERR), (1, IOERR)]);
+    bed.kernel.answer();
+    bed.core.passes(2);
+    detached(bed.core.events(), 1);
+    assert_eq!(bed.guest.take(), [(0, 0)]);
+}
+
 /// A migration takes no record along, so its guest is told before its ring has stopped; a pause is none.
 #[test]
 fn a_ring_that_stops_in_a_migration_ends_them() {
