@@ -124,7 +124,7 @@ pub(crate) struct TraceArgs {
     /// Write them into this file, for fio.
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// Write also over a file that is there.
+    /// Write also over a file that is there, if it is empty or was written so.
     #[arg(long, requires = "file")]
     pub(crate) force: bool,
 }

@@ -4,13 +4,15 @@
 //! write over the image by having forgotten that.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use config::api::{TracedOp, TracedView};
 
 use crate::failure::Failure;
 
+/// How iologs of all versions begin.
+const START: &[u8] = b"fio version ";
 /// Longest line of a transfer, bytes: fio reads 32 bits.
 const LEN_MAX: u64 = 1 << 30;
 
@@ -30,18 +32,17 @@ impl Iolog {
     /// # Errors
     /// It cannot be made, or is there and not to be written over.
     pub(super) fn create(path: &Path, disk: &str, force: bool) -> Result<Iolog, Failure> {
-        let mut how = OpenOptions::new();
-        match force {
-            true => how.write(true).create(true).truncate(true),
-            false => how.write(true).create_new(true),
+        let made = File::create_new(path);
+        let file = match made {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && force => emptied(path)?,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(Failure::usage(
+                    format!("{} is there already", path.display()),
+                    "name another file, or have it written over with --force",
+                ));
+            }
+            made => made.map_err(|error| failed(path, &error))?,
         };
-        let file = how.open(path).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => Failure::usage(
-                format!("{} is there already", path.display()),
-                "name another file, or have it written over with --force",
-            ),
-            _ => failed(path, &error),
-        })?;
         let (path, name) = (path.to_path_buf(), disk.to_string());
         let out = BufWriter::new(file);
         let mut log = Iolog { path, out, name, start_ns: None, last_us: 0 };
@@ -71,6 +72,29 @@ impl Iolog {
     fn put(&mut self, text: &str) -> Result<(), Failure> {
         self.out.write_all(text.as_bytes()).map_err(|error| failed(&self.path, &error))
     }
+}
+
+/// An iolog that is there, emptied. Nothing else is: a name may lead to an image, also through links.
+fn emptied(path: &Path) -> Result<File, Failure> {
+    let emptied = || -> io::Result<Option<File>> {
+        // Nobody waits for the other end of a pipe, and a device is not so much as opened.
+        if !std::fs::metadata(path)?.is_file() {
+            return Ok(None);
+        }
+        let mut file = OpenOptions::new().read(true).write(true).open(path)?;
+        let mut start = Vec::new();
+        (&file).take(START.len() as u64).read_to_end(&mut start)?;
+        if !file.metadata()?.is_file() || !(start.is_empty() || start == START) {
+            return Ok(None);
+        }
+        file.set_len(0)?;
+        file.rewind()?;
+        Ok(Some(file))
+    };
+    emptied().map_err(|error| failed(path, &error))?.ok_or_else(|| {
+        let error = format!("{} is no iolog, and is left as it is", path.display());
+        Failure::usage(error, "name another file, or take that one away first")
+    })
 }
 
 fn failed(path: &Path, error: &io::Error) -> Failure {
@@ -135,7 +159,35 @@ mod tests {
         Iolog::create(&path, "vm1", true).unwrap().end().unwrap();
         let head = "fio version 3 iolog\n0 vm1 add\n0 vm1 open\n1 vm1 close\n";
         assert_eq!(std::fs::read_to_string(&path).unwrap(), head);
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        Iolog::create(&link, "vm2", true).unwrap().end().unwrap();
+        assert!(std::fs::read_to_string(&path).unwrap().contains("0 vm2 open"));
         let nowhere = Iolog::create(&folder.path().join("no/where"), "vm1", false).map(drop);
         assert!(nowhere.unwrap_err().text().contains("no/where: "));
+    }
+
+    #[test]
+    fn what_is_no_iolog_is_not_written_over_with_force() {
+        let folder = tempfile::tempdir().unwrap();
+        let (image, link) = (folder.path().join("a.img"), folder.path().join("link"));
+        std::os::unix::fs::symlink(&image, &link).unwrap();
+        // A sparse image begins with zeroes, another one with whatever its guest wrote.
+        for bytes in [&[0; 4096][..], b"fio versio", b"QFI\xfb fio version 3 iolog\n"] {
+            std::fs::write(&image, bytes).unwrap();
+            for path in [&image, &link] {
+                let refused = Iolog::create(path, "vm1", true).map(drop).unwrap_err();
+                let expected = format!("{} is no iolog, and is left as it is", path.display());
+                assert_eq!(refused.parts().0, expected);
+            }
+            assert_eq!(std::fs::read(&image).unwrap(), bytes);
+        }
+        for path in [folder.path(), Path::new("/dev/null")] {
+            let refused = Iolog::create(path, "vm1", true).map(drop).unwrap_err();
+            assert!(refused.text().contains("is no iolog"), "{}", refused.text());
+        }
+        std::fs::write(&image, "").unwrap();
+        Iolog::create(&image, "vm1", true).unwrap().end().unwrap();
+        assert!(std::fs::read(&image).unwrap().starts_with(START));
     }
 }
