@@ -203,7 +203,7 @@ impl Ring {
 
 /// The writer's side of a ring, for one queue.
 #[derive(Debug)]
-pub(crate) struct Tracer {
+pub struct Tracer {
     ring: Arc<Ring>,
     /// The number of the next entry.
     next: u64,
@@ -213,7 +213,7 @@ pub(crate) struct Tracer {
 
 impl Tracer {
     /// Goes on where the ring's last writer ended.
-    pub(crate) fn new(ring: Arc<Ring>) -> Tracer {
+    pub fn new(ring: Arc<Ring>) -> Tracer {
         let next = ring.written.load(Ordering::Relaxed);
         Tracer { ring, next, pending: 0 }
     }
@@ -224,7 +224,7 @@ impl Tracer {
     }
 
     /// Writes an entry that has ended, and shows it with all before it.
-    pub(crate) fn add(&mut self, entry: &Entry, now_ns: u64) {
+    pub fn add(&mut self, entry: &Entry, now_ns: u64) {
         self.write(entry);
         self.next += 1;
         self.show(now_ns);
