@@ -15,6 +15,7 @@ use config::api::{ApiError, DiskView, ErrorKind, NicView};
 use config::routes::Method;
 use exits::{About, Counted, Counter, Refusal, Report, Symbols, TEXT_BYTES_MAX, Tally, Vm, Watch};
 use rustix::time::{ClockId, clock_gettime};
+use serde::de::DeserializeOwned;
 
 use crate::cli::ExitsArgs;
 use crate::client::{Client, path_of};
@@ -24,6 +25,8 @@ use crate::overview::pause;
 
 /// Where this machine's files are.
 const ROOT: &str = "/";
+/// A daemon is waited for so long where a VM has the name already, and it could only say that a device has it as well.
+const SOON: Duration = Duration::from_secs(2);
 /// Between two looks whether the VM is there still.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -82,7 +85,7 @@ fn find(who: &str, client: &Client) -> Result<Vm, Failure> {
         return Vm::of_process(root, pid).map_err(refused);
     }
     let named = Vm::named(root, who);
-    let device = socket_of(who, client);
+    let device = socket_of(who, client, named.is_ok().then_some(SOON));
     match (named, device) {
         (Err(no_name @ (Refusal::NoName(_) | Refusal::NamesNoVm(..))), device) => match device {
             Ok(socket) => Vm::at_socket(root, &socket).map_err(refused),
@@ -126,16 +129,30 @@ fn neither(no_name: &Refusal, failure: Failure) -> Failure {
     }
 }
 
-fn socket_of(id: &str, client: &Client) -> Result<String, Failure> {
-    let disk = client.ask::<DiskView>(Method::Get, &path_of("disks", id, ""));
+/// The socket of the device of that name. With `within` no answer is waited for longer.
+fn socket_of(id: &str, client: &Client, within: Option<Duration>) -> Result<String, Failure> {
+    let disk = ask::<DiskView>(client, &path_of("disks", id, ""), within);
     let access = match disk {
         Ok(disk) => disk.access,
-        Err(_) => client.ask::<NicView>(Method::Get, &path_of("nics", id, ""))?.access,
+        // Who says nothing of disks says nothing of NICs, after as long again.
+        Err(silent @ Failure::Silent { .. }) => return Err(silent),
+        Err(_) => ask::<NicView>(client, &path_of("nics", id, ""), within)?.access,
     };
     access.socket.ok_or_else(|| {
         let hint = "ask on the machine whose guest has it";
         Failure::host(format!("{id} is a device of other machines' guests"), hint)
     })
+}
+
+fn ask<T: DeserializeOwned>(
+    client: &Client,
+    path: &str,
+    within: Option<Duration>,
+) -> Result<T, Failure> {
+    match within {
+        Some(within) => client.ask_soon(Method::Get, path, within),
+        None => client.ask(Method::Get, path),
+    }
 }
 
 fn symbols(args: &ExitsArgs) -> Result<Symbols, Failure> {
@@ -212,6 +229,20 @@ fn now_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_daemon_that_hangs_is_asked_once_and_not_waited_for_as_long_as_usual() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("api.sock");
+        let listener = std::os::unix::net::UnixListener::bind(&socket).expect("a listener");
+        let client = Client::new(socket.display().to_string());
+        let silent = socket_of("vm1", &client, Some(Duration::from_millis(20)));
+        let Err(Failure::Silent { error, .. }) = silent else { panic!("{silent:?}") };
+        assert!(error.ends_with("gave no answer to GET /v1/disks/vm1 within 20ms"), "{error}");
+        listener.set_nonblocking(true).expect("it is told");
+        let asked = std::iter::from_fn(|| listener.accept().ok()).count();
+        assert_eq!(asked, 1, "NICs were not asked for");
+    }
 
     #[test]
     fn a_vm_of_a_devices_name_is_not_taken_for_the_one_that_has_the_device() {
