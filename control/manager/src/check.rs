@@ -306,13 +306,18 @@ pub fn image_is_free(disk: &DiskPlan, but: Option<u32>, may_have: bool) -> Resul
         return Ok(());
     }
     match Disk::is_free(&images::source_of(disk), &ImageNames::of(disk)) {
-        Err(OpenError::Held { holder: Holder::Living(pid), .. }) if but == Some(pid) => Ok(()),
-        Err(OpenError::Held { holder, .. })
-            if but.is_some() && may_have && !matches!(holder, Holder::Living(_)) =>
-        {
-            Ok(())
-        }
+        Err(OpenError::Held { holder, .. }) if is_its(&holder, but, may_have) => Ok(()),
         free => free.map_err(|why| CheckError::NotOpen(why.into())),
+    }
+}
+
+/// Whether what `holder` has locked is process `but`'s. Locks as only others have them are none of a daemon's, whatever it
+/// says: an image that was put in the place of its own has the same name.
+fn is_its(holder: &Holder, but: Option<u32>, may_have: bool) -> bool {
+    match holder {
+        Holder::Living(pid) => but == Some(*pid),
+        Holder::Ended(_) | Holder::Heir { .. } => but.is_some() && may_have,
+        Holder::Hidden => false,
     }
 }
 
@@ -369,6 +374,24 @@ mod tests {
     use cpus::HostCpus;
 
     use super::*;
+
+    #[test]
+    fn an_image_that_somebody_else_has_locked_is_not_taken_for_the_daemons() {
+        let heir = Holder::Heir { maker: 5, pid: 7 };
+        let cases = [
+            (Holder::Living(7), Some(7), false, true),
+            (Holder::Living(8), Some(7), true, false),
+            (Holder::Ended(None), Some(7), true, true),
+            (Holder::Ended(Some(5)), Some(7), false, false),
+            (heir, Some(7), true, true),
+            (heir, None, true, false),
+            // Another image by the name of the daemon's: QEMU's, which shows nobody what it has.
+            (Holder::Hidden, Some(7), true, false),
+        ];
+        for (holder, but, may_have, expected) in cases {
+            assert_eq!(is_its(&holder, but, may_have), expected, "{holder:?} {but:?} {may_have}");
+        }
+    }
 
     #[test]
     fn the_first_device_that_does_not_fit_is_named() {

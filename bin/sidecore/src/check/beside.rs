@@ -50,9 +50,11 @@ impl Has {
     /// Whether it has locked the image of that name, by this or another one.
     pub(super) fn has_image(&self, path: &Path) -> bool {
         let id = |path: &Path| path.metadata().ok().map(|found| (found.dev(), found.ino()));
-        let file = id(path);
-        let is_it = |own: &PathBuf| own == path || (file.is_some() && id(own) == file);
-        self.images.iter().any(is_it)
+        match id(path) {
+            Some(file) => self.images.iter().any(|own| id(own) == Some(file)),
+            // Neither is there, or to be seen.
+            None => self.images.iter().any(|own| own == path),
+        }
     }
 }
 
