@@ -223,8 +223,12 @@ impl Tracer {
         self.next = self.ring.written.load(Ordering::Relaxed);
     }
 
-    /// Writes an entry that has ended, and shows it with all before it.
+    /// Writes an entry that has ended, and shows it. What is pending is shown first: it ended by now, and this entry has an
+    /// end of its own.
     pub fn add(&mut self, entry: &Entry, now_ns: u64) {
+        if self.pending > 0 {
+            self.show(now_ns);
+        }
         self.write(entry);
         self.next += 1;
         self.show(now_ns);

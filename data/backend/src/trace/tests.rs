@@ -71,6 +71,19 @@ fn what_is_pending_is_shown_with_its_end_and_not_before() {
 }
 
 #[test]
+fn one_that_ended_by_itself_leaves_what_is_pending_its_own_end() {
+    let ring = Ring::new(0);
+    let mut tracer = Tracer::new(Arc::clone(&ring));
+    for n in [100, 200] {
+        tracer.add_pending(&Entry { medium_ns: 0, ..entry(n) });
+    }
+    tracer.add(&entry(210), 250);
+    let ended = |n: u64| Entry { medium_ns: 250 - n, ..entry(n) };
+    let expected = vec![ended(100), ended(200), entry(210)];
+    assert_eq!(read(&ring, &mut Cursor::default(), 10), (expected, 0));
+}
+
+#[test]
 fn the_next_writer_goes_on_where_the_last_one_ended() {
     let ring = Ring::new(0);
     let mut first = Tracer::new(Arc::clone(&ring));
