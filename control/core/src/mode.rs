@@ -52,7 +52,8 @@ impl Mode {
         matches!(self, Mode::Inheriting | Mode::OnProbation)
     }
 
-    /// An heir is to find where it is what there is now: no image is let go, none is taken.
+    /// An heir is to find where it is what there is now: no image is let go, none is taken, but one that was given up for
+    /// a process that died: what is open still is to be closed and opened again before an heir is told of it.
     pub fn has_heir(self) -> bool {
         matches!(self, Mode::HeirExpected | Mode::HeirWaits | Mode::Frozen)
     }

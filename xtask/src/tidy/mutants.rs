@@ -1,4 +1,5 @@
-//! Each mutant of `tests/mutants` applies to the sources as they are: one that does not is found out by `--all` alone.
+//! Each mutant of `tests/mutants` applies to the sources as they are, and its head names its rule, its test and what that
+//! says when it fails: what is missing is found out by `--all` alone.
 //!
 //! Not whether a test catches it, which is `x.d/test/mutants.sh`'s.
 
@@ -13,7 +14,20 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
     let patches = sources
         .iter()
         .filter(|source| source.path.starts_with(FOLDER) && source.path.ends_with(".patch"));
-    patches.filter_map(|patch| stale(patch, sources)).collect()
+    patches.filter_map(|patch| headless(patch).or_else(|| stale(patch, sources))).collect()
+}
+
+/// What the head of a patch does not say.
+fn headless(patch: &Source) -> Option<Finding> {
+    let has = |words: &[&str]| {
+        let mut lines = patch.text.lines().take_while(|line| line.starts_with("# "));
+        lines.any(|line| words.iter().any(|word| line.starts_with(&format!("# {word}: "))))
+    };
+    let missing = [&["rule"] as &[&str], &["test", "unit"], &["says"]];
+    let missing = missing.into_iter().find(|words| !has(words))?;
+    let why =
+        format!("its head has no line `# {}: ` (x.d/test/mutants.sh)", missing.join("` or `# "));
+    Some(patch.finding(RULE, 1, why))
 }
 
 /// What is wrong with a patch: its first hunk that is nowhere in its source, however far it has moved.
@@ -65,7 +79,8 @@ fn has(text: &str, wanted: &[&str]) -> bool {
 mod tests {
     use super::*;
 
-    const PATCH: &str = "# rule: a\n--- data/a.rs\n+++ data/a.rs\n@@ -2,2 +2,1 @@\n two\n-three\n";
+    const HEAD: &str = "# rule: a\n# unit: b\n# says: c\n";
+    const PATCH: &str = "# rule: a\n# unit: b\n# says: c\n--- data/a.rs\n+++ data/a.rs\n@@ -2,2 +2,1 @@\n two\n-three\n";
 
     fn found(text: &str) -> Vec<String> {
         let sources = [Source::new("data/a.rs", text), Source::new("tests/mutants/m.patch", PATCH)];
@@ -80,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_mutant_of_other_sources_is_told() {
-        let why = "tests/mutants/m.patch:6: data/a.rs has no such lines any more: make the mutant anew \
+        let why = "tests/mutants/m.patch:8: data/a.rs has no such lines any more: make the mutant anew \
                    [mutant]";
         assert_eq!(found("one\ntwo\nfour\n"), [why]);
         assert_eq!(found("one\ntwo\n"), [why]);
@@ -90,6 +105,19 @@ mod tests {
     fn a_mutant_without_a_source_or_a_change_is_told() {
         let alone = [Source::new("tests/mutants/m.patch", PATCH)];
         assert_eq!(check(&alone).len(), 1);
-        assert_eq!(check(&[Source::new("tests/mutants/m.patch", "# rule: a\n")]).len(), 1);
+        assert_eq!(check(&[Source::new("tests/mutants/m.patch", HEAD)]).len(), 1);
+    }
+
+    #[test]
+    fn a_mutant_whose_head_is_not_whole_is_told() {
+        for line in HEAD.lines() {
+            let text = PATCH.replace(&format!("{line}\n"), "");
+            let sources = [
+                Source::new("data/a.rs", "two\nthree\n"),
+                Source::new("tests/mutants/m.patch", &text),
+            ];
+            let found: Vec<String> = check(&sources).iter().map(ToString::to_string).collect();
+            assert!(found.len() == 1 && found[0].contains("its head has no line"), "{found:?}");
+        }
     }
 }
