@@ -65,7 +65,7 @@ pub(crate) fn run(args: &TraceArgs, client: &Client, output: &Output) -> Result<
     })?;
     let until = args.time.map(|time| now() + time);
     let (mut merge, mut seen) = (Merge::default(), Seen::default());
-    let mut view = first;
+    let (mut view, mut ended) = (first, Ok(()));
     loop {
         let is_over = until.is_some_and(|until| now() >= until);
         if view.anew {
@@ -86,10 +86,18 @@ pub(crate) fn run(args: &TraceArgs, client: &Client, output: &Output) -> Result<
         if is_over || is_told_to_end(&signals, left) {
             break;
         }
-        view = ask(client, &format!("{path}?cursor={}", view.cursor), &signals)?;
+        view = match ask(client, &format!("{path}?cursor={}", view.cursor), &signals) {
+            Ok(view) => view,
+            Err(why) => {
+                ended = Err(why);
+                break;
+            }
+        };
     }
+    // What came before the stage, the disk or the daemon went is not lost by that.
     seen.shown += sink.take(merge.rest(), output)?;
-    sink.end(&seen, args, output)
+    sink.end(&seen, args, output)?;
+    ended
 }
 
 /// Asks until it is answered: a daemon that another process takes over from is there again soon.

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use testing::daemon::Daemon;
+use testing::daemon::{Daemon, await_that};
 use testing::frontend::{Frontend, FrontendSpec};
 use testing::lacking::left_out;
 use testing::slots::{Kind, STATUS_OK};
@@ -139,6 +139,34 @@ fn replay(daemon: &Daemon, requests: u64) -> Result<()> {
     let syncs = job["sync"]["total_ios"].as_u64().unwrap_or(0);
     ensure!(done + syncs >= requests, "fio did {done} and {syncs} of {requests}: {job}");
     Ok(())
+}
+
+#[test]
+fn what_was_recorded_is_in_its_file_when_the_stage_goes_meanwhile() -> Result<()> {
+    const COUNT: u64 = 50;
+    let mut daemon = Daemon::start("stages-gone", DISK)?;
+    let mut frontend = frontend(&daemon)?;
+    let single = Single::new(&mut frontend)?;
+    daemon.ask("disk stage add db trace")?;
+    for n in 0..COUNT {
+        single.send(frontend.queue(0), Kind::Read, n)?;
+    }
+    let file = daemon.dir().join("gone.iolog");
+    let (asking, is_there) = (&daemon, || Ok(file.exists()));
+    let why = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| asking.refuses("disk trace db --past -w gone.iolog"));
+        // It has the first answer by then.
+        let begun = await_that("the file", is_there);
+        let removed = begun.and_then(|()| daemon.ask("disk stage rm db trace"));
+        let why = asked.join().map_err(|_| anyhow::anyhow!("it panicked"));
+        removed.and(why?)
+    })?;
+    ensure!(why.contains("disk \"db\" has no stage \"trace\""), "{why}");
+    let text = std::fs::read_to_string(&file)?;
+    let requests = text.lines().filter(|line| line.split(' ').count() == 5).count();
+    ensure!(requests as u64 == COUNT && text.ends_with(" db close\n"), "{requests}: {text}");
+    drop(frontend);
+    daemon.stop()
 }
 
 /// Status of a request that failed (5.2.6.2).
