@@ -24,7 +24,7 @@ fn xdp(name: &str) -> LinkSource {
 }
 
 fn open(source: &LinkSource) -> LinkSocket {
-    LinkSocket::open(source).unwrap_or_else(|error| panic!("{error}"))
+    network::when_free(|| LinkSocket::open(source))
 }
 
 fn refusal(source: &LinkSource) -> String {

@@ -153,7 +153,7 @@ pub(crate) fn xdp(interface: &str) -> HostPort {
 }
 
 pub(crate) fn open(source: &HostSource) -> HostPort {
-    HostPort::open(source).unwrap_or_else(|error| panic!("{error}"))
+    when_free(|| HostPort::open(source))
 }
 
 pub(crate) fn refusal(source: &HostSource) -> String {
@@ -189,6 +189,21 @@ impl Turns {
         }
         panic!("10,000 frames that nobody wants");
     }
+}
+
+/// What is opened; the kernel gives the queue of an AF_XDP socket that was closed back a moment later.
+pub(crate) fn when_free<T, E: std::fmt::Display>(open: impl Fn() -> Result<T, E>) -> T {
+    const LOOK_MS: i64 = 10;
+    for _ in 0..PATIENCE_MS / LOOK_MS {
+        match open() {
+            Err(error) if error.to_string().contains("another AF_XDP socket has its queue") => {
+                let time = Timespec { tv_sec: 0, tv_nsec: LOOK_MS * 1_000_000 };
+                let _ = poll(&mut [], Some(&time));
+            }
+            opened => return opened.unwrap_or_else(|error| panic!("{error}")),
+        }
+    }
+    panic!("the kernel does not give the queue back");
 }
 
 /// How long what must come may take: a machine that stands still is no failure.
