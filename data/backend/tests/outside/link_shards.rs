@@ -1,7 +1,7 @@
 //! The sockets of a link with several shards, in the kernel: each frame comes to the shard that its session's number
 //! names, whatever is no frame of a session comes to the first, and nobody else gets in.
 
-use crate::network::{in_namespace, ip, ip_says, veth};
+use crate::network::{in_namespace, ip, ip_says, veth, when_free};
 use backend::link::{LinkShards, LinkSocket, LinkSource};
 use remote::iohost::shard_of;
 use remote::wire::{Header, Kind};
@@ -12,7 +12,7 @@ const SHARDS: usize = 3;
 const PATIENCE_S: i64 = 60;
 
 fn open(source: &LinkSource, shards: usize) -> LinkShards {
-    let opened = LinkShards::open(source, shards).unwrap_or_else(|error| panic!("{error}"));
+    let opened = when_free(|| LinkShards::open(source, shards));
     assert_eq!(opened.refused, None);
     assert_eq!(opened.sockets.len(), shards);
     opened

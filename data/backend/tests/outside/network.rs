@@ -191,19 +191,23 @@ impl Turns {
     }
 }
 
-/// What is opened; the kernel gives the queue of an AF_XDP socket that was closed back a moment later.
+/// What is opened. The kernel gives the queue of an AF_XDP socket that was closed back a moment later, and the port that a
+/// link of several sockets was given may be another test's before all of them have it.
 pub(crate) fn when_free<T, E: std::fmt::Display>(open: impl Fn() -> Result<T, E>) -> T {
     const LOOK_MS: i64 = 10;
+    const TAKEN: [&str; 2] =
+        ["another AF_XDP socket has its queue", "another process, or another link, has this port"];
+    let is_taken = |error: &E| TAKEN.iter().any(|words| error.to_string().contains(words));
     for _ in 0..PATIENCE_MS / LOOK_MS {
         match open() {
-            Err(error) if error.to_string().contains("another AF_XDP socket has its queue") => {
+            Err(error) if is_taken(&error) => {
                 let time = Timespec { tv_sec: 0, tv_nsec: LOOK_MS * 1_000_000 };
                 let _ = poll(&mut [], Some(&time));
             }
             opened => return opened.unwrap_or_else(|error| panic!("{error}")),
         }
     }
-    panic!("the kernel does not give the queue back");
+    panic!("it is taken for a minute");
 }
 
 /// How long what must come may take: a machine that stands still is no failure.
