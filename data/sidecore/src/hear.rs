@@ -25,7 +25,7 @@ impl Sidecore {
         progress.commands += self.take_commands(now, clock);
         self.depart_drained(now);
         if self.rest.is_to_look(now) {
-            progress.kicks = self.look(false, now);
+            progress.kicks = self.look(now);
         }
         self.hear_roads(now);
         self.go_on_relocating(now);
@@ -46,13 +46,23 @@ impl Sidecore {
         }
     }
 
-    /// Looks for kicks, completions and commands; waits for one of them if asked to.
-    pub(crate) fn look(&mut self, wait: bool, now: Nanos) -> u32 {
+    /// Looks for kicks, completions and commands.
+    pub(crate) fn look(&mut self, now: Nanos) -> u32 {
+        self.rest.look(now);
+        self.hear_woken(now)
+    }
+
+    /// Waits for one of them.
+    pub(crate) fn sleep(&mut self, now: Nanos) {
         let at_most_ns = self.next_due().map(|due| due.since(now));
-        if self.rest.look(wait, at_most_ns, now) && wait {
+        if self.rest.sleep(at_most_ns, now) {
             // Nobody is called while it sleeps.
             self.alarm.stop();
         }
+    }
+
+    /// Takes what was found, at a time that is not before it was: how many kicks.
+    pub(crate) fn hear_woken(&mut self, now: Nanos) -> u32 {
         let mut kicks = 0;
         while let Some(woke) = self.rest.next() {
             match woke {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::fs::Timespec;
 use rustix::io::Errno;
-use schedule::{LOOK_EVENTS_MAX, LOOK_INTERVAL_NS, Nanos};
+use schedule::{Clock, LOOK_EVENTS_MAX, LOOK_INTERVAL_NS, Nanos};
 
 use crate::bell::Bell;
 use crate::net::Inbound;
@@ -129,13 +129,16 @@ impl Rest {
         let _ = epoll::delete(&self.set, kick);
     }
 
-    /// Looks for events, at `now`; waits until there is one, unless `wait` is false, and for at most so long
-    /// (rounded up to whole milliseconds: a limit's burst is longer). At most [`LOOK_EVENTS_MAX`] are taken;
-    /// the others are found by the next look. [`Self::next`] hands them out. True when a signal ended
-    /// it.
-    pub(crate) fn look(&mut self, wait: bool, at_most_ns: Option<u64>, now: Nanos) -> bool {
+    /// Looks for events, at `now`. At most [`LOOK_EVENTS_MAX`] are taken; the others are found by the next look.
+    /// [`Self::next`] hands them out.
+    pub(crate) fn look(&mut self, now: Nanos) {
+        self.sleep(Some(0), now);
+    }
+
+    /// Looks for events as [`Self::look`] does, and waits until there is one, so long at most (rounded up to whole
+    /// milliseconds: a limit's burst is longer). True when a signal ended it.
+    pub(crate) fn sleep(&mut self, wait_ns: Option<u64>, now: Nanos) -> bool {
         self.looked = now;
-        let wait_ns = if wait { at_most_ns } else { Some(0) };
         let timeout = wait_ns.map(|wait_ns| Timespec {
             tv_sec: (wait_ns / 1_000_000_000) as i64,
             tv_nsec: (wait_ns % 1_000_000_000) as _,
@@ -197,15 +200,15 @@ impl Sidecore {
     }
 
     /// After an idle pass: sleeps when nothing is polled, but what only a completion lets go on, and
-    /// nothing waits. True when it slept;
-    /// `now` is then stale.
+    /// nothing waits. True when it slept; `now` is then stale, and what woke it is heard at the time that `clock` has then.
     ///
     /// Sleeping is safe only in this order: kicks were asked for, then the rings were looked at
     /// again, then the inbox; what comes later is an event of the set.
-    pub fn rest(&mut self, now: Nanos) -> bool {
+    pub fn rest(&mut self, now: Nanos, clock: &impl Clock) -> bool {
         let slept = self.falls_asleep(now);
         if slept {
-            self.look(true, now);
+            self.sleep(now);
+            self.hear_woken(clock.now());
         }
         self.rest.bell().awake();
         slept

@@ -30,7 +30,7 @@ impl Sidecore {
 
     /// The end of its sleep.
     pub fn wake_up(&mut self, now: Nanos) {
-        self.look(false, now);
+        self.look(now);
         self.rest.bell().awake();
     }
 

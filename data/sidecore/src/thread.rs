@@ -84,7 +84,7 @@ fn run(sidecore: &mut Sidecore) {
 #[inline]
 pub(crate) fn turn(sidecore: &mut Sidecore, last: Nanos, clock: &impl Clock) -> Nanos {
     let progress = sidecore.pass(last, clock);
-    let slept = progress.is_idle() && sidecore.rest(last);
+    let slept = progress.is_idle() && sidecore.rest(last, clock);
     let next = clock.now();
     if slept {
         sidecore.woke(next);

@@ -307,7 +307,16 @@ impl Core {
 
     /// Sleeps as the thread would, if it would.
     pub(super) fn rest(&mut self) -> bool {
-        self.sidecore.rest(self.now)
+        let clock = Ticking { at: self.now.into(), tick_ns: self.tick_ns };
+        self.sidecore.rest(self.now, &clock)
+    }
+
+    /// The same, and it is so much later when it wakes.
+    pub(super) fn rest_for(&mut self, ns: u64) -> bool {
+        let before = self.now;
+        self.now = before.after(ns);
+        let clock = Ticking { at: self.now.into(), tick_ns: self.tick_ns };
+        self.sidecore.rest(before, &clock)
     }
 
     /// Whether something in its inbox's descriptor would end a sleep.

@@ -478,7 +478,7 @@ fn a_link_that_is_given_back_wakes_nobody_for_its_nics() {
     let mut port = world.nic();
     let wakes = |world: &mut World| {
         let (now, rest) = (world.core.now, &mut world.core.sidecore.rest);
-        rest.look(false, None, now);
+        rest.look(now);
         std::iter::from_fn(|| rest.next()).any(|woke| matches!(woke, Woke::Link))
     };
     world.core.send(Command::DetachLink(LINK));

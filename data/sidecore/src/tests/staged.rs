@@ -100,6 +100,23 @@ fn each_request_is_told_with_the_time_that_it_may_have_waited() {
     assert_eq!(places, [(0, block), (block, block), (2 * block, block)]);
 }
 
+/// A sidecore that sleeps hears of a kick at once, however long it has slept.
+#[test]
+fn who_wakes_a_sidecore_has_not_waited_for_as_long_as_that_has_slept() {
+    let (mut guest, disk, trace) = (Guest::new(ring(SIZE)), memory(), Ring::new(0));
+    let mut core = Core::new(1);
+    core.attach(&guest, spec(&guest, &disk, traced(&trace)));
+    core.idle();
+    guest.ask(1, WRITE);
+    publish(&mut guest);
+    // It falls asleep, and a second is over when it wakes.
+    assert!(core.rest_for(1_000_000_000), "it does not sleep");
+    core.passes(2);
+    assert_eq!(guest.take_ok(), 1);
+    let told = entries(&trace);
+    assert!(matches!(told[..], [one] if one.waited_ns < 1_000_000), "{told:?}");
+}
+
 #[test]
 fn what_a_limit_held_is_told_apart_from_what_waited() {
     let (mut guest, disk, trace) = (Guest::new(ring(SIZE)), memory(), Ring::new(0));

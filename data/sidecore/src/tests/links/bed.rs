@@ -352,7 +352,7 @@ impl World {
             return;
         }
         if self.slow.as_ref().is_some_and(|slow| slow.is_busy()) {
-            self.core.sidecore.look(false, self.core.now);
+            self.core.sidecore.look(self.core.now);
             return;
         }
         let arrival = self.under_way.first_key_value().map(|((at, _), _)| *at);
@@ -363,7 +363,7 @@ impl World {
         let at_most = self.now() + 50 * MS;
         let next = next.unwrap_or(at_most).clamp(self.now(), at_most);
         self.core.now = schedule::Nanos(next);
-        self.core.sidecore.look(false, self.core.now);
+        self.core.sidecore.look(self.core.now);
     }
 
     fn send(&mut self, from: u8, to: u8, frame: Vec<u8>) {

@@ -137,13 +137,13 @@ impl World {
         self.passed_at = now.0;
         self.wire.set_now(now.0);
         if std::mem::take(&mut self.is_asleep) {
-            self.core.sidecore.look(false, now);
+            self.core.sidecore.look(now);
         }
         let is_idle = self.core.pass().is_idle();
         let mut is_woken = false;
         self.is_asleep = is_idle && self.core.sidecore.falls_asleep(now);
         if self.is_asleep {
-            is_woken = self.core.sidecore.look(false, now) > 0;
+            is_woken = self.core.sidecore.look(now) > 0;
         } else {
             self.awake += 1;
         }
