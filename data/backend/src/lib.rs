@@ -332,6 +332,14 @@ impl Backend {
         }
     }
 
+    /// Parts of what was taken may have so many bytes from here on: those of the last visit, whose neighbours may be gone,
+    /// do not count any more.
+    pub fn goes_on_by(&mut self, slice_bytes: u64) {
+        if let Backend::Staged(staged) = self {
+            staged.goes_on_by(slice_bytes);
+        }
+    }
+
     /// What is taken from here on was held by a limit before, for so long.
     pub fn held(&mut self, held_ns: u64) {
         if let Backend::Staged(staged) = self {

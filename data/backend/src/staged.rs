@@ -123,6 +123,11 @@ impl Staged {
         self.look = look;
     }
 
+    /// Parts have so many bytes from here on.
+    pub(crate) fn goes_on_by(&mut self, slice_bytes: u64) {
+        self.look.slice_bytes = slice_bytes;
+    }
+
     /// They were held by a limit.
     pub(crate) fn held(&mut self, held_ns: u64) {
         self.look.held_ns = held_ns;
@@ -294,7 +299,8 @@ impl Staged {
     fn part(&mut self, io: &mut Io, request: &Request<'_>, memory: &GuestMap, tag: Tag) -> Started {
         let (most, whole) = match request.op {
             Op::Read | Op::Write { .. } => (self.most_bytes(), SMALL_BYTES),
-            Op::Discard | Op::WriteZeroes { .. } => (ZEROED_BYTES, ZEROED_BYTES),
+            // One that does nothing does all of it at once, as without a stage.
+            Op::Discard | Op::WriteZeroes { .. } => (self.medium.slice_bytes(ZEROED_BYTES), 0),
             Op::Flush => (u64::MAX, u64::MAX),
         };
         let Staged { medium, flights, part, .. } = self;

@@ -148,6 +148,7 @@ impl DiskRole {
         if self.large.owed.is_some() {
             return (1, self.slice(ring, io, slice_bytes, now, tally));
         }
+        self.backend.goes_on_by(slice_bytes);
         let (mut requests, mut bytes) = (0, 0);
         while requests < budget.requests
             && bytes < budget.bytes

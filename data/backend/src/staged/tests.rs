@@ -25,7 +25,11 @@ struct Bed {
 
 impl Bed {
     fn new() -> Bed {
-        let disk = Disk::open(&Source::Memory { size_bytes: SIZE }).expect("disk");
+        Bed::over(&Source::Memory { size_bytes: SIZE })
+    }
+
+    fn over(source: &Source) -> Bed {
+        let disk = Disk::open(source).expect("disk");
         let ring = Ring::new(0);
         let stages = Stages { trace: Some(Arc::clone(&ring)), fault: None };
         let backend = disk.backend_through(stages);
@@ -164,6 +168,16 @@ fn zeroes_and_discards_go_in_parts_of_whole_pages() {
     assert_eq!(bed.run(Op::Discard, 0, 512, &[]), (1, Status::Ok));
     let (_, status) = bed.run(Op::Discard, SIZE - MIB, 2 * MIB, &[]);
     assert_eq!(status, Status::IoError, "beyond the end");
+}
+
+/// Its guest may ask for 2 TiB in one request.
+#[test]
+fn a_disk_that_keeps_nothing_discards_all_at_once() {
+    let mut bed = Bed::over(&Source::Null { size_bytes: 4 << 40 });
+    bed.begin(1_000);
+    assert_eq!(bed.run(Op::Discard, 0, 2 << 40, &[]), (1, Status::Ok));
+    bed.backend.end(2_000);
+    assert_eq!(bed.traced().len(), 1);
 }
 
 #[test]

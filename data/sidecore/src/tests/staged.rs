@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use backend::fault::{FaultCounts, FaultPlan, Ops};
 use backend::trace::{Asked, Cursor, Entry, Ring};
-use backend::{Disk, Stages};
+use backend::{Disk, Look, Stages};
 use schedule::{Gate, Limited, Meters, Rate};
 use virtqueue::driver::Buffer;
 
 use super::bed::*;
 use super::file::{file, finish};
 use crate::large::SLICE_BYTES;
+use crate::places::disk_at;
 use crate::{Command, Event, MoveId, RoleSpec, Room, ServedSpec, Stay, handover};
 
 /// A slice takes as long as a visit may.
@@ -222,6 +223,29 @@ fn a_ring_full_of_huge_requests_with_a_trace_does_one_part_between_two_visits_of
     }
     assert_eq!(greedy.take_ok(), 20);
     assert_eq!(entries(&trace).len(), 20);
+}
+
+/// How long a queue takes that leaves is no matter of who was served beside it before.
+#[test]
+fn who_leaves_goes_on_by_whole_slices_whoever_was_its_neighbour() {
+    let (mut guest, trace) = (Guest::new(ring(64)), Ring::new(0));
+    let mut core = Core::new(1);
+    core.tick_ns = LONG_NS;
+    core.attach(&guest, spec(&guest, &memory(), traced(&trace)));
+    guest.add_over(0, READ, 0, &[buffer(60 * SLICE_BYTES, true)]);
+    guest.driver.publish();
+    core.pass();
+    assert_eq!(guest.take(), [], "it is under way");
+    // As in the last visit, beside somebody who was waited for.
+    let (_, disk) = disk_at(&mut core.sidecore.places, 0).expect("a disk");
+    disk.backend.begin(Look { slice_bytes: 4 << 10, ..Look::default() });
+    core.send(Command::Detach(key(1)));
+    let passes = (1..4_000).find(|_| {
+        core.pass();
+        core.events().iter().any(|event| matches!(event, Event::Detached(_)))
+    });
+    assert!(passes.is_some_and(|passes| passes <= 70), "{passes:?} passes for 60 slices");
+    assert_eq!(guest.take(), [(0, 0)]);
 }
 
 #[test]
