@@ -339,7 +339,7 @@ Examples:
         #[arg(value_name = "DIR")]
         folder: PathBuf,
     },
-    /// Write the manual's pages of the file and of the API (config.md, api.md) into a folder.
+    /// Write the manual into a folder: operating.md leads, config.md has each field of the file, api.md each call.
     #[command(after_help = "\
 Examples:
   sidecore docs /usr/local/share/doc/sidecore")]

@@ -1,4 +1,4 @@
-//! What the program writes about itself: man pages and the reference pages.
+//! What the program writes about itself: man pages and the manual.
 
 use std::fs;
 use std::path::Path;
@@ -16,16 +16,38 @@ pub(crate) fn man(folder: &Path) -> Result<(), Failure> {
 /// `docs`
 pub(crate) fn docs(folder: &Path) -> Result<(), Failure> {
     fs::create_dir_all(folder).map_err(|error| unwritable(folder, &error))?;
-    for (name, text) in pages() {
+    let manual = MANUAL.iter().map(|(name, text)| (*name, (*text).to_string()));
+    for (name, text) in reference().into_iter().chain(manual) {
         let path = folder.join(name);
         fs::write(&path, text).map_err(|error| unwritable(&path, &error))?;
     }
     Ok(())
 }
 
-fn pages() -> [(&'static str, String); 2] {
+/// Pages that the program makes from what it reads.
+fn reference() -> [(&'static str, String); 2] {
     [("config.md", config::docs::config_markdown()), ("api.md", config::docs::api_markdown())]
 }
+
+/// A page of the repository.
+macro_rules! page {
+    ($name:literal) => {
+        ($name, include_str!(concat!("../../../docs/", $name)))
+    };
+}
+
+/// Pages for operators that people write.
+const MANUAL: [(&str, &str); 9] = [
+    page!("operating.md"),
+    page!("stages.md"),
+    page!("remote.md"),
+    page!("migration.md"),
+    page!("durability.md"),
+    page!("security.md"),
+    page!("exits.md"),
+    page!("tune.md"),
+    page!("tune-rules.md"),
+];
 
 fn unwritable(path: &Path, error: &std::io::Error) -> Failure {
     Failure::usage(format!("{} cannot be written: {error}", path.display()), "name another folder")
@@ -41,7 +63,7 @@ mod tests {
 
     #[test]
     fn the_reference_pages_are_current() {
-        for (name, text) in pages() {
+        for (name, text) in reference() {
             let kept = fs::read_to_string(repository().join("docs").join(name)).unwrap_or_default();
             assert!(kept == text, "docs/{name} is old: run `sidecore docs docs`");
         }
@@ -52,7 +74,9 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let folder = parent.path().join("share/doc");
         docs(&folder).ok().unwrap();
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), pages().len());
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), reference().len() + MANUAL.len());
+        let stages = fs::read_to_string(folder.join("stages.md")).unwrap();
+        assert!(stages.starts_with("# Stages of a disk\n"), "{stages}");
     }
 
     #[test]

@@ -17,9 +17,15 @@ pub(crate) fn run(command: StageCommand, client: &Client, output: &Output) -> Re
             output.show(&list(client, &id)?, |it| list_text(it, output.room))
         }
         StageCommand::Add { id, kind, change } => {
-            if has(&list(client, &id)?, kind) {
+            let there = list(client, &id)?.stages.into_iter().find(|stage| stage.kind == kind);
+            if let Some(there) = there {
                 let error = format!("disk {id:?} has a stage {:?} already", kind.word());
-                let hint = format!("`sidecore disk stage set {id} {kind}` changes it");
+                let hint = match there.declared {
+                    StagedBy::Command => format!("`sidecore disk stage set {id} {kind}` changes it"),
+                    StagedBy::File => {
+                        "the file has it: change it there, then `sidecore reload`".to_string()
+                    }
+                };
                 return Err(refused(ErrorKind::Conflict, error, hint));
             }
             let added = put(client, &id, kind, &change)?;

@@ -78,7 +78,8 @@ pub fn api_markdown() -> String {
          \"/srv/vm1.img\"}}'\n```\n\n\
          {PATHS}\n\n\
          A refusal has status 4xx or 5xx and says what was wrong and what to do: `{{\"error\": ..., \
-         \"hint\": ...}}`. Nothing was changed then.\n\n\
+         \"hint\": ...}}`. Nothing was changed then, but where `hint` says that it is kept: what a disk that \
+         does not answer has to end first comes about when it does (503).\n\n\
          ## Requests\n\n| request | body | answer | refused with |\n|---|---|---|---|\n"
     );
     let mut generator = openapi::generator();
