@@ -76,12 +76,12 @@ impl World {
         for (number, who) in GUESTS.into_iter().enumerate() {
             let name = who.word();
             host.ip(&format!("link set tap{name} up"))?;
-            host.ip(&format!("addr add 10.9.{number}.100/24 dev tap{name}"))?;
+            host.add_address(&format!("10.9.{number}.100/24"), &format!("tap{name}"))?;
             let told = format!(
                 "cd /sys/class/net/tap{name}; echo mtu $(cat mtu), queue $(cat tx_queue_len)"
             );
             say(&format!("tap{name}: {}", host.run(&told)?.trim()));
-            let (boot, mac) = (Boot::new(name), mac(number));
+            let (boot, mac) = (Boot::new(name).parallel(), mac(number));
             let boot = match who {
                 Who::Qemu => boot.qemu(of_qemu(&mac)).through(&host.through()),
                 _ => boot.nic(daemon.socket(name), &NicOptions::new(&mac)),

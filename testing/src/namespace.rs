@@ -21,6 +21,9 @@ use crate::scratch::Scratch;
 const PREFIX: &str = "sidecore-test-";
 /// The longest that a command in one may take.
 const ANSWER: Duration = Duration::from_secs(150);
+/// How often a neighbour is asked for its address, each second, before who waits for it is told that there is no route:
+/// a machine that is late answers later than the 3 s of Linux. Guests have the same (`tests/guest/init`).
+const NEIGHBOUR_PROBES: u32 = 60;
 
 /// Namespaces and commands of this process, so that no two have one name.
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -135,8 +138,23 @@ impl Namespace {
     /// As [`Namespace::ip`].
     pub fn address(&self, interface: &str, network: u8, host: u8) -> Result<()> {
         self.ip(&format!("link set {interface} up"))?;
-        self.ip(&format!("addr add 10.9.{network}.{host}/24 dev {interface}"))?;
-        self.ip(&format!("addr add fd09:{network}::{host}/64 dev {interface} nodad"))
+        self.add_address(&format!("10.9.{network}.{host}/24"), interface)?;
+        self.add_address(&format!("fd09:{network}::{host}/64"), interface)
+    }
+
+    /// Gives an interface an address, which is not asked for by others first. Neighbours are asked for
+    /// [`NEIGHBOUR_PROBES`] seconds.
+    ///
+    /// # Errors
+    /// As [`Namespace::ip`].
+    pub fn add_address(&self, address: &str, interface: &str) -> Result<()> {
+        let (table, more) =
+            if address.contains(':') { ("ndisc_cache", " nodad") } else { ("arp_cache", "") };
+        self.ip(&format!("addr add {address} dev {interface}{more}"))?;
+        let probes = NEIGHBOUR_PROBES;
+        self.ip(&format!(
+            "ntable change name {table} dev {interface} mcast_probes {probes} ucast_probes {probes}"
+        ))
     }
 }
 

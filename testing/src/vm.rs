@@ -30,7 +30,9 @@ use crate::image::pack_guest;
 use crate::place::Place;
 use crate::qmp::Qmp;
 
-pub use boot::{Boot, EMULATED, Kernel, NicOptions, boot_words, build_folder, has_kvm, model};
+pub use boot::{
+    Boot, EMULATED, EMULATION, Kernel, NicOptions, boot_words, build_folder, has_kvm, model,
+};
 pub use line::record;
 use line::{Answer, Line};
 pub use moves::{Compared, Guest, Move, Moved, Phase};

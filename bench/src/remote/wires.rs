@@ -47,7 +47,7 @@ impl Wires {
         here.pair("wire", &there, "wire")?;
         for (space, address) in [(&here, "10.78.0.1"), (&there, &AT.to_string())] {
             space.ip(&format!("link set dev wire mtu {mtu}"))?;
-            space.ip(&format!("addr add {address}/24 dev wire"))?;
+            space.add_address(&format!("{address}/24"), "wire")?;
         }
         for name in PAIRS {
             here.pair(name, &there, name)?;

@@ -131,7 +131,7 @@ impl World {
             }
         }
         host.ip(&format!("link set {NIC} up"))?;
-        host.ip(&format!("addr add {HOST}/24 dev {NIC}"))?;
+        host.add_address(&format!("{HOST}/24"), NIC)?;
         let guest = start_guest(folder.path(), &daemon)?;
         let group = Group::new()?;
         for (thread, name) in threads(guest.pid())? {
@@ -199,7 +199,7 @@ impl World {
 fn start_guest(folder: &Path, daemon: &Daemon) -> Result<Vm> {
     let mut nic = NicOptions::new("52:54:00:51:00:01");
     nic.queues = 4;
-    let mut boot = Boot::new(NIC).cpus("4").kernel(with_preload(folder)?);
+    let mut boot = Boot::new(NIC).parallel().cpus("4").kernel(with_preload(folder)?);
     let spin = folder.join("spin.so");
     if !has_kvm() {
         // An emulated guest has an interrupt for each queue only with a newer QEMU than Debian 12's, which `./x` has

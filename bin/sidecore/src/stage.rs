@@ -21,7 +21,9 @@ pub(crate) fn run(command: StageCommand, client: &Client, output: &Output) -> Re
             if let Some(there) = there {
                 let error = format!("disk {id:?} has a stage {:?} already", kind.word());
                 let hint = match there.declared {
-                    StagedBy::Command => format!("`sidecore disk stage set {id} {kind}` changes it"),
+                    StagedBy::Command => {
+                        format!("`sidecore disk stage set {id} {kind}` changes it")
+                    }
                     StagedBy::File => {
                         "the file has it: change it there, then `sidecore reload`".to_string()
                     }

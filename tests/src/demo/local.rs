@@ -95,7 +95,7 @@ fn start(bed: &Bed, memory: &Path, host: Option<&Namespace>) -> Result<Daemon> {
         return config.start();
     };
     let daemon = config.through(&host.through()).start()?;
-    host.ip(&format!("addr add {HOST}/24 dev lan0"))?;
+    host.add_address(&format!("{HOST}/24"), "lan0")?;
     traffic::serve(host)?;
     bed.say(format!("its uplink lan0 has {HOST} in a namespace that stands for the host"));
     Ok(daemon)

@@ -13,7 +13,7 @@ use testing::clock::now_ns;
 use testing::daemon::pause;
 use testing::daemon::sidecore_binary;
 use testing::image::Tree;
-use testing::vm::{build_folder, has_kvm, model, record, short};
+use testing::vm::{EMULATION, build_folder, has_kvm, model, record, short};
 
 use crate::suite::host::{output_of, program};
 use crate::suite::{Case, Group};
@@ -107,7 +107,7 @@ fn start(bed: &Bed, out: &Path) -> Result<Child> {
         root.display(),
         out.display()
     );
-    let accelerator = if has_kvm() { "kvm" } else { "tcg,thread=multi" };
+    let accelerator = if has_kvm() { "kvm" } else { EMULATION };
     Command::new("setpriv")
         .args(["--pdeathsig", "KILL", "qemu-system-x86_64", "-name", "service"])
         .args(["-accel", accelerator, "-cpu", &model(), "-smp", "2", "-m", "1500"])

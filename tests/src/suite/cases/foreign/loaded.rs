@@ -116,7 +116,7 @@ pub(super) fn ipxe(bed: &Bed) -> Result<()> {
          [[nic]]\nid = \"boot\"\nmac = \"{mac}\"\nswitch = \"lan\"\n"
     );
     let mut daemon = Daemon::with("ipxe", &file).through(&inside.through()).start()?;
-    inside.ip(&format!("addr add {ADDRESS}/24 dev lan0"))?;
+    inside.add_address(&format!("{ADDRESS}/24"), "lan0")?;
     inside.ip("link set lan0 up")?;
     let servers = Servers::start(bed, &inside)?;
     let nic = NicOptions { properties: "bootindex=0".to_owned(), ..NicOptions::new(mac) };

@@ -39,7 +39,7 @@ impl Site {
     pub(super) fn new(folder: &Path) -> Result<Site> {
         let host = Namespace::new("host")?;
         host.bridge("lan", &[])?;
-        host.ip("addr add 10.9.0.100/24 dev lan")?;
+        host.add_address("10.9.0.100/24", "lan")?;
         let image = folder.join("root.img");
         std::fs::File::create(&image)?.set_len(DISK)?;
         let start = |side: usize| -> Result<RefCell<Daemon>> {

@@ -46,7 +46,7 @@ pub(super) fn tunnels(bed: &Bed) -> Result<()> {
             continue;
         }
         for (end, own) in [(here, 1), (there, 2)] {
-            end.ip(&format!("addr add 10.10.{number}.{own}/24 dev t{number}"))?;
+            end.add_address(&format!("10.10.{number}.{own}/24"), &format!("t{number}"))?;
             end.ip(&format!("link set t{number} mtu 1400 up"))?;
         }
         let (near, far) = (format!("10.10.{number}.1"), format!("10.10.{number}.2"));

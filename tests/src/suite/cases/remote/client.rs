@@ -61,7 +61,7 @@ impl Site {
         let mut iohost = IoHost::new("a", &lan, file(&keys, &image, Some("256M"))?)?;
         let place = iohost.place();
         place.ip("tuntap add wire0 mode tap")?;
-        place.ip(&format!("addr add {WIRE}.1/24 dev wire0"))?;
+        place.add_address(&format!("{WIRE}.1/24"), "wire0")?;
         place.ip("link set wire0 up")?;
         iohost.start()?;
         bed.say("booting a machine with VDUSE");

@@ -29,7 +29,7 @@ pub const GUEST: &str = "10.78.0.2";
 pub fn lan() -> Result<Namespace> {
     let lan = Namespace::new("lan")?;
     lan.bridge("lan", &[])?;
-    lan.ip(&format!("addr add {LAN}/24 dev lan"))?;
+    lan.add_address(&format!("{LAN}/24"), "lan")?;
     traffic::serve(&lan)?;
     Ok(lan)
 }
@@ -64,8 +64,8 @@ impl IoHost {
     pub fn join(&self, other: &Namespace, network: u8) -> Result<()> {
         let (here, there) = (format!("to-{}", self.name), format!("to-{network}"));
         other.pair(&here, &self.place, &there)?;
-        other.ip(&format!("addr add {}/24 dev {here}", address(network, 2)))?;
-        self.place.ip(&format!("addr add {}/24 dev {there}", address(network, 1)))
+        other.add_address(&format!("{}/24", address(network, 2)), &here)?;
+        self.place.add_address(&format!("{}/24", address(network, 1)), &there)
     }
 
     /// Starts its daemon, for the first time or once more.
