@@ -184,6 +184,13 @@ impl Machinery {
         bytes
     }
 
+    /// Whether a process has the locks of an image whose sync has failed: it keeps it until it is told otherwise.
+    pub(crate) fn is_kept(&self, path: &Path) -> bool {
+        let is_locked =
+            |file: std::fs::File| flock(file, FlockOperation::NonBlockingLockExclusive).is_err();
+        self.look(path).sync_failed && std::fs::File::open(path).is_ok_and(is_locked)
+    }
+
     /// A daemon is killed in the midst of one of the next passes in which it asks something of the kernel.
     pub(crate) fn doom(&self) {
         self.inner().is_doomed = true;

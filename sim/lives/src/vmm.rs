@@ -334,6 +334,13 @@ impl Vmm {
         Ok(if self.send(&bytes, &fds) { Step::Something } else { Step::CutOff })
     }
 
+    /// Whether it was not answered for so long since its image is another process's, which keeps it until somebody has
+    /// looked at the data that was lost there.
+    pub(crate) fn waits_for_image(&self, machinery: &Machinery, now_ns: u64) -> bool {
+        let is_late = !self.tenant.has_said_all() && now_ns >= self.spoke_ns + DRAIN_NS_MAX;
+        is_late && self.image.as_ref().is_some_and(|image| machinery.is_kept(image))
+    }
+
     /// It is another VMM's guest from here on, at another host. That of the first one `lingers`, or is gone.
     pub(crate) fn arrive(&mut self, lingers: bool, until_ns: u64) {
         self.behind = self.socket.take().filter(|_| lingers);

@@ -366,6 +366,7 @@ impl Host {
                 matches!(&self.daemons[..], [Daemon { control: None, is_succeeded: true, .. }]);
             let is_excused = is_between && vmm.known_ns >= self.taken_over_ns
                 || vmm.is_excused
+                || vmm.waits_for_image(&course.machinery, course.now().0)
                 || vmm.is_unheard
                 || vmm.tenant.is_hostile()
                 || self.dirty.contains_key(&id)
