@@ -288,10 +288,13 @@ impl DiskParts {
         image.or_else(|| RemoteParts::whose(plan))
     }
 
-    /// Its plan is another from here on.
+    /// Its plan is another from here on. A size that waits for its image does so on, if that plan has it, too.
     pub(crate) fn set_plan(&mut self, plan: &DiskPlan) {
+        let (before, size) = (self.plan.source.size_bytes(), plan.source.size_bytes());
+        if before != size || size == Some(self.disk.size_bytes()) {
+            (self.unresized, self.is_size_late) = (None, false);
+        }
         self.plan.clone_from(plan);
-        (self.unresized, self.is_size_late) = (None, false);
         self.disk.set_waits(waits_of(plan));
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use backend::Vet;
 use config::api::{Call, DiskState, ErrorKind};
+use config::plan::DevicePlan;
 use control::mode::Mode;
 use rustix::fs::{FlockOperation, flock};
 use vhost_user::Message;
@@ -581,6 +582,11 @@ fn a_new_size_waits_for_an_image_that_was_given_up() {
     assert_eq!(disk.plan_as_given_up().source.size_bytes(), Some(MIB));
     assert!(disk.resize_late(config::Size(2 * MIB)), "its image is not here");
     let waits = "it has 1M and not 2M: it waits for its image, and has that size then";
+    assert_eq!(disk.unresized.as_deref(), Some(waits));
+    // A reload of the same file says its plan once more.
+    let same = DevicePlan::Disk(disk.plan.clone());
+    trial.rooms().set_plan(same);
+    let disk = trial.rooms().devices.disk_mut(number).expect("a disk");
     assert_eq!(disk.unresized.as_deref(), Some(waits));
     trial.pass(Duration::from_secs(15));
     assert_eq!(trial.disk("a").size_bytes, Some(2 * MIB));
