@@ -27,8 +27,6 @@ const INTERVAL: Duration = Duration::from_millis(50);
 /// Of one disk.
 #[derive(Debug, Default)]
 pub(crate) struct Staging {
-    /// How often its stages have changed.
-    number: u32,
     /// Which trace it is, to whoever reads it; until it is another one.
     trace: Option<u64>,
     /// What the fault that is there did.
@@ -40,7 +38,6 @@ pub(crate) struct Staging {
 impl Staging {
     /// Its stages are others from here on. With `trace` that is another one, too, and so it is with `fault`.
     fn change(&mut self, trace: bool, fault: bool) {
-        self.number = self.number.wrapping_add(1);
         if fault {
             self.faults = Arc::default();
         }
@@ -101,7 +98,7 @@ fn of_queue(disk: &DiskParts, index: u16, queue: &mut Queue) -> (Stages, Through
     let plan = &disk.plan.stages;
     let fault = plan.fault.as_ref().map(|stage| fault_of(&stage.is, index, &disk.staging.faults));
     let stages = queue.staged_mut().stages(plan, fault);
-    let through = Through { number: disk.staging.number, is_staged: !stages.is_none() };
+    let through = Through::of(&stages);
     (stages, through)
 }
 
@@ -122,7 +119,7 @@ fn fault_of(plan: &config::plan::FaultPlan, queue: u16, counts: &Arc<FaultCounts
 
 /// A back-end for a queue that moves.
 pub(crate) fn other(disk: &DiskParts, index: u16, queue: &mut Queue) -> Other {
-    let was_staged = queue.staged().has().is_staged;
+    let was_staged = queue.staged().has().is_staged();
     let (stages, through) = of_queue(disk, index, queue);
     let backend = disk.disk.backend_through(stages);
     let was_at_once = disk.disk.answers_at_once() && !was_staged;
@@ -133,8 +130,11 @@ pub(crate) fn other(disk: &DiskParts, index: u16, queue: &mut Queue) -> Other {
 
 /// Queues that are served otherwise than the plan of their disk says.
 pub(crate) fn behind(disk: &DiskParts, queues: &[Queue]) -> Vec<u16> {
-    let number = disk.staging.number;
-    let is_behind = |queue: &Queue| queue.is_attached() && queue.staged().has().number != number;
+    let (plan, faults) = (&disk.plan.stages, &disk.staging.faults);
+    let is_behind = |queue: &Queue| {
+        let moves = queue.moving_to().is_some();
+        queue.is_attached() && queue.staged().is_behind(plan, faults, moves)
+    };
     let all = (0..).zip(queues);
     all.filter(|(_, queue)| is_behind(queue)).map(|(index, _)| index).collect()
 }

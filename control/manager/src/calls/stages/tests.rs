@@ -186,6 +186,32 @@ fn a_queue_that_stays_is_told_again_until_it_has_what_the_plan_says() {
     assert_eq!(trial.disk("a").stages[0].recorded, Some(1));
 }
 
+/// What it has is what counts, not how often that was another.
+#[test]
+fn a_queue_that_has_never_got_a_stage_has_all_it_should_when_that_is_removed() {
+    let mut trial = Trial::of(DISK);
+    let mut vmm = Vmm::served(&mut trial, "a", 1);
+    // The sidecores are not asked, who would have it done at once.
+    let turns = |trial: &mut Trial| {
+        for _ in 0..8 {
+            trial.daemon.turn(&mut |count| (0..count).collect());
+        }
+    };
+    let mut asked = vec![trial.asks(set("a", None))];
+    turns(&mut trial);
+    asked.push(trial.asks(remove("a")));
+    turns(&mut trial);
+    let is_over = |asked: &mut Asked| answered(asked).is_some();
+    assert!(!asked.iter_mut().any(is_over), "it may yet come through the stage that was");
+    trial.rooms().move_is_over(MoveId(1), Some(Stay::Busy));
+    turns(&mut trial);
+    for mut asked in asked {
+        let list = list_in(answered(&mut asked).expect("it has what it should"));
+        assert_eq!((list.stages, list.late), (vec![], vec![]));
+    }
+    assert_eq!(vmm.does(&mut trial, WRITE, 1, 1), Some(0));
+}
+
 #[test]
 fn a_record_stays_while_queues_move_stop_and_start() {
     let mut trial = Trial::of(DISK);

@@ -3,20 +3,36 @@
 //! A record stays for as long as the stage is there, whoever serves the queue. Not here: what the plan says, and when a
 //! queue gets other stages (`disk::staging`).
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use backend::Stages;
-use backend::fault::FaultPlan;
+use backend::fault::{FaultCounts, FaultPlan};
 use backend::trace::Ring;
 use config::plan::StagesPlan;
 
 /// What a back-end was made with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Through {
-    /// How often the stages of its disk had changed by then.
-    pub(crate) number: u32,
-    /// Whether there were any.
-    pub(crate) is_staged: bool,
+    /// Where it records requests.
+    trace: Option<Weak<Ring>>,
+    /// Where its fault counts what it does, which is another place for each.
+    fault: Option<Weak<FaultCounts>>,
+}
+
+impl Through {
+    /// Of one that is made with that.
+    pub(crate) fn of(stages: &Stages) -> Through {
+        let fault = stages.fault.as_ref();
+        Through {
+            trace: stages.trace.as_ref().map(Arc::downgrade),
+            fault: fault.map(|fault| Arc::downgrade(&fault.counts)),
+        }
+    }
+
+    /// Whether there were any stages.
+    pub(crate) fn is_staged(&self) -> bool {
+        self.trace.is_some() || self.fault.is_some()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -67,8 +83,24 @@ impl Staged {
     }
 
     /// What it is served through, or was last.
-    pub(crate) fn has(&self) -> Through {
-        self.has
+    pub(crate) fn has(&self) -> &Through {
+        &self.has
+    }
+
+    /// Whether it is served otherwise than that plan says, of which the fault counts in `faults`, or will be when it
+    /// `moves`. One that was served as the plan has it again is not.
+    pub(crate) fn is_behind(
+        &self,
+        plan: &StagesPlan,
+        faults: &Arc<FaultCounts>,
+        moves: bool,
+    ) -> bool {
+        let wants = !self.is_in_order;
+        let trace = plan.trace.as_ref().filter(|_| wants).map(|_| self.ring.as_ref());
+        let fault = plan.fault.as_ref().filter(|_| wants).map(|_| Some(faults));
+        let is_as_planned =
+            |has: &Through| is_that(&has.trace, trace) && is_that(&has.fault, fault);
+        !is_as_planned(&self.has) || moves && !is_as_planned(&self.comes)
     }
 
     /// It starts, or goes on, through that.
@@ -84,7 +116,16 @@ impl Staged {
     /// It has moved, or stayed.
     pub(crate) fn is_moved(&mut self, stayed: bool) {
         if !stayed {
-            self.has = self.comes;
+            self.has = std::mem::take(&mut self.comes);
         }
+    }
+}
+
+/// Whether that is what is wanted; it is not, if that is not made yet.
+fn is_that<T>(has: &Option<Weak<T>>, wanted: Option<Option<&Arc<T>>>) -> bool {
+    match (has, wanted) {
+        (None, None) => true,
+        (Some(has), Some(Some(wanted))) => std::ptr::eq(has.as_ptr(), Arc::as_ptr(wanted)),
+        (None, Some(_)) | (Some(_), None | Some(None)) => false,
     }
 }
