@@ -21,8 +21,10 @@ use sidecore::Room;
 use crate::devices::queue::{Queue, Through};
 use crate::disk::DiskParts;
 
-/// Between two tries of a queue whose requests do not end in time. Nobody looks at it for a millisecond of that.
+/// Before the second try of a queue whose requests do not end in time. Nobody looks at it for a millisecond of each.
 const INTERVAL: Duration = Duration::from_millis(50);
+/// Between two of those that follow, each after twice as long, at most.
+const INTERVAL_MAX: Duration = Duration::from_secs(5);
 
 /// Of one disk.
 #[derive(Debug, Default)]
@@ -33,6 +35,8 @@ pub(crate) struct Staging {
     faults: Arc<FaultCounts>,
     /// When queues that are served otherwise are told again.
     again_at: Option<Instant>,
+    /// How often some were told since its stages are what they are.
+    tries: u32,
 }
 
 impl Staging {
@@ -42,7 +46,11 @@ impl Staging {
             self.faults = Arc::default();
         }
         self.trace = self.trace.filter(|_| !trace);
-        self.again_at = None;
+        self.are_tried_anew();
+    }
+
+    fn are_tried_anew(&mut self) {
+        (self.again_at, self.tries) = (None, 0);
     }
 
     /// When queues are told again.
@@ -50,13 +58,15 @@ impl Staging {
         self.again_at.filter(|_| mode.may_move())
     }
 
-    /// Some of its queues are behind. Whether they are told now.
-    fn tells(&mut self, now: Instant) -> bool {
+    /// Some of its queues are behind, and there are `any` that can be told. Whether they are told now.
+    fn tells(&mut self, any: bool, now: Instant) -> bool {
         let is_due = self.again_at.is_none_or(|at| at <= now);
         if is_due {
-            self.again_at = Some(now + INTERVAL);
+            let interval = INTERVAL * 2_u32.saturating_pow(self.tries.min(16));
+            self.again_at = Some(now + interval.min(INTERVAL_MAX));
+            self.tries += u32::from(any);
         }
-        is_due
+        is_due && any
     }
 }
 
@@ -148,17 +158,17 @@ pub(crate) fn restages(
 ) -> Option<Vec<(u16, usize)>> {
     let behind = behind(disk, queues);
     if behind.is_empty() {
-        disk.staging.again_at = None;
+        disk.staging.are_tried_anew();
         return None;
-    }
-    if !disk.staging.tells(now) || !mode.may_move() {
-        return Some(Vec::new());
     }
     let place = |index: u16| {
         let queue = queues.get(usize::from(index)).filter(|queue| !queue.is_underway())?;
         Some((index, queue.place()?.core))
     };
-    Some(behind.into_iter().filter_map(place).collect())
+    let told = behind.into_iter().filter(|_| mode.may_move());
+    let told: Vec<(u16, usize)> = told.filter_map(place).collect();
+    let tells = disk.staging.tells(!told.is_empty(), now);
+    Some(if tells { told } else { Vec::new() })
 }
 
 /// Which trace it is, for whoever reads it, and where requests of each queue are recorded.

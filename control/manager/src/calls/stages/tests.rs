@@ -170,16 +170,31 @@ fn a_queue_that_stays_is_told_again_until_it_has_what_the_plan_says() {
     let mut trial = Trial::of(DISK);
     let mut vmm = Vmm::served(&mut trial, "a", 1);
     let mut asked = trial.asks(set("a", None));
-    for id in 1..=3 {
-        // The sidecores are not asked, who would have it done at once.
+    // The sidecores are not asked, who would have it done at once.
+    let turns = |trial: &mut Trial| {
         for _ in 0..8 {
             trial.daemon.turn(&mut |count| (0..count).collect());
         }
+    };
+    let is_told = |trial: &mut Trial| {
+        let device = trial.rooms().devices.named_mut("a").expect("a device");
+        device.queue(0).expect("a queue").is_restaged()
+    };
+    // Each after twice as long as the one before.
+    for (id, interval) in [(1, 50), (2, 100), (3, 200), (4, 400), (5, 800), (6, 1600), (7, 3200)] {
+        turns(&mut trial);
+        assert!(is_told(&mut trial), "try {id}");
         trial.rooms().move_is_over(MoveId(id), Some(Stay::Busy));
         assert!(answered(&mut asked).is_none(), "try {id}");
-        trial.skip(ms(60));
+        trial.skip(ms(interval - 10));
+        turns(&mut trial);
+        assert!(!is_told(&mut trial), "after try {id}");
+        trial.skip(ms(20));
     }
-    trial.pass(ms(60));
+    // And of another stage at once.
+    let mut others = trial.asks(set("a", Some(2048)));
+    trial.pass(ms(1));
+    assert!(list_in(answered(&mut others).expect("it is through")).late.is_empty());
     let list = list_in(answered(&mut asked).expect("it is through"));
     assert_eq!((list.late, trial.daemon.loads().iter().sum::<usize>()), (vec![], 1));
     assert_eq!(vmm.does(&mut trial, WRITE, 1, 1), Some(0));
