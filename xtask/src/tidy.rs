@@ -6,6 +6,7 @@ mod code;
 mod control;
 mod exempt;
 mod groups;
+mod imports;
 mod layers;
 mod manifests;
 mod measured;

@@ -20,7 +20,6 @@ use crate::spec::SocketRights;
 pub use links::after as links_after;
 pub use made::{MadeOf, is_made_of, made_of};
 pub use words::Differing;
-pub(crate) use words::Word;
 
 use made::{made_of_disk, made_of_nic};
 

@@ -29,6 +29,7 @@ mod schema;
 pub mod size;
 pub mod spec;
 pub mod target;
+mod word;
 
 pub use diff::{Change, Difference, diff, links_after};
 pub use mac::Mac;

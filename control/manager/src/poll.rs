@@ -157,10 +157,7 @@ impl Poll {
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Vec<(Token, bool)> {
         let mut events =
             [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
-        let timeout = timeout.map(|t| Timespec {
-            tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(t.subsec_nanos()),
-        });
+        let timeout = timeout.map(timespec);
         // Interrupted by a signal: the loop looks again.
         let found = epoll::wait(&self.set, &mut events[..], timeout.as_ref()).unwrap_or(0);
         let token = |event: &Event| {
@@ -177,8 +174,7 @@ impl Poll {
         if crate::simulated::now().is_some() {
             return crate::simulated::pass(time);
         }
-        let time = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
-        let _ = rustix::event::poll(&mut [], Some(&time));
+        let _ = rustix::event::poll(&mut [], Some(&timespec(time)));
     }
 
     /// Takes the signals of `token` that came, so that they are not heard again.
@@ -186,6 +182,14 @@ impl Poll {
         let [stop, reload] = &self.signals;
         let signal = if token == Token::Stop { stop } else { reload };
         while rustix::io::read(signal, &mut [0; 16]).is_ok_and(|read| read > 0) {}
+    }
+}
+
+/// A time as the kernel takes it.
+pub(crate) fn timespec(time: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(time.subsec_nanos()),
     }
 }
 

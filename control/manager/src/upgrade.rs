@@ -34,18 +34,7 @@ pub(crate) mod succession;
 mod tests;
 pub(crate) mod wire;
 
-use std::time::Duration;
-
-use rustix::event::Timespec;
-
 pub use heir::Heir;
-
-pub(crate) fn timespec(time: Duration) -> Timespec {
-    Timespec {
-        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(time.subsec_nanos()),
-    }
-}
 
 /// Takes packets as a predecessor would send them, each with so many descriptors, up to the first that
 /// is refused; how many were taken. For fuzzing: what is taken stays within its bounds.

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::tidy::Finding;
+use crate::tidy::imports::Imports;
 use crate::tidy::source::Source;
 
 const MANAGER: &str = "control/manager/src/";
@@ -142,11 +143,12 @@ fn circles(sources: &[&Source]) -> Vec<Finding> {
     let folders: BTreeSet<&str> =
         sources.iter().filter_map(|source| crate_of(&source.path)).collect();
     let found = folders.into_iter().filter_map(|folder| {
-        let circle = largest_circle(sources, folder);
+        let imports = Imports::of(sources, folder);
+        let circle = imports.largest_circle();
         let message = format!(
             "{} files import each other in a circle, at most {CIRCLE_MAX}: {}",
             circle.len(),
-            circle.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+            circle.iter().copied().collect::<Vec<_>>().join(", ")
         );
         let is_large = circle.len() > CIRCLE_MAX;
         is_large.then(|| Finding {
@@ -159,134 +161,9 @@ fn circles(sources: &[&Source]) -> Vec<Finding> {
     found.collect()
 }
 
-fn largest_circle(sources: &[&Source], folder: &str) -> BTreeSet<String> {
-    let ours = sources.iter().filter(|source| source.path.starts_with(folder));
-    let modules: BTreeMap<String, &Source> =
-        ours.map(|source| (module_of(&source.path, folder), *source)).collect();
-    let imports: BTreeMap<&str, BTreeSet<&str>> = modules
-        .iter()
-        .map(|(name, source)| (name.as_str(), imports_of(name, source, &modules)))
-        .collect();
-    let reached: BTreeMap<&str, BTreeSet<&str>> =
-        imports.keys().map(|name| (*name, reach(name, &imports))).collect();
-    let circle = |name: &&str| -> BTreeSet<String> {
-        let to = reached[*name].iter();
-        let both = to.filter(|other| reached[**other].contains(*name));
-        both.map(|other| (*other).to_owned()).collect()
-    };
-    reached.keys().map(circle).max_by_key(BTreeSet::len).unwrap_or_default()
-}
-
-/// `remote::shards` of `control/manager/src/remote/shards.rs`; nothing of the root.
-fn module_of(path: &str, folder: &str) -> String {
-    let inner = path.trim_start_matches(folder).trim_end_matches(".rs");
-    if inner == "lib" { String::new() } else { inner.replace('/', "::") }
-}
-
-fn reach<'a>(from: &'a str, imports: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> BTreeSet<&'a str> {
-    let (mut reached, mut waiting) = (BTreeSet::new(), vec![from]);
-    while let Some(next) = waiting.pop() {
-        let new = imports[next].iter().filter(|other| reached.insert(**other));
-        waiting.extend(new.copied().collect::<Vec<_>>());
-    }
-    reached
-}
-
-/// The modules that a file names by `crate::` or `super::`, in groups too. Its children, which it names by their own
-/// names, are parts of it.
-fn imports_of<'a>(
-    name: &str,
-    source: &Source,
-    modules: &'a BTreeMap<String, &Source>,
-) -> BTreeSet<&'a str> {
-    let lines: Vec<&str> = source.shipped().map(|(_, code)| code).collect();
-    let text = lines.join("\n");
-    let mut paths = Vec::new();
-    for (at, _) in text.match_indices("::") {
-        let first = text[..at].rsplit(|c: char| !is_of_name(c)).next().unwrap_or_default();
-        let is_first = !text[..at - first.len()].ends_with("::");
-        let base = match first {
-            "crate" => "",
-            "super" => parent(name),
-            _ => continue,
-        };
-        if is_first {
-            tree(&text[at + 2..], base, &mut paths);
-        }
-    }
-    let found = paths.iter().filter_map(|path| module_named(path, modules));
-    found.filter(|other| *other != name).collect()
-}
-
-fn is_of_name(c: char) -> bool {
-    c.is_alphanumeric() || c == '_'
-}
-
-fn parent(name: &str) -> &str {
-    name.rsplit_once("::").map_or("", |(above, _)| above)
-}
-
-fn joined(above: &str, name: &str) -> String {
-    if above.is_empty() { name.to_owned() } else { format!("{above}::{name}") }
-}
-
-/// Adds the paths of a use tree, `a::{b, c::d}`, below `base`; what follows it.
-fn tree<'t>(text: &'t str, base: &str, paths: &mut Vec<String>) -> &'t str {
-    let text = text.trim_start();
-    if let Some(mut group) = text.strip_prefix('{') {
-        loop {
-            group = tree(group, base, paths).trim_start();
-            match group.strip_prefix(',') {
-                Some(more) => group = more,
-                None => return group.strip_prefix('}').unwrap_or(group),
-            }
-        }
-    }
-    let (name, rest) = text.split_at(text.find(|c| !is_of_name(c)).unwrap_or(text.len()));
-    let path = if name == "super" { parent(base).to_owned() } else { joined(base, name) };
-    if let Some(more) = rest.strip_prefix("::") {
-        return tree(more, &path, paths);
-    }
-    paths.push(path);
-    rest.trim_start().strip_prefix("as ").map_or(rest, |other| other.trim_start_matches(is_of_name))
-}
-
-/// The longest module that begins a path.
-fn module_named<'a>(path: &str, modules: &'a BTreeMap<String, &Source>) -> Option<&'a str> {
-    let mut path = path.trim_end_matches(':');
-    while !path.is_empty() {
-        if let Some((name, _)) = modules.get_key_value(path) {
-            return Some(name);
-        }
-        path = path.rsplit_once("::").map_or("", |(above, _)| above);
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn groups_are_imports_too() {
-        let files = [
-            ("a.rs", "use super::{b::C, d as e};\nmod f;\nfn g() { f::h(); }\n"),
-            ("b.rs", "use crate::{\n    a::X,\n    d::{Y, Z},\n};\n"),
-            ("d.rs", ""),
-            ("a/f.rs", "use super::super::d;\nuse super::g;\n"),
-        ]
-        .map(|(file, text)| source(file, text));
-        let modules: BTreeMap<String, &Source> =
-            ["a", "b", "d", "a::f"].map(str::to_owned).into_iter().zip(&files).collect();
-        for (at, (name, imported)) in
-            [("a", vec!["b", "d"]), ("b", vec!["a", "d"]), ("d", vec![]), ("a::f", vec!["a", "d"])]
-                .into_iter()
-                .enumerate()
-        {
-            let found = imports_of(name, &files[at], &modules);
-            assert_eq!(found.into_iter().collect::<Vec<_>>(), imported, "{name}");
-        }
-    }
 
     fn source(file: &str, text: &str) -> Source {
         Source::new(&format!("{MANAGER}{file}"), text)
@@ -305,21 +182,15 @@ mod tests {
     }
 
     #[test]
-    fn circles_are_found_by_way_of_others() {
-        let files = [
-            source("a.rs", "use crate::b::B;\n"),
-            source("b.rs", "fn f() -> crate::c::d::D {}\n"),
-            source("c/d.rs", "use super::e::E;\n"),
-            source("c/e.rs", "use crate::a;\n"),
-            source("f.rs", "use crate::a;\n"),
-            source("c.rs", "mod d;\nmod e;\n"),
-        ];
-        let all: Vec<&Source> = files.iter().collect();
-        let circle = largest_circle(&all, MANAGER);
-        assert_eq!(circle.into_iter().collect::<Vec<_>>(), ["a", "b", "c::d", "c::e"]);
-        assert_eq!(circles(&all).len(), 1);
-        assert!(largest_circle(&all[1..], MANAGER).is_empty());
-        assert!(circles(&all[1..]).is_empty());
+    fn three_files_may_be_a_circle_and_no_more() {
+        let file = |at: usize, next: usize| {
+            source(&format!("m{at}.rs"), &format!("use crate::m{next}::M;\n"))
+        };
+        let circle_of = |count: usize| {
+            let files: Vec<Source> = (0..count).map(|at| file(at, (at + 1) % count)).collect();
+            circles(&files.iter().collect::<Vec<_>>()).len()
+        };
+        assert_eq!((circle_of(3), circle_of(4)), (0, 1));
     }
 
     #[test]

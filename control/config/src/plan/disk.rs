@@ -1,17 +1,15 @@
 //! One disk: resolved from its spec, and compared with its neighbours.
 
-use super::link::check_link;
-use super::names::{self, Named, Origin, absolute_file, shorten};
+use super::defaults::{Defaults, check_link};
+use super::names::{self, Named, Origin, PATH_MAX, absolute_file, shorten};
 use super::rights::Written;
-use super::{
-    BackendKind, Cache, Defaults, DiskSpec, Format, Mistake, Mode, OnFailure, Path, ServicePlan,
-    Size, StagesPlan, stages,
-};
-use crate::diff::Word;
-use crate::spec::SocketRights;
+use super::service::ServicePlan;
+use super::stages::{self, StagesPlan};
+use crate::mistake::{Mistake, Path};
+use crate::size::Size;
+use crate::spec::{BackendKind, Cache, DiskSpec, Format, Mode, OnFailure, SocketRights};
+use crate::word::Word;
 
-/// Longest path that Linux takes, without the final NUL, in bytes.
-pub(crate) const PATH_MAX: usize = 4095;
 /// Longest serial number, in bytes (VIRTIO 1.2, 5.2.6: VIRTIO_BLK_ID_BYTES).
 const SERIAL_MAX: usize = 20;
 /// What a capacity is a multiple of, in bytes (VIRTIO 1.2, 5.2.4).

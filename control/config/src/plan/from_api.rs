@@ -1,12 +1,13 @@
 //! One device more, or another, as an operator of the API asks for it; and what may not go.
 
+mod groups;
+
 use std::collections::HashSet;
 
+use super::defaults::Defaults;
 use super::limit::LimitSpec;
 use super::names::shorten;
-use super::{
-    Defaults, DiskPlan, NicPlan, Origin, Plan, SwitchPlan, api_error, disk, nic, stages, switch,
-};
+use super::{DiskPlan, NicPlan, Origin, Plan, SwitchPlan, api_error, disk, nic, stages, switch};
 use crate::api::{ApiError, ErrorKind, StagedBy};
 use crate::mistake::{Mistake, Path};
 use crate::number::of_a_change;
@@ -208,7 +209,7 @@ impl Plan {
 }
 
 /// What was written, with what a change names in its place.
-pub(super) fn changed<C: Change>(written: &C::Spec, change: &C) -> Result<C::Spec, ApiError> {
+fn changed<C: Change>(written: &C::Spec, change: &C) -> Result<C::Spec, ApiError> {
     if let Some((last, names)) = C::NAMES.split_last()
         && *change == C::default()
     {
@@ -221,7 +222,7 @@ pub(super) fn changed<C: Change>(written: &C::Spec, change: &C) -> Result<C::Spe
 }
 
 /// Refuses a burst without a limit.
-pub(super) fn check_burst<'a, T>(spec: &'a T) -> Result<(), ApiError>
+fn check_burst<'a, T>(spec: &'a T) -> Result<(), ApiError>
 where
     LimitSpec: From<&'a T>,
 {
@@ -238,12 +239,7 @@ fn is_other(id: &str, found: &str, wanted: &str) -> ApiError {
     ApiError::new(ErrorKind::NotFound, error, hint)
 }
 
-pub(super) fn check_room(
-    kind: &str,
-    kinds: &str,
-    count: usize,
-    most: usize,
-) -> Result<(), ApiError> {
+fn check_room(kind: &str, kinds: &str, count: usize, most: usize) -> Result<(), ApiError> {
     if count < most {
         return Ok(());
     }
@@ -252,11 +248,11 @@ pub(super) fn check_room(
     Err(ApiError::new(ErrorKind::Conflict, error, hint))
 }
 
-pub(super) fn sound<T>(made: Option<T>, mistakes: &[Mistake]) -> Result<T, ApiError> {
+fn sound<T>(made: Option<T>, mistakes: &[Mistake]) -> Result<T, ApiError> {
     made.filter(|_| mistakes.is_empty()).ok_or_else(|| api_error(ErrorKind::Refused, mistakes))
 }
 
-pub(super) fn fitting<T>(made: T, mistakes: &[Mistake]) -> Result<T, ApiError> {
+fn fitting<T>(made: T, mistakes: &[Mistake]) -> Result<T, ApiError> {
     match mistakes.is_empty() {
         true => Ok(made),
         false => Err(api_error(ErrorKind::Conflict, mistakes)),

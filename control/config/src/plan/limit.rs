@@ -1,9 +1,11 @@
 //! Limits: resolved from what was written of them. The groups that have one together: `group`.
 
-use super::{DiskSpec, Mistake, Origin, Path, Size};
-use crate::diff::Word;
+use super::names::Origin;
+use crate::mistake::{Mistake, Path};
 use crate::number::none_of;
-use crate::spec::{BURST_MS_DEFAULT, GroupSpec, LIMIT_BYTES_MIN, NicSpec};
+use crate::size::Size;
+use crate::spec::{BURST_MS_DEFAULT, DiskSpec, GroupSpec, LIMIT_BYTES_MIN, NicSpec};
+use crate::word::Word;
 
 /// At most so much a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

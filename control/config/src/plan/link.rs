@@ -4,12 +4,10 @@ use core::fmt;
 use core::net::SocketAddr;
 use std::collections::HashSet;
 
-use super::disk::PATH_MAX;
-use super::names::{self, Named, Origin, check_bounds};
-use super::port::check_interface;
-use super::{Mistake, Path};
+use super::names::{self, Named, Origin, PATH_MAX, check_bounds, check_interface};
 use crate::key;
 use crate::mac::{MAC_HINT, Mac};
+use crate::mistake::{Mistake, Path};
 use crate::size::Size;
 use crate::spec::{
     DISKS_MAX, FAIL_AFTER_S, IOHOSTS_MAX, KEEP_BYTES, KEEP_DEFAULT, LEASE_DEFAULT_S, LEASE_S,
@@ -19,7 +17,7 @@ use crate::spec::{
 
 mod agreement;
 
-pub(super) use agreement::{check_disks, check_link, check_nics};
+pub(super) use agreement::{check_disks, check_nics};
 
 /// One link, resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,9 +2,15 @@
 
 use crate::mistake::{Mistake, Path};
 use crate::number;
-use crate::plan::SOCKET_PATH_MAX;
 use crate::spec::DaemonSpec;
 use crate::spec::told::Told;
+
+/// Longest path of a Unix socket, in bytes: `sun_path` without the final NUL.
+pub const SOCKET_PATH_MAX: usize = 107;
+/// Longest path that Linux takes, without the final NUL, in bytes.
+pub(crate) const PATH_MAX: usize = 4095;
+/// Longest name of an interface, in bytes: Linux's `IFNAMSIZ` without the final NUL.
+const INTERFACE_NAME_MAX: usize = 15;
 
 /// Longest name, in bytes.
 const ID_MAX: usize = 64;
@@ -231,4 +237,20 @@ pub(super) fn absolute(
         return None;
     }
     Some(path)
+}
+
+/// Refuses what Linux does not take as the name of an interface.
+pub(super) fn check_interface(name: &str, at: &Path, mistakes: &mut Vec<Mistake>) {
+    // A `%` would have the kernel find a name (`tap%d`), which nobody would then know.
+    let possible = |c: char| c.is_ascii_graphic() && !matches!(c, '/' | ':' | '%');
+    let is_dots = matches!(name, "." | "..");
+    let right = format!(
+        "the name of an interface has 1 to {INTERFACE_NAME_MAX} printable ASCII characters without \
+         '/', ':' and '%'"
+    );
+    if name.is_empty() || name.len() > INTERFACE_NAME_MAX || is_dots || !name.chars().all(possible)
+    {
+        let wrong = format!("{name:?} cannot be the name of an interface");
+        mistakes.push(Mistake::new(at.clone(), wrong, right));
+    }
 }

@@ -4,7 +4,7 @@ use super::names::Origin;
 use super::nic::{NicPeer, NicPlan};
 use super::port::HostPlan;
 use super::switch::{SwitchPlan, UplinkPlan};
-use super::{Mistake, Path};
+use crate::mistake::{Mistake, Path};
 use crate::spec::PORTS_MAX;
 
 /// Who has an interface, in a message.

@@ -1,13 +1,14 @@
 //! One NIC: resolved from its spec.
 
-use super::link::check_link;
+use super::defaults::{Defaults, check_link};
 use super::names::{self, Named, Origin, check_bounds};
 use super::port::{self, HostPlan, NullPlan, VlanPlan, VlanSpec};
 use super::rights::Written;
-use super::{Defaults, Mistake, Mode, Path, ServicePlan};
+use super::service::ServicePlan;
 use crate::mac::{MAC_HINT, Mac};
+use crate::mistake::{Mistake, Path};
 use crate::spec::{
-    Carrier, ETHERNET_HEADER, FRAME_MIN, MTU_MIN, NIC_MACS_DEFAULT, NicSpec, NullKind,
+    Carrier, ETHERNET_HEADER, FRAME_MIN, MTU_MIN, Mode, NIC_MACS_DEFAULT, NicSpec, NullKind,
     REMOTE_MTU_MAX, Redirect, SocketRights, Spoof,
 };
 

@@ -1,8 +1,8 @@
 //! Policies with their numbers: what a device that names one gets.
 
 use super::names::check_bounds;
-use super::{Mistake, Path, Policy};
-use crate::spec::{ElvisSpec, Es2Spec, QUOTA, RATE, SidecoresSpec};
+use crate::mistake::{Mistake, Path};
+use crate::spec::{ElvisSpec, Es2Spec, Policy, QUOTA, RATE, SidecoresSpec};
 
 /// When a queue is polled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,12 +1,9 @@
 //! What ports of a bridge have in common: what is behind a host port, and the rule about VLANs.
 
 use super::link::LinkPlan;
-use super::names::check_bounds;
+use super::names::{check_bounds, check_interface};
 use crate::mistake::{Mistake, Path};
 use crate::spec::{NullKind, VLAN_MAX, Via};
-
-/// Longest name of an interface, in bytes: Linux's `IFNAMSIZ` without the final NUL.
-const INTERFACE_NAME_MAX: usize = 15;
 
 /// What is behind a port of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -171,22 +168,6 @@ pub(super) fn check_link(
         let wrong = format!("link {:?} is on {name:?}, and would get no frames", link.id);
         let right = "give each an interface of its own, or let this one go via \"packet\"";
         mistakes.push(Mistake::new(at.key("via"), wrong, right));
-    }
-}
-
-/// Refuses what Linux does not take as the name of an interface.
-pub(super) fn check_interface(name: &str, at: &Path, mistakes: &mut Vec<Mistake>) {
-    // A `%` would have the kernel find a name (`tap%d`), which nobody would then know.
-    let possible = |c: char| c.is_ascii_graphic() && !matches!(c, '/' | ':' | '%');
-    let is_dots = matches!(name, "." | "..");
-    let right = format!(
-        "the name of an interface has 1 to {INTERFACE_NAME_MAX} printable ASCII characters without \
-         '/', ':' and '%'"
-    );
-    if name.is_empty() || name.len() > INTERFACE_NAME_MAX || is_dots || !name.chars().all(possible)
-    {
-        let wrong = format!("{name:?} cannot be the name of an interface");
-        mistakes.push(Mistake::new(at.clone(), wrong, right));
     }
 }
 

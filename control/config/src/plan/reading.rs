@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use super::defaults::Defaults;
 use super::names::Named;
 use super::rights::Written;
-use super::{Defaults, DiskPlan, NicPlan, Origin, Plan, SwitchPlan, disk, nic, switch};
+use super::{DiskPlan, NicPlan, Origin, Plan, SwitchPlan, disk, nic, switch};
 use crate::mistake::{Mistake, Path};
 use crate::read::Document;
 use crate::spec::{DISKS_MAX, NICS_MAX, SWITCHES_MAX};

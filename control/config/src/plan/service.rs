@@ -1,10 +1,12 @@
 //! How the queues of disks and NICs are served: what both have alike in a plan.
 
-use super::group::check_group;
+use super::defaults::{Defaults, check_group};
 use super::limit::{LimitPlan, LimitSpec};
-use super::{Defaults, DiskSpec, Mistake, Origin, Path, PolicyPlan};
-use crate::diff::Word;
-use crate::spec::{NIC_MODERATE_DEFAULT_US, NicSpec};
+use super::names::Origin;
+use super::policy::PolicyPlan;
+use crate::mistake::{Mistake, Path};
+use crate::spec::{DiskSpec, NIC_MODERATE_DEFAULT_US, NicSpec};
+use crate::word::Word;
 
 /// How the queues of a device are served, against those of others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -3,13 +3,12 @@
 //! A struct and no list, so that an order that means nothing cannot be planned. A kind more is a field more, and its arm
 //! wherever [`StageKind`] is matched.
 
-use super::Origin;
-use super::names::check_bounds;
+use super::names::{Origin, check_bounds};
 use crate::api::StagedBy;
-use crate::diff::Word;
 use crate::mistake::{Mistake, Path};
 use crate::size::Size;
 use crate::spec::{StageChange, StageKind, StageSpec};
+use crate::word::Word;
 
 /// A record of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

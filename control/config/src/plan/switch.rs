@@ -1,9 +1,11 @@
 //! One switch and its uplinks: resolved from their specs.
 
+use super::defaults::Defaults;
 use super::names::{self, Named, Origin, check_bounds};
+use super::policy::PolicyPlan;
 use super::port::{self, HostPlan, VlanPlan, VlanSpec};
-use super::{Defaults, Mistake, Path, PolicyPlan};
 use crate::mac::{MAC_HINT, Mac};
+use crate::mistake::{Mistake, Path};
 use crate::spec::{
     AGEING_MAX_S, MACS_MAX, NIC_MACS_DEFAULT, PORTS_MAX, SHARE_MAX, Spoof, SwitchSpec, UPLINKS_MAX,
     UplinkSpec, VLAN_MAX,

@@ -3,7 +3,8 @@
 use super::*;
 use crate::mistake::Repeated;
 use crate::near::COMPARED;
-use crate::spec::{DISKS_MAX, NICS_MAX};
+use crate::spec::{Cache, DISKS_MAX, DiskSpec, NICS_MAX};
+use cpus::HostCpus;
 
 fn host() -> HostCpus {
     HostCpus { online: vec![0, 1, 2, 3], auto: vec![3, 2, 1], auto_count: 1 }

@@ -14,9 +14,9 @@ use sidecore::{Event, Handle, nanos_of};
 use super::Manager;
 use crate::defects::found;
 use crate::devices::device::Device;
+use crate::poll::timespec;
 use crate::rooms::Rooms;
 use crate::upgrade::error::DrainError;
-use crate::upgrade::timespec;
 
 /// Events of one sidecore that are heard before others are: a peer can cause many.
 const EVENTS_PER_TURN: u32 = 256;

@@ -19,9 +19,9 @@ use rustix::net::{
 };
 use serde::Serialize;
 
-use super::timespec;
 use super::wire::{PACKET_BYTES_MAX, PACKET_FDS_MAX};
 use crate::clock::now;
+use crate::poll::timespec;
 
 /// Room for the largest packet and a few more.
 const SEND_BUFFER_BYTES: usize = 4 * PACKET_BYTES_MAX;

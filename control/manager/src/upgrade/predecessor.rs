@@ -23,12 +23,11 @@ use super::launcher::{LAUNCHERS, Launcher};
 use super::links::SavedShards;
 use super::pause::PauseWords;
 use super::process::Process;
-use super::timespec;
 use super::wire::{self, FromHeir, FromPredecessor};
 use crate::api::{Listening, Reply};
 use crate::devices::device::Device;
 use crate::disk::DiskParts;
-use crate::poll::{Poll, Token};
+use crate::poll::{Poll, Token, timespec};
 use crate::rooms::Rooms;
 
 /// How long a launcher may take to start an heir.

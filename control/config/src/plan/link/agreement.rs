@@ -1,14 +1,16 @@
 //! What links, disks, NICs and switches must agree about.
 //!
-//! Not a link's own fields (`link`), nor a device's. Called by `plan`, and by `disk` and `nic` for one device.
+//! Not a link's own fields (`link`), nor a device's. Called by `load`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::super::{Defaults, DiskPlan, Mistake, Path, Source, SwitchPlan};
 use super::LinkPlan;
+use crate::mistake::{Mistake, Path};
 use crate::near::Near;
+use crate::plan::disk::{DiskPlan, Source};
 use crate::plan::names::Origin;
-use crate::spec::{LinkRole, LinkSpec};
+use crate::plan::switch::SwitchPlan;
+use crate::spec::LinkSpec;
 
 /// What links and disks must agree about: a remote disk's link is there and a client's; a disk that clients
 /// may have is there, is of the file, and is not a remote one itself. `at_disk` says where in the file a disk is.
@@ -63,37 +65,6 @@ pub(in crate::plan) fn check_disks(
             }
         }
     }
-}
-
-/// Refuses a link that is not there, or is the wrong end; `at` names it. One that has mistakes of its own has been
-/// refused for them.
-pub(in crate::plan) fn check_link(
-    id: &str,
-    defaults: &Defaults<'_>,
-    at: &Path,
-    mistakes: &mut Vec<Mistake>,
-) {
-    let links = defaults.links;
-    if defaults.mistaken_links.contains(&id) {
-        return;
-    }
-    let (wrong, right) = match links.iter().find(|link| link.id == *id) {
-        Some(link) if link.role() == LinkRole::Client => return,
-        Some(_) => (
-            format!("link {id:?} has the role \"iohost\""),
-            "a remote disk comes by a link with role = \"client\"".to_string(),
-        ),
-        None => (
-            format!("there is no link {id:?}"),
-            match defaults.near_links.to(id) {
-                Some(near) => format!("did you mean {near:?}?"),
-                None => format!(
-                    "declare it in the file: [[link]] with id = {id:?} and role = \"client\""
-                ),
-            },
-        ),
-    };
-    mistakes.push(Mistake::new(at.clone(), wrong, right));
 }
 
 /// A NIC that clients may have is a port of one switch, and goes by one link.

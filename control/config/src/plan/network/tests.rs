@@ -2,12 +2,13 @@
 
 use crate::mac::Mac;
 use crate::plan::{
-    HostCpus, HostPlan, NicPeer, NullPlan, Origin, Plan, PolicyPlan, UplinkPlan, VlanPlan, load,
+    HostPlan, NicPeer, NullPlan, Origin, Plan, PolicyPlan, UplinkPlan, VlanPlan, load,
 };
 use crate::spec::{
     Carrier, Mode, NIC_MODERATE_DEFAULT_US, NicChange, NicSpec, Redirect, Spoof, SwitchSpec,
     UplinkSpec, Via,
 };
+use cpus::HostCpus;
 
 fn host() -> HostCpus {
     HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1 }
