@@ -156,6 +156,12 @@ impl DiskPlan {
         }
     }
 
+    /// Has the stages that commands have made of `other` since, a plan of the same disk that has not come about.
+    pub fn follow_stages(&mut self, other: &DiskPlan) {
+        self.stages.follow(&other.stages);
+        self.keep_stages();
+    }
+
     /// By each field's name what it is that a running disk follows, as a list of changes says it.
     pub(crate) fn in_words(&self) -> Vec<(&'static str, Word)> {
         let DiskPlan { on_full, on_error, drain_timeout_s, format, .. } = self;

@@ -149,6 +149,18 @@ impl StagesPlan {
         self.keep(&before.by_command());
     }
 
+    /// Has what commands have made of another plan of the same disk since, where the file says nothing of its kind in
+    /// either.
+    pub(super) fn follow(&mut self, other: &StagesPlan) {
+        for kind in [StageKind::Trace, StageKind::Fault] {
+            let is_file = |by| by == Some(StagedBy::File);
+            if !is_file(self.by(kind)) && !is_file(other.by(kind)) {
+                self.take(kind);
+            }
+        }
+        self.keep_of(other);
+    }
+
     /// The same of what was kept.
     pub(super) fn keep(&mut self, kept: &[StageSpec]) {
         for spec in kept {

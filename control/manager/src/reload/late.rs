@@ -58,13 +58,22 @@ impl Before {
         Before { plan: plan.clone(), group: group.cloned() }
     }
 
-    /// It is planned again, and its group with it, unless there is one of that name.
-    fn plan_again(&self, rooms: &mut Rooms) {
+    /// What was planned, with the stages that commands have made since of the one that `failed`.
+    fn after(&self, failed: &DevicePlan) -> DevicePlan {
+        let mut plan = self.plan.clone();
+        if let (DevicePlan::Disk(plan), DevicePlan::Disk(failed)) = (&mut plan, failed) {
+            plan.follow_stages(failed);
+        }
+        plan
+    }
+
+    /// It is planned again as `plan`, and its group with it, unless there is one of that name.
+    fn plan_again(&self, plan: &DevicePlan, rooms: &mut Rooms) {
         let group = self.group.iter().filter(|group| rooms.plan.group(&group.id).is_none());
         let group: Vec<GroupPlan> = group.cloned().collect();
         rooms.plan.groups.extend(group);
-        rooms.set_plan(self.plan.clone());
-        if let Some(disk) = self.plan.disk() {
+        rooms.set_plan(plan.clone());
+        if let Some(disk) = plan.disk() {
             rooms.state.seen.add(disk);
         }
         rooms.state.seen.look_again(rooms.turn.now());
@@ -89,8 +98,8 @@ pub(super) fn restore(late: &[Late], rooms: &mut Rooms, mode: Mode) -> Restored 
         }
         // What stands among those that are not open is tried again, with the patience for that.
         let Some(failed) = rooms.shut.remove(plan.id()) else { continue };
-        let (before, groups) = (again.plan.clone(), rooms.plan.groups.clone());
-        again.plan_again(rooms);
+        let (before, groups) = (again.after(failed.plan()), rooms.plan.groups.clone());
+        again.plan_again(&before, rooms);
         let opened = open::open(before.clone(), Socket::Own, rooms, mode);
         let why = match opened.and_then(|device| open::serve(device, rooms, mode)) {
             Ok(number) => {

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use config::api::{ActionView, Call, DiskState, EffectView, ErrorKind, ReloadView};
-use config::spec::{BackendKind, DiskResize};
+use config::spec::{BackendKind, DiskResize, StageChange, StageKind};
 use config::{DiskSpec, Size};
 use control::mode::Mode;
 
@@ -14,6 +14,7 @@ use crate::manager::Manager;
 use crate::opening::apart::LOOKS;
 use crate::poll::Token;
 use crate::rights::READS;
+use crate::simulated::Heard;
 use crate::sizes::misfit::Misfit;
 use crate::trial::vmm::{FLUSH, Guest, READ, Vmm, WRITE, dial};
 use crate::trial::{Trial, refused};
@@ -813,6 +814,26 @@ fn what_is_served_again_as_before_has_the_limit_that_it_had() {
         assert!(device.gate(0, None).is_none());
         assert!(trial.rooms().plan.groups.is_empty());
     }
+}
+
+#[test]
+fn what_is_served_again_as_before_has_the_stage_that_a_command_added_meanwhile() {
+    let before = both(MEMORY, &file("a"));
+    let mut trial = Trial::of(&before);
+    make_odd(&trial, "a.img");
+    trial.slow(Duration::from_secs(5));
+    trial.write(&both(MEMORY, &disk("a", "a.img", "block_size = 4096\n")));
+    let mut asked = trial.asks(Call::Reload { force: false });
+    trial.pass(Duration::from_secs(1));
+    let (kind, change) = (StageKind::Trace, StageChange::default());
+    trial.ask(Call::SetStage { id: "a".to_string(), kind, change }).expect("it is kept");
+    trial.pass(Duration::from_secs(100));
+    let Heard::Answer(answer) = asked.hear() else { panic!("it does not fit") };
+    let (_, why) = refused(*answer);
+    assert!(why.contains(", and served again as before"), "{why}");
+    assert_eq!(trial.disk("a").stages.len(), 1);
+    let mut trial = Trial::start(&before, trial.die()).expect("it starts");
+    assert_eq!(trial.disk("a").stages.len(), 1);
 }
 
 /// One that nothing came of leaves nothing in the plan.

@@ -123,6 +123,30 @@ fn what_a_command_added_to_a_disk_of_the_file_stays_until_the_file_has_it() {
     assert_eq!(started.staged(), []);
 }
 
+/// What is put back when a reload's disk cannot be opened has what commands did meanwhile.
+#[test]
+fn a_plan_that_is_put_back_follows_commands_and_not_the_file_that_failed() {
+    let (none, of_file) = (plan(PLAIN, None), plan(&staged(2048), None));
+    let (some, other) = (by_command(&none, "a", Some(8192)), by_command(&none, "a", Some(1024)));
+    let followed = |before: &Plan, failed: &Plan| {
+        let mut before = before.clone();
+        before.disks[0].follow_stages(&failed.disks[0]);
+        entries(&before)
+    };
+    let (ours, theirs) = (StagedBy::Command, StagedBy::File);
+    for (before, failed, expected) in [
+        (&none, &some, Some((ours, 8192))),
+        (&some, &other, Some((ours, 1024))),
+        (&some, &none, None),
+        (&some, &of_file, Some((ours, 8192))),
+        (&of_file, &some, Some((theirs, 2048))),
+        (&of_file, &none, Some((theirs, 2048))),
+        (&none, &of_file, None),
+    ] {
+        assert_eq!(followed(before, failed), expected);
+    }
+}
+
 #[test]
 fn stages_of_a_disk_of_the_api_are_in_its_spec() {
     let mut plan = plan("", None);
