@@ -75,6 +75,12 @@ impl<A, V: Clone, R> Calls<A, V, R> {
         std::iter::from_fn(|| self.take(is_it)).map(|(_, reply)| reply).collect()
     }
 
+    /// Nobody waits for stages any more, of whichever device: where the answers go.
+    pub fn give_up_stages(&mut self) -> Vec<R> {
+        let is_it = |call: &Call<A, V, R>| matches!(call.wait, Wait::Staging(_));
+        std::iter::from_fn(|| self.take(is_it)).map(|(_, reply)| reply).collect()
+    }
+
     /// Nothing is waited for any more: where the answers of all go.
     pub fn give_up(&mut self) -> Vec<R> {
         std::mem::take(&mut self.0).into_iter().map(|call| call.reply).collect()
@@ -234,7 +240,10 @@ mod tests {
         calls.wait(Wait::Closing(5, "v"), Nanos(40), 4);
         calls.wait(Wait::Staging(4), Nanos(50), 5);
         calls.wait(Wait::Sizing(4), Nanos(50), 6);
-        assert_eq!(calls.give_up_changes(), [3, 5, 6]);
+        calls.wait(Wait::Staging(7), Nanos(60), 7);
+        assert_eq!(calls.give_up_stages(), [5, 7]);
+        calls.wait(Wait::Staging(4), Nanos(50), 5);
+        assert_eq!(calls.give_up_changes(), [3, 6, 5]);
         assert!(!calls.adds(|_| true) && !calls.stages(4));
         assert_eq!(calls.give_up(), [2, 4]);
         assert_eq!(calls.give_up(), []);

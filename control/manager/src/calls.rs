@@ -38,6 +38,8 @@ pub(crate) const UNKEPT: &str = "the next start would do it all the same unless 
 
 /// What whoever asks for a change is told by a daemon that has been told to end.
 pub(crate) const STOPPING: &str = "the daemon is being stopped";
+/// Why one is not answered by a process whose heir serves.
+pub(crate) const TAKEN_OVER: &str = "another process is taking over from this daemon";
 
 pub(crate) fn not_kept(error: &std::io::Error, hint: &str) -> ApiError {
     ApiError::new(ErrorKind::Internal, format!("the change cannot be kept: {error}"), hint)

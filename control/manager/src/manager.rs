@@ -13,7 +13,7 @@ use tracing::warn;
 
 use crate::api::{Calls, Listening};
 use crate::calls::answer::answer_moved;
-use crate::calls::{removal, resizing};
+use crate::calls::{TAKEN_OVER, removal, resizing};
 use crate::defects::{found, late};
 use crate::devices::device::{Device, Due};
 use crate::devices::kind::Kind;
@@ -421,8 +421,7 @@ impl Manager {
     /// Whoever asks while another process takes over is to ask that one.
     pub(crate) fn answer_all_busy(&mut self) {
         while let Some(request) = self.calls.take() {
-            let error = "another process is taking over from this daemon";
-            request.answer(Err(ApiError::new(ErrorKind::Busy, error, "ask again")));
+            request.answer(Err(ApiError::new(ErrorKind::Busy, TAKEN_OVER, "ask again")));
         }
         // And whoever comes later, or waits: a call that nobody is to answer any more is answered so.
         self.calls.close();

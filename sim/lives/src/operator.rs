@@ -380,7 +380,7 @@ impl Operator {
     /// What is there from now on.
     fn note(&mut self, Answered { call, answer, .. }: &Answered) {
         // What some queue has not come to in time is done all the same.
-        let is_late = |why: &ApiError| why.error.contains("that the disk has not answered");
+        let is_late = |why: &ApiError| why.hint.starts_with("it is kept, and ");
         let is_staged = matches!(call, Call::SetStage { .. } | Call::RemoveStage { .. });
         if answer.as_ref().is_err_and(|why| !(is_staged && is_late(why))) {
             return;

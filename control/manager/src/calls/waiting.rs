@@ -9,7 +9,7 @@ use config::api::{Answer, ApiError, ErrorKind};
 use control::call::{Calls, Wait};
 use sidecore::{instant_of, nanos_of};
 
-use super::{Answered, STOPPING};
+use super::{Answered, STOPPING, TAKEN_OVER};
 use crate::api::{ANSWER_S_MAX, Reply};
 use crate::opening::openers::FIRST_WAIT;
 use crate::turn::Turn;
@@ -18,6 +18,9 @@ use crate::turn::Turn;
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 /// What of a call has come about, a daemon that stops does not say.
 const SEEN_NEXT: &str = "`sidecore ls` of the next one says what came of it";
+/// What of stages has come about, a daemon that hands over does not say. They are kept, and so are not asked for again.
+const STAGED_NEXT: &str =
+    "it is kept, and queues have it there; `sidecore disk stage ls` of the next one says which";
 /// How long one waits for what it began to be undone, whose answer is known: it may have waited for an image before.
 const UNDOING_TIME_MAX: Duration = Duration::from_secs(3);
 /// Of the time after which its caller gives up, which is left to whatever else a daemon has to do.
@@ -108,7 +111,8 @@ impl WaitingCalls {
     pub(crate) fn gone(&mut self, device: u32, id: &str, view: Answer, is_closing: bool) {
         for (wait, reply) in self.0.gone(device, is_closing.then_some(&view)) {
             let answer = match wait {
-                Wait::Sizing(_) | Wait::Staging(_) => Err(ApiError::no_such_disk(id)),
+                Wait::Sizing(_) => Err(ApiError::no_such_disk(id)),
+                Wait::Staging(_) => Err(went_meanwhile(id)),
                 _ => Ok(view.clone()),
             };
             reply.into_iter().for_each(|reply| reply.answer(answer.clone()));
@@ -152,10 +156,20 @@ impl WaitingCalls {
         answer_stopped(self.0.give_up(), SEEN_NEXT);
     }
 
-    /// Nobody is answered any more.
+    /// Nobody is answered any more: another process takes over. Who waits for stages is told what comes of them.
     pub(crate) fn clear(&mut self) {
+        for reply in self.0.give_up_stages().into_iter().flatten() {
+            reply.answer(Err(ApiError::new(ErrorKind::Busy, TAKEN_OVER, STAGED_NEXT)));
+        }
         self.0.give_up();
     }
+}
+
+/// A disk has gone while its queues were to get other stages: for good, or to be made anew with these.
+fn went_meanwhile(id: &str) -> ApiError {
+    let error = format!("disk {id:?} was removed, or is made anew, before all its queues had them");
+    let hint = format!("`sidecore disk stage ls {id}` says what came of it");
+    ApiError::new(ErrorKind::Conflict, error, hint)
 }
 
 fn answer_stopped(replies: Vec<Option<Reply>>, hint: &str) {

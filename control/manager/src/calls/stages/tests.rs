@@ -332,7 +332,9 @@ fn a_disk_that_goes_takes_those_along_who_wait_for_its_stages() {
     trial.stall(false);
     trial.pass(ms(50));
     let why = answered(&mut asked).expect("it is over").expect_err("it is gone");
-    assert_eq!(why.error, "there is no disk \"b\"");
+    let gone = "disk \"b\" was removed, or is made anew, before all its queues had them";
+    assert_eq!((why.kind, why.error.as_str()), (ErrorKind::Conflict, gone));
+    assert_eq!(why.hint, "`sidecore disk stage ls b` says what came of it");
     assert!(answered(&mut removes).expect("it is gone").is_ok());
 }
 

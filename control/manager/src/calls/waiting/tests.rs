@@ -81,6 +81,21 @@ fn who_waits_for_the_size_of_a_disk_that_goes_is_told_that_it_is_gone() {
     waiting.closed(3);
 }
 
+/// The stages are in what is handed over.
+#[test]
+fn who_waits_for_stages_while_another_process_takes_over_is_told_that_they_come() {
+    let (mut waiting, mut turn) = (WaitingCalls::default(), Turn::begin(now()));
+    let ((staging, mut staged), (removal, mut removed)) = (reply(), reply());
+    waiting.stage(3, staging, &mut turn);
+    waiting.remove(4, Some(removal), &mut turn);
+    waiting.clear();
+    let why = staged.try_recv().expect("an answer").expect_err("it is not through");
+    assert_eq!((why.kind, why.error.as_str()), (ErrorKind::Busy, TAKEN_OVER));
+    assert!(why.hint.starts_with("it is kept, "), "{}", why.hint);
+    assert!(removed.try_recv().is_err(), "that is for the next one");
+    assert_eq!(waiting.due_at(), None);
+}
+
 #[test]
 fn a_stop_answers_who_is_not_there_yet_and_at_its_end_who_still_goes() {
     let (mut waiting, mut turn) = (WaitingCalls::default(), Turn::begin(now()));
