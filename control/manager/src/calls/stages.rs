@@ -13,6 +13,7 @@ use super::{Answered, UNDONE, check_origin, not_kept, traced};
 use crate::api::Reply;
 use crate::defects::found;
 use crate::devices::device::Device;
+use crate::devices::queue::Queue;
 use crate::disk::staging;
 use crate::rooms::Rooms;
 use crate::views;
@@ -128,10 +129,8 @@ pub(crate) fn are_late(number: u32, reply: Option<Reply>, rooms: &mut Rooms) {
     }
     let names: Vec<String> = late.iter().map(u16::to_string).collect();
     let plural = if late.len() == 1 { "" } else { "s" };
-    let in_flight =
-        |index: &u16| device.queue(*index).map_or(0, |queue| queue.counters().snapshot().in_flight);
-    let waits = views::unanswered(late.iter().map(in_flight).sum());
-    let error = format!("queue{plural} {} of disk {id:?}: {waits}", names.join(", "));
+    let why = why_late(device, &late);
+    let error = format!("queue{plural} {} of disk {id:?}: {why}", names.join(", "));
     warn!(disk = id, "an operator waits for other stages of {error}");
     let hint = format!(
         "it is kept, and each queue gets it when its requests end within a millisecond; `sidecore disk stage ls {id}` \
@@ -139,6 +138,23 @@ pub(crate) fn are_late(number: u32, reply: Option<Reply>, rooms: &mut Rooms) {
     );
     let answer = ApiError::new(ErrorKind::Busy, error, hint);
     reply.into_iter().for_each(|reply| reply.answer(Err(answer.clone())));
+}
+
+/// Why queues of a device have other stages than they are to have.
+fn why_late(device: &Device, late: &[u16]) -> String {
+    let queues = late.iter().filter_map(|index| Some((index, device.queue(*index)?)));
+    let (stayed, busy): (Vec<_>, Vec<_>) =
+        queues.partition(|(_, queue)| queue.staged().stayed().is_some());
+    let mut reasons: Vec<String> = Vec::new();
+    if !busy.is_empty() || stayed.is_empty() {
+        let in_flight = |(_, queue): &(_, &Queue)| queue.counters().snapshot().in_flight;
+        reasons.push(views::unanswered(busy.iter().map(in_flight).sum()));
+    }
+    let why = |(index, queue): &(&u16, &Queue)| {
+        Some(format!("queue {index} stays as it is: {}", queue.staged().stayed()?))
+    };
+    reasons.extend(stayed.iter().filter_map(why));
+    reasons.join("; ")
 }
 
 /// What was recorded, which whoever answers reads.

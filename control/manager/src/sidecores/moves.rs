@@ -118,6 +118,7 @@ impl Moves {
             self.end(id, Err(NotMoved::NotServed));
             return None;
         };
+        queue.staged_mut().stays(why.as_ref());
         // It may have other stages, for which somebody waits.
         turn.touch(device);
         if why.is_none() {

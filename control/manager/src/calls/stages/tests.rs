@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use config::api::{Call, StageView, TraceCursor, TraceView, TracedOp, TracedView};
-use sidecore::{MoveId, Stay};
+use sidecore::{MoveId, Refusal, Stay};
 
 use super::*;
 use crate::simulated::{Asked, Heard};
@@ -199,6 +199,28 @@ fn a_queue_that_stays_is_told_again_until_it_has_what_the_plan_says() {
     assert_eq!((list.late, trial.daemon.loads().iter().sum::<usize>()), (vec![], 1));
     assert_eq!(vmm.does(&mut trial, WRITE, 1, 1), Some(0));
     assert_eq!(trial.disk("a").stages[0].recorded, Some(1));
+}
+
+/// Where there is no place for it on its sidecore, say, its requests have nothing to do with it.
+#[test]
+fn who_waits_is_told_why_a_queue_stays() {
+    let mut trial = Trial::of(DISK);
+    let _vmm = Vmm::served(&mut trial, "a", 2);
+    let mut asked = trial.asks(set("a", None));
+    for _ in 0..8 {
+        trial.daemon.turn(&mut |count| (0..count).collect());
+    }
+    trial.stall(true);
+    trial.rooms().move_is_over(MoveId(1), Some(Stay::Refused(Refusal::NoPlace)));
+    trial.rooms().move_is_over(MoveId(2), Some(Stay::Busy));
+    trial.pass(Duration::from_secs(11));
+    let why = answered(&mut asked).expect("it is late").expect_err("it is late");
+    let expected = format!(
+        "queues 0, 1 of disk \"a\": {}; queue 0 stays as it is: {}",
+        views::unanswered(0),
+        Refusal::NoPlace
+    );
+    assert_eq!(why.error, expected);
 }
 
 /// What it has is what counts, not how often that was another.

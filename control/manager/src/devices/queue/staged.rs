@@ -9,6 +9,7 @@ use backend::Stages;
 use backend::fault::{FaultCounts, FaultPlan};
 use backend::trace::Ring;
 use config::plan::StagesPlan;
+use sidecore::Stay;
 
 /// What a back-end was made with.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +44,8 @@ pub(crate) struct Staged {
     has: Through,
     /// What it is served through when it has moved.
     comes: Through,
+    /// Why it stayed last as it was, if that was not for requests that take their time.
+    stayed: Option<String>,
     /// Its driver was promised that requests end in order (`VIRTIO_F_IN_ORDER`), which stages do not keep.
     is_in_order: bool,
 }
@@ -105,7 +108,18 @@ impl Staged {
 
     /// It starts, or goes on, through that.
     pub(crate) fn begins(&mut self, through: Through) {
-        self.has = through;
+        (self.has, self.stayed) = (through, None);
+    }
+
+    /// Why it stayed last as it was, if that was not for requests that take their time.
+    pub(crate) fn stayed(&self) -> Option<&str> {
+        self.stayed.as_deref()
+    }
+
+    /// It has moved, or stayed for that reason.
+    pub(crate) fn stays(&mut self, why: Option<&Stay>) {
+        let why = why.filter(|why| !matches!(why, Stay::Busy));
+        self.stayed = why.map(Stay::to_string);
     }
 
     /// It is to move, and is served through that then.
