@@ -259,6 +259,18 @@ impl Backend {
         }
     }
 
+    /// Bytes of a request of `len` bytes that [`Self::submit`] has done, or taken of its queue's share, where it said
+    /// [`Started::Turn`]; what follows is told by [`Self::go_on`].
+    #[cold]
+    pub fn begun_bytes(&self, tag: Tag, len: u64) -> u64 {
+        match self {
+            Backend::Staged(staged) => staged.begun_bytes(tag, len),
+            Backend::File(_) | Backend::Null(_) | Backend::Memory(_) | Backend::Remote(_) => {
+                self.first_bytes(len)
+            }
+        }
+    }
+
     /// Whether `submit` always ends the request, or has it stall, and needs neither room nor a tag: null, memory, and
     /// files that live in memory (tmpfs).
     pub fn answers_at_once(&self) -> bool {

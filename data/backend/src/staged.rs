@@ -151,10 +151,23 @@ impl Staged {
         }
     }
 
-    /// The slot whose answer was held until `now_ns` at most, and how its request ended. To be followed by
-    /// [`Self::release`].
-    pub(crate) fn take_due(&mut self, now_ns: u64) -> Option<(u16, Status)> {
-        self.faults.as_mut()?.take_due(now_ns)
+    /// Bytes of a request that its first part has had, be it a transfer or not.
+    pub(crate) fn begun_bytes(&self, tag: Tag, len: u64) -> u64 {
+        match self.is_at_once {
+            true => self.done(tag),
+            false => self.medium.begun_bytes(tag, len),
+        }
+    }
+
+    /// The slot whose answer was held until `until_ns` at most, and how its request ended; it is given at `now_ns`. To be
+    /// followed by [`Self::release`].
+    pub(crate) fn take_due(&mut self, until_ns: u64, now_ns: u64) -> Option<(u16, Status)> {
+        self.faults.as_mut()?.take_due(until_ns, now_ns)
+    }
+
+    /// How many answers are held.
+    pub(crate) fn held_answers(&self) -> u16 {
+        self.faults.as_ref().map_or(0, Faults::held)
     }
 
     /// Its guest is answered now.

@@ -249,7 +249,7 @@ impl DiskRole {
     #[inline(never)]
     fn cut(&mut self, tag: Tag, chain: &Chain, work: &Work) -> Taken {
         self.large.line_up(tag);
-        Taken::Cut(self.backend.first_bytes(work.len) + walk_bytes(chain))
+        Taken::Cut(self.backend.begun_bytes(tag, work.len) + walk_bytes(chain))
     }
 }
 
