@@ -352,6 +352,15 @@ impl Backend {
         }
     }
 
+    /// How long what is taken was held by a limit before, as far as that was said in the turn that began at `turn_ns`. For
+    /// [`Look::held_ns`] of each piece of a turn.
+    pub fn held_in(&mut self, turn_ns: u64) -> u64 {
+        match self {
+            Backend::Staged(staged) => staged.held_in(turn_ns),
+            Backend::Null(_) | Backend::Memory(_) | Backend::File(_) | Backend::Remote(_) => 0,
+        }
+    }
+
     /// What is taken from here on was held by a limit before, for so long.
     pub fn held(&mut self, held_ns: u64) {
         if let Backend::Staged(staged) = self {

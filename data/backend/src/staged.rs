@@ -73,6 +73,8 @@ pub struct Staged {
     tracer: Option<Tracer>,
     faults: Option<Faults>,
     look: Look,
+    /// When the turn began that `look` is of.
+    turn_ns: u64,
     /// By slot.
     flights: Box<[Flight]>,
     part: Part,
@@ -86,6 +88,7 @@ impl Staged {
             tracer: stages.trace.map(Tracer::new),
             faults: stages.fault.map(|plan| Faults::new(plan, SLOTS)),
             look: Look::default(),
+            turn_ns: 0,
             flights: vec![Flight::default(); SLOTS].into(),
             part: Part::new(),
         }
@@ -126,6 +129,12 @@ impl Staged {
     /// Parts have so many bytes from here on.
     pub(crate) fn goes_on_by(&mut self, slice_bytes: u64) {
         self.look.slice_bytes = slice_bytes;
+    }
+
+    /// How long a limit held what is taken in that turn.
+    pub(crate) fn held_in(&mut self, turn_ns: u64) -> u64 {
+        let is_same = std::mem::replace(&mut self.turn_ns, turn_ns) == turn_ns;
+        if is_same { self.look.held_ns } else { 0 }
     }
 
     /// They were held by a limit.

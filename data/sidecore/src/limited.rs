@@ -14,7 +14,7 @@ use crate::sidecore::Sidecore;
 
 impl DiskRole {
     /// [`DiskRole::fetch`] of a queue that has a gate, or something on the way to its disk, which hears what time it is
-    /// and how long what is in the ring may have waited.
+    /// when the turn began that this is a piece of, and how long what is in the ring may have waited.
     ///
     /// # Errors
     /// Until when it may take nothing.
@@ -25,19 +25,26 @@ impl DiskRole {
         io: &mut Io,
         chain: &mut Chain,
         (budget, slice_bytes): (Budget, u64),
-        (now, waited_ns): (Nanos, u64),
+        (now, turn, waited_ns): (Nanos, Nanos, u64),
         clock: &impl Clock,
     ) -> Result<Done, Nanos> {
         let is_staged = ring.is_staged();
         if is_staged {
-            self.backend.begin(Look { now_ns: now.0, waited_ns, held_ns: 0, slice_bytes });
+            // What a limit held is held no longer, and so is what further pieces of that turn take.
+            let held_ns = self.backend.held_in(turn.0);
+            self.backend.begin(Look { now_ns: now.0, waited_ns, held_ns, slice_bytes });
         }
         let done = match ring.gate {
             Some(_) => self.fetch_limited(ring, io, chain, budget, slice_bytes, now)?,
             None => self.fetch(ring, io, chain, budget, slice_bytes, now),
         };
-        if is_staged && done.ended() > 0 {
-            self.backend.end(clock.now().0);
+        if is_staged {
+            if done.ended() > 0 {
+                self.backend.end(clock.now().0);
+            }
+            if !done.visited().wants_more() {
+                self.backend.held(0);
+            }
         }
         Ok(done)
     }
@@ -83,7 +90,9 @@ impl DiskRole {
         let Some(gate) = &mut ring.gate else { return Admission::Go(budget) };
         if !gate.is_open(now) {
             let waited = gate.end_wait(now);
-            self.backend.held(waited.map_or(0, |waited| waited.ns));
+            if let Some(waited) = &waited {
+                self.backend.held(waited.ns);
+            }
             ring.counters.waited(waited);
             let at_once = self.backend.answers_at_once();
             let has_room =

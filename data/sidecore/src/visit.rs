@@ -115,7 +115,8 @@ impl Sidecore {
         } else {
             let waited_ns = self.schedule.waited_ns(queue, at);
             let how_far = (budget, piece.slice_bytes);
-            match disk.fetch_specially(ring, io, chain, how_far, (at, waited_ns), clock) {
+            let when = (at, self.schedule.turn_began(), waited_ns);
+            match disk.fetch_specially(ring, io, chain, how_far, when, clock) {
                 Ok(done) => done,
                 Err(until) => {
                     self.visiting.limited_until = Some(until);

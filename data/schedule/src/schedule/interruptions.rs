@@ -18,6 +18,11 @@ impl Schedule {
         aim.filter(|_| is_aimed).map_or(0, |aim| aim.waited_ns(now))
     }
 
+    /// When the last turn began: that of the queue that is visited, or in whose visit another is served.
+    pub fn turn_began(&self) -> Nanos {
+        self.turn
+    }
+
     /// A latency target for `queue`, nanoseconds, or none: how long a request waits in its ring at most. While
     /// it is missed the queue may be served in the middle of others' visits, which its own share pays for.
     pub fn set_target(&mut self, queue: u16, target_ns: Option<u64>) {

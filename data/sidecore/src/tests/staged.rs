@@ -6,14 +6,16 @@ use std::sync::Arc;
 use backend::fault::{FaultCounts, FaultPlan, Ops};
 use backend::trace::{Asked, Cursor, Entry, Ring};
 use backend::{Disk, Look, Stages};
-use schedule::{Gate, Limited, Meters, Rate};
+use device::blk::{Blk, Limits, Live, Shape};
+use device::features;
+use schedule::{Budget, Clock, Gate, Limited, Meters, Nanos, Rate, Visited};
 use virtqueue::driver::Buffer;
 
 use super::bed::*;
 use super::file::{file, finish};
 use crate::large::SLICE_BYTES;
 use crate::places::disk_at;
-use crate::{Command, Event, MoveId, RoleSpec, Room, ServedSpec, Stay, handover};
+use crate::{Command, Event, MoveId, RoleSpec, Room, Served, ServedSpec, Sidecore, Stay, handover};
 
 /// A slice takes as long as a visit may.
 const LONG_NS: u64 = 25_000;
@@ -137,6 +139,97 @@ fn what_a_limit_held_is_told_apart_from_what_waited() {
     let held: Vec<u64> = told.iter().map(|one| one.held_ns).collect();
     assert_eq!(held.first(), Some(&0), "{held:?}");
     assert!(held.last().is_some_and(|held| *held > 500_000), "{held:?}");
+}
+
+/// Time that stands still.
+struct Still(Nanos);
+
+impl Clock for Still {
+    fn now(&self) -> Nanos {
+        self.0
+    }
+}
+
+/// A piece of a turn of queue 1 that began at `now`: what it came to, or until when that may take nothing.
+fn piece(core: &mut Core, requests: u32, now: Nanos) -> Result<Visited, Nanos> {
+    let Sidecore { places, io, chain, .. } = &mut core.sidecore;
+    let (ring, disk) = disk_at(places, 0).expect("a disk");
+    let how_far = (Budget { requests, bytes: 1 << 20, nanos: 1 << 20 }, SLICE_BYTES);
+    let done = disk.fetch_specially(ring, io, chain, how_far, (now, now, 0), &Still(now))?;
+    Ok(done.visited())
+}
+
+/// Who is served beside others has its visits in pieces of a few requests.
+#[test]
+fn what_a_limit_held_is_told_of_each_piece_of_the_visit_that_takes_it() {
+    let (mut guest, disk, trace) = (Guest::new(ring(SIZE)), memory(), Ring::new(0));
+    let mut core = Core::new(1);
+    let mut spec = spec(&guest, &disk, traced(&trace));
+    // 16 requests a millisecond, 64 at once.
+    let device = Meters::new(Some(Rate { per_s: 16_000, burst_ns: 4_000_000 }), None);
+    spec.gate = Gate::new(Limited { device, group: None }).map(Box::new);
+    core.attach(&guest, spec);
+    let mut now = core.now.after(1 << 30);
+    guest.ask(80, READ);
+    while entries(&trace).len() < 80 {
+        match piece(&mut core, 4, now) {
+            Ok(_) => {}
+            Err(until) => now = until,
+        }
+    }
+    let held: Vec<u64> = entries(&trace).iter().map(|one| one.held_ns).collect();
+    let first = held.iter().position(|held| *held > 0);
+    assert!(first.is_some_and(|first| (32..=64).contains(&first)), "the burst: {held:?}");
+    assert!(held.iter().skip_while(|held| **held == 0).all(|held| *held > 0), "{held:?}");
+    // What comes later was not held.
+    assert_eq!(piece(&mut core, 4, now).map(|visited| visited.requests), Ok(0));
+    for _ in 0..2 {
+        guest.add(0, READ, 0, 1);
+        guest.driver.publish();
+        while guest.take().is_empty() {
+            let _ = piece(&mut core, 4, now);
+            now = now.after(1 << 30);
+            if let Some((ring, _)) = disk_at(&mut core.sidecore.places, 0) {
+                ring.queue.show();
+            }
+        }
+    }
+    assert_eq!(entries(&trace)[80..].iter().map(|one| one.held_ns).collect::<Vec<_>>(), [0, 0]);
+}
+
+/// A discard in parts is on its queue's account as it is done.
+#[test]
+fn a_discard_in_parts_is_charged_what_is_done_of_it() {
+    const LEN: u64 = (3 << 20) + 512;
+    let (mut guest, disk, trace) = (Guest::new(ring(SIZE)), memory(), Ring::new(0));
+    let mut core = Core::new(1);
+    let mut spec = spec(&guest, &disk, traced(&trace));
+    let shape = Shape {
+        block_size: 512,
+        physical_block_exp: 0,
+        topology: Default::default(),
+        readonly: false,
+        queues: 1,
+        serial: [0; 20],
+        limits: Limits { discard_sectors_max: 1 << 16, zeroes_sectors_max: 1 << 16 },
+        in_order: false,
+    };
+    let negotiated = features::VERSION_1 | features::BLK_FLUSH | features::BLK_DISCARD;
+    let blk = Blk::new(&shape, Live::new(DISK), negotiated);
+    spec.role = RoleSpec::Disk { blk, backend: disk.backend_through(traced(&trace)) };
+    core.attach(&guest, spec);
+    let (sector, sectors) = (1u64, (LEN / 512) as u32);
+    let range = [&sector.to_le_bytes()[..], &sectors.to_le_bytes(), &[0; 4]].concat();
+    assert!(guest.map.area_at_user(SPARE_AT, 4096).unwrap().write(0, &range));
+    guest.add_over(0, 11, 0, &[buffer(16, false)]);
+    guest.driver.publish();
+    let now = core.now;
+    let charged = [(); 4].map(|()| piece(&mut core, 1, now).expect("no limit").bytes);
+    // The first is less by where it begins, and has what the walk along its chain costs.
+    let walk = charged.iter().sum::<u64>() - LEN;
+    assert_eq!(charged, [(1 << 20) - 512 + walk, 1 << 20, 1 << 20, 1024]);
+    assert!(walk < 4096, "{walk}");
+    assert_eq!(entries(&trace).len(), 1);
 }
 
 #[test]
