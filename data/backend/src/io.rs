@@ -6,6 +6,7 @@
 //! io_uring at all. Clients' links are here, too (`links`), of which the kernel knows a socket alone.
 
 mod links;
+mod noted;
 
 pub(crate) use links::LinkPlace;
 
@@ -26,6 +27,7 @@ use crate::sys::Ring;
 use crate::sys::{Bounce, Command, Effort};
 use crate::wake::Waker;
 use links::Links;
+use noted::Noted;
 
 /// Submission entries at most; more gain nothing, since a pass submits a visit's budget a queue.
 const ENTRIES_MAX: u32 = 4096;
@@ -69,8 +71,8 @@ pub struct Io {
     /// Made with the ring; tried again before a sleep with requests that wait.
     waker: Option<Waker>,
     links: Links,
-    /// Places of queues with requests that stalled, for the sidecore: each once.
-    stalled: VecDeque<u16>,
+    /// Places of queues with requests that stalled, or whose answers are held, for the sidecore.
+    stalled: Noted,
 }
 
 /// A disk, for as long as it has queues here. Keeps its descriptors open for what is queued.
@@ -184,7 +186,7 @@ impl Io {
         let identity = NEXT.fetch_add(1, Ordering::Relaxed);
         let entries = entries.clamp(32, ENTRIES_MAX).next_power_of_two();
         let (joined, waiting, waker, links) = (Vec::new(), 0, None, Links::default());
-        let (ring, workers, short_bytes, stalled) = (None, None, 0, VecDeque::new());
+        let (ring, workers, short_bytes, stalled) = (None, None, 0, Noted::new());
         let io = Io {
             ring,
             entries,
@@ -209,43 +211,49 @@ impl Io {
     /// Takes the memory for notes of so many places ([`Self::note_stalled`]): all that its sidecore has. To be
     /// called before the first queue is attached.
     pub fn expect_places(&mut self, places: usize) {
-        self.stalled.reserve(places.saturating_sub(self.stalled.len()));
+        self.stalled.reserve(places);
     }
 
     /// For how many places there is memory.
     pub fn expected_places(&self) -> usize {
-        self.stalled.capacity()
+        self.stalled.expected()
     }
 
-    /// The queue at `place` of its sidecore has requests that stalled ([`crate::Outcome::Stalled`]), or whose answers are
-    /// held, and is to be looked at until it has none, or leaves ([`Self::forget_stalled`]).
+    /// The queue at `place` of its sidecore has requests that stalled ([`crate::Outcome::Stalled`]), and is to be looked at
+    /// at once, and when that look says so ([`Self::note_due`]), until it has none, or leaves ([`Self::forget_stalled`]).
     #[cold]
     pub fn note_stalled(&mut self, place: u16) {
-        if !self.stalled.contains(&place) {
-            self.stalled.push_back(place);
-        }
+        self.stalled.note(place, 0);
+    }
+
+    /// The same at that moment, nanoseconds, or before: something of it is to be tried again then, or an answer is held
+    /// until then.
+    #[cold]
+    pub fn note_due(&mut self, place: u16, at_ns: u64) {
+        self.stalled.note(place, at_ns);
     }
 
     /// How many places were noted so.
-    #[inline]
     pub fn stalled(&self) -> usize {
         self.stalled.len()
     }
 
-    /// The one that was noted first, and is noted no more.
-    pub fn take_stalled(&mut self) -> Option<u16> {
-        self.stalled.pop_front()
+    /// When one of them is to be looked at, nanoseconds; `u64::MAX` when there is none.
+    #[inline]
+    pub fn stalled_due(&self) -> u64 {
+        self.stalled.first_ns()
+    }
+
+    /// One of them that is to be looked at now, and is noted no more. Each walk begins with `left` as [`Self::stalled`]
+    /// and ends with `None`; what is noted meanwhile is of the next one.
+    pub fn take_stalled(&mut self, now_ns: u64, left: &mut usize) -> Option<u16> {
+        self.stalled.take(now_ns, left)
     }
 
     /// The queue at `place` leaves.
     #[cold]
     pub fn forget_stalled(&mut self, place: u16) {
-        self.stalled.retain(|noted| *noted != place);
-    }
-
-    /// All of them.
-    pub fn stalled_places(&self) -> impl Iterator<Item = u16> + '_ {
-        self.stalled.iter().copied()
+        self.stalled.forget(place);
     }
 
     /// Requests that can be submitted now. Each takes at most one.

@@ -309,10 +309,9 @@ impl Staged {
         let Some(faults) = self.faults.as_mut().filter(|_| flight.fate.delay_ns > 0) else {
             return false;
         };
-        let is_first = faults.next_due().is_none();
-        faults.hold(now_ns.saturating_add(flight.fate.delay_ns), tag.slot, status);
-        if is_first {
-            io.note_stalled(tag.queue);
+        let until_ns = now_ns.saturating_add(flight.fate.delay_ns);
+        if faults.next_due().is_none_or(|due| until_ns < due) {
+            io.note_due(tag.queue, until_ns);
         }
         true
     }

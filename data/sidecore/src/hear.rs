@@ -18,7 +18,7 @@ impl Sidecore {
         if !self.calls.delayed().is_empty() {
             self.call_put_off(now);
         }
-        if self.io.stalled() > 0 {
+        if self.io.stalled_due() <= now.0 {
             self.look_at_stalled(now);
         }
         progress.commands = self.take_arrivals(now);

@@ -383,7 +383,8 @@ impl Sidecore {
     /// When something is to be done although nothing comes: a queue's moment, or a link's.
     pub(crate) fn next_due(&self) -> Option<Nanos> {
         let link = self.io.due().map(Nanos);
-        let stalled = if self.io.stalled() > 0 { self.stalled_due() } else { None };
+        let stalled_due = self.io.stalled_due();
+        let stalled = (stalled_due != u64::MAX).then_some(Nanos(stalled_due));
         [self.schedule.next_due(), link, self.links.due(), stalled].into_iter().flatten().min()
     }
 }

@@ -145,8 +145,10 @@ impl Stalls {
             }
             self.due = now.after(self.pause_ns);
         }
-        self.is_unshown = true;
-        self.list(io, place);
+        let is_unshown = std::mem::replace(&mut self.is_unshown, true);
+        if !std::mem::replace(&mut self.is_listed, true) || !is_unshown {
+            io.note_stalled(place);
+        }
     }
 
     /// The request of that name is to be tried again. True when it had not waited before.
@@ -293,6 +295,7 @@ impl DiskRole {
         if !self.stalls.is_trying() {
             self.end_round();
             self.stalls.due = now.after(self.stalls.pause_ns);
+            io.note_due(self.place, self.stalls.due.0);
         }
         (requests, bytes)
     }
@@ -331,6 +334,19 @@ impl DiskRole {
             let took = self.end(ring, tag, status, now);
             ring.counters.latency.add(took, 1);
         }
+    }
+
+    /// When something of it is to be looked at next, as it is after a look.
+    fn next_look(&self, now: Nanos) -> Option<Nanos> {
+        let Stalls { is_listed, is_told, is_unshown, due, .. } = self.stalls;
+        let tries = is_listed.then_some(match !is_told || is_unshown {
+            true => Nanos(0),
+            // Its visits say when that is over.
+            false if self.stalls.is_trying() => now.after(PAUSE_NS_MAX),
+            false => due,
+        });
+        let answer = self.backend.next_due().map(Nanos);
+        [tries, answer].into_iter().flatten().min()
     }
 
     /// Whether what waits may stay in the queue's record when it leaves.
@@ -374,37 +390,41 @@ impl DiskRole {
 }
 
 impl Sidecore {
-    /// Looks at the queues with requests that wait: tells of them, and begins the round that is due.
+    /// Looks at the queues with requests that wait, and something that is due: tells of them, and begins a round. To be
+    /// called when [`Io::stalled_due`] has come.
     #[cold]
     #[inline(never)]
     pub(crate) fn look_at_stalled(&mut self, now: Nanos) {
-        for _ in 0..self.io.stalled() {
-            let Some(place) = self.io.take_stalled() else { return };
-            let holds_more = self.answer_due(place, now);
-            if self.look_at_stalls(place, now) || holds_more {
-                self.io.note_stalled(place);
+        let mut left = self.io.stalled();
+        while let Some(place) = self.io.take_stalled(now.0, &mut left) {
+            self.answer_due(place, now);
+            self.look_at_stalls(place, now);
+            let served = self.places.get(usize::from(place)).and_then(Place::served);
+            let due = served.and_then(Served::disk_role).and_then(|disk| disk.next_look(now));
+            if let Some(due) = due {
+                self.io.note_due(place, due.0);
             }
         }
     }
 
-    /// The answers at one place that were held until now are given. Whether there are more.
-    fn answer_due(&mut self, place: u16, now: Nanos) -> bool {
-        let Some((ring, disk)) = disk_at(&mut self.places, place) else { return false };
-        if disk.backend.next_due().is_some_and(|due| due <= now.0) {
-            disk.answer_held(ring, now, now);
-            if ring.publish_reaped(&mut self.alarm, now) {
-                self.calls.wait(place);
-            }
-            self.schedule.completed(place);
+    /// The answers at one place that were held until now are given.
+    fn answer_due(&mut self, place: u16, now: Nanos) {
+        let Some((ring, disk)) = disk_at(&mut self.places, place) else { return };
+        if disk.backend.next_due().is_none_or(|due| due > now.0) {
+            return;
         }
-        disk_at(&mut self.places, place).is_some_and(|(_, disk)| disk.backend.next_due().is_some())
+        disk.answer_held(ring, now, now);
+        if ring.publish_reaped(&mut self.alarm, now) {
+            self.calls.wait(place);
+        }
+        self.schedule.completed(place);
     }
 
-    /// The same for one place. Whether it is to be looked at again.
-    fn look_at_stalls(&mut self, place: u16, now: Nanos) -> bool {
-        let Some((ring, disk)) = disk_at(&mut self.places, place) else { return false };
+    /// The same for one place, as far as requests wait there.
+    fn look_at_stalls(&mut self, place: u16, now: Nanos) {
+        let Some((ring, disk)) = disk_at(&mut self.places, place) else { return };
         if !disk.stalls.is_listed {
-            return false;
+            return;
         }
         let key = ring.key;
         if disk.stalls.is_unshown {
@@ -413,20 +433,20 @@ impl Sidecore {
         if !disk.stalls.is_told {
             disk.stalls.is_told = true;
             self.send(Event::Stalls(key));
-            return true;
+            return;
         }
         // Its visits go on with a round, and end it.
         if disk.stalls.is_trying() || disk.stalls.due > now {
-            return true;
+            return;
         }
         if ring.leaving {
             disk.stalls.is_listed = false;
-            return false;
+            return;
         }
         if disk.show_stalled(ring) == 0 {
             (disk.stalls.is_listed, disk.stalls.is_told) = (false, false);
             self.send(Event::Stalls(key));
-            return false;
+            return;
         }
         if disk.begin_round(now) {
             self.schedule.completed(place);
@@ -434,30 +454,5 @@ impl Sidecore {
         if disk_at(&mut self.places, place).is_some_and(|(_, disk)| disk.stalls.is_trying()) {
             self.poll_begun(place, now);
         }
-        true
-    }
-
-    /// When a queue with requests that wait is looked at next.
-    pub(crate) fn stalled_due(&self) -> Option<Nanos> {
-        let due = |place: u16| {
-            let served = self.places.get(usize::from(place)).and_then(Place::served);
-            // A place that has nobody any more is struck off by the next look.
-            let Some(disk) = served.and_then(Served::disk_role) else {
-                return Some(Nanos(0));
-            };
-            let stalls = &disk.stalls;
-            let tries = match !stalls.is_told || stalls.is_unshown {
-                true => Some(Nanos(0)),
-                // Its visits say when that is over.
-                false if stalls.is_trying() => None,
-                false => Some(stalls.due),
-            };
-            match disk.backend.next_due().map(Nanos) {
-                None => tries,
-                Some(answer) if !stalls.is_listed => Some(answer),
-                Some(answer) => Some(tries.map_or(answer, |tries| tries.min(answer))),
-            }
-        };
-        self.io.stalled_places().filter_map(due).min()
     }
 }

@@ -524,7 +524,7 @@ fn what_is_tried_again_is_no_more_a_pass_than_a_visit() {
     let mut modest = Guest::new(ring(16));
     bed.core.attach(&modest, modest.spec(2, &memory()));
     bed.kernel.refuse(None);
-    bed.core.now = bed.core.sidecore.stalled_due().unwrap();
+    bed.core.now = Nanos(bed.core.sidecore.io.stalled_due());
     let (before, mut passes) = (bed.kernel.asked(), 0);
     let mut ended = Vec::new();
     while ended.len() < MANY {
@@ -553,7 +553,7 @@ fn what_is_tried_again_holds_up_nothing_of_its_queue() {
     let (mut bed, counters) = bed_of_many();
     // There is no space still: all of it comes to nothing.
     for round in 0..3 {
-        bed.core.now = bed.core.sidecore.stalled_due().unwrap();
+        bed.core.now = Nanos(bed.core.sidecore.io.stalled_due());
         bed.core.pass();
         let mut reads = 0;
         while bed.core.sidecore.is_slicing(0) {
@@ -578,7 +578,7 @@ fn what_is_tried_again_holds_up_nothing_of_its_queue() {
 fn a_queue_that_leaves_in_the_middle_of_a_round_ends_it() {
     let (mut bed, _) = bed_of_many();
     bed.stalls();
-    bed.core.now = bed.core.sidecore.stalled_due().unwrap();
+    bed.core.now = Nanos(bed.core.sidecore.io.stalled_due());
     bed.core.passes(8);
     assert!(bed.core.sidecore.is_slicing(0), "the round is under way");
     let asked = bed.kernel.asked();
