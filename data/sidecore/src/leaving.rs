@@ -93,6 +93,7 @@ impl Sidecore {
         for at in (0..self.leaving.finishing.len()).rev() {
             let Some(&queue) = self.leaving.finishing.get(at) else { continue };
             self.end_stalled(queue, now);
+            self.answer_finishing(queue, now);
             let served = served_at(&mut self.places, queue);
             if let Some(key) = served.filter(|s| s.ring.left() == 0).map(|s| s.key()) {
                 self.detach(key, now);
@@ -111,6 +112,19 @@ impl Sidecore {
             return self.detach(key, now);
         }
         disk.part_with_stalled(ring);
+        if ring.publish_reaped(&mut self.alarm, now) {
+            self.calls.wait(queue);
+        }
+        self.schedule.completed(queue);
+    }
+
+    /// Nor for answers that are held, with whose slots it takes what is left.
+    fn answer_finishing(&mut self, queue: u16, now: Nanos) {
+        let Some((ring, disk)) = disk_at(&mut self.places, queue) else { return };
+        if disk.backend.next_due().is_none() {
+            return;
+        }
+        disk.answer_held(ring, Nanos(u64::MAX), now);
         if ring.publish_reaped(&mut self.alarm, now) {
             self.calls.wait(queue);
         }
