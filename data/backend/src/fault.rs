@@ -72,7 +72,7 @@ pub struct FaultCounts {
 }
 
 impl FaultCounts {
-    /// Requests that were answered later.
+    /// Requests that were answered later, by all that was asked for.
     pub fn delayed(&self) -> u64 {
         self.delayed.load(Ordering::Relaxed)
     }
@@ -127,9 +127,7 @@ impl Faults {
         let fails = within(drawn, u64::from(MILLION)) < u64::from(self.plan.errors_per_million);
         let jitter_ns = within(mixed(drawn), self.plan.jitter_ns.saturating_add(1));
         let delay_ns = self.plan.delay_ns.saturating_add(jitter_ns);
-        let counts = &self.plan.counts;
-        counts.failed.fetch_add(fails.into(), Ordering::Relaxed);
-        counts.delayed.fetch_add((delay_ns > 0).into(), Ordering::Relaxed);
+        self.plan.counts.failed.fetch_add(fails.into(), Ordering::Relaxed);
         Fate { fails, delay_ns }
     }
 
@@ -147,19 +145,26 @@ impl Faults {
         self.held.push(Reverse((until_ns, slot, status as u8)));
     }
 
-    /// The next answer that waits until `now_ns` at most, by slot.
-    pub(crate) fn take_due(&mut self, now_ns: u64) -> Option<(u16, Status)> {
-        let Reverse((until_ns, ..)) = self.held.peek()?;
-        if *until_ns > now_ns {
+    /// The next answer that waits until `until_ns` at most, by slot, which is given at `now_ns`. It counts as delayed
+    /// unless it is given before its time.
+    pub(crate) fn take_due(&mut self, until_ns: u64, now_ns: u64) -> Option<(u16, Status)> {
+        let Reverse((due_ns, ..)) = *self.held.peek()?;
+        if due_ns > until_ns {
             return None;
         }
         let Reverse((_, slot, status)) = self.held.pop()?;
+        self.plan.counts.delayed.fetch_add((due_ns <= now_ns).into(), Ordering::Relaxed);
         let status = match status {
             0 => Status::Ok,
             2 => Status::Unsupported,
             _ => Status::IoError,
         };
         Some((slot, status))
+    }
+
+    /// How many answers wait.
+    pub(crate) fn held(&self) -> u16 {
+        self.held.len() as u16
     }
 
     /// When the next is due.

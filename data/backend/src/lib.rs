@@ -396,12 +396,20 @@ impl Backend {
         }
     }
 
-    /// The next slot whose answer was held until `now_ns` at most, and how its request ended. To be followed by
-    /// [`Self::release`].
-    pub fn take_due(&mut self, now_ns: u64) -> Option<(u16, Status)> {
+    /// The next slot whose answer was held until `until_ns` at most, and how its request ended; it is given at `now_ns`. To
+    /// be followed by [`Self::release`].
+    pub fn take_due(&mut self, until_ns: u64, now_ns: u64) -> Option<(u16, Status)> {
         match self {
-            Backend::Staged(staged) => staged.take_due(now_ns),
+            Backend::Staged(staged) => staged.take_due(until_ns, now_ns),
             Backend::Null(_) | Backend::Memory(_) | Backend::File(_) | Backend::Remote(_) => None,
+        }
+    }
+
+    /// How many answers are held.
+    pub fn held_answers(&self) -> u16 {
+        match self {
+            Backend::Staged(staged) => staged.held_answers(),
+            Backend::Null(_) | Backend::Memory(_) | Backend::File(_) | Backend::Remote(_) => 0,
         }
     }
 

@@ -313,6 +313,7 @@ impl Staged {
         if faults.next_due().is_none_or(|due| until_ns < due) {
             io.note_due(tag.queue, until_ns);
         }
+        faults.hold(until_ns, tag.slot, status);
         true
     }
 

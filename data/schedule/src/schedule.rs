@@ -175,6 +175,24 @@ impl Schedule {
         self.waits.remove(queue);
     }
 
+    /// Takes `queue` in again that was let go, and whose number nobody has had since: polled, as one that comes, but with
+    /// what it owes, and with what is known of it. Nothing when it is here.
+    #[cold]
+    pub fn come_back(&mut self, queue: u16, share: u32, policy: Policy, now: Nanos) {
+        let Some(entry) = self.entries.get_mut(usize::from(queue)) else { return };
+        if entry.state != State::Absent {
+            return;
+        }
+        entry.account.set_share(share, &self.limits);
+        if entry.polling.policy != policy {
+            entry.polling = Polling::new(policy, self.prices.kick);
+        }
+        (entry.state, entry.hungry, entry.last_work) = (State::Polled, false, now);
+        self.lines.move_to_end(POLL, queue);
+        self.queues += 1;
+        self.polled += 1;
+    }
+
     /// Another share and policy for `queue`, which keeps its credit and its place. What it waits for
     /// may have changed, so a queue that waits for a moment is polled again. True when it was armed
     /// and is polled from now on: the caller turns its kicks off.

@@ -478,3 +478,33 @@ fn a_queue_keeps_what_it_owes_when_its_share_changes() {
     }
     assert_eq!(passes, [4, 6]);
 }
+
+#[test]
+fn a_queue_that_is_not_visited_for_a_while_owes_what_it_owed() {
+    let owes_after = |comes: fn(&mut Schedule)| {
+        let mut schedule = Schedule::new(Limits::default(), 2);
+        (0..2).for_each(|queue| schedule.add(queue, 100, Policy::Poll, Nanos(0)));
+        let hungry = Visited { requests: 1, more: true, ..Visited::default() };
+        schedule.begin(Nanos(1_000));
+        while let Some(Visit { queue, budget }) = schedule.next() {
+            let bytes = if queue == 0 { 5 * budget.bytes } else { 0 };
+            schedule.visited(queue, Visited { bytes, ..hungry });
+        }
+        comes(&mut schedule);
+        schedule.begin(Nanos(2_000));
+        let turns: Vec<u16> = std::iter::from_fn(|| schedule.next()).map(|it| it.queue).collect();
+        assert_eq!((schedule.queues(), schedule.polled()), (2, 2));
+        !turns.contains(&0)
+    };
+    assert!(owes_after(|_| ()));
+    assert!(owes_after(|schedule| {
+        schedule.remove(0);
+        schedule.come_back(0, 100, Policy::Poll, Nanos(1_500));
+        // Who is here is left as it is.
+        schedule.come_back(0, 1, Policy::Notify, Nanos(1_500));
+    }));
+    assert!(!owes_after(|schedule| {
+        schedule.remove(0);
+        schedule.add(0, 100, Policy::Poll, Nanos(1_500));
+    }));
+}

@@ -325,11 +325,8 @@ impl Sidecore {
                 }
                 continue;
             }
-            let drained =
-                disk_at(&mut self.places, queue).is_some_and(|(ring, disk)| match with_all {
-                    true => ring.queue.in_flight() == 0,
-                    false => disk.is_drained(ring),
-                });
+            let drained = disk_at(&mut self.places, queue)
+                .is_some_and(|(ring, disk)| disk.is_drained_but_for(ring, with_all, 0));
             if !drained && now < until {
                 at += 1;
                 continue;
@@ -355,7 +352,10 @@ impl Sidecore {
         now: Nanos,
     ) -> bool {
         let Some((ring, disk)) = disk_at(&mut self.places, queue) else { return false };
-        disk.answer_held(ring, Nanos(u64::MAX), now);
+        // Where all else has ended, and not before: one that stays has answered nothing before its time.
+        if disk.is_drained_but_for(ring, with_all, disk.backend.held_answers()) {
+            disk.answer_held(ring, Nanos(u64::MAX), now);
+        }
         let goes_on = disk.large.has_turns() || with_all && disk.large.is_all_here();
         if !goes_on || !may_slice || disk.stalls.has_large() {
             return false;
@@ -416,6 +416,6 @@ impl Sidecore {
         if !ring.health.is_lost() {
             ring.queue.disarm();
         }
-        ring.line_up(&mut self.schedule, queue, now);
+        ring.line_up_again(&mut self.schedule, queue, now);
     }
 }

@@ -545,10 +545,14 @@ impl DiskRole {
         self.come_stalled(io);
     }
 
-    /// Whether nothing of it is with a back-end. A large request under way is not, nor is one that waits: these go
-    /// on wherever the queue is.
-    pub(crate) fn is_drained(&self, ring: &Ring) -> bool {
-        ring.queue.in_flight() == u16::from(self.large.is_all_here()) + self.stalls.in_slots()
+    /// Whether nothing of it is with a back-end, but for `held` answers. A large request under way is not, nor is one that
+    /// waits: these go on wherever the queue is, unless it goes `with_all` that it has taken.
+    pub(crate) fn is_drained_but_for(&self, ring: &Ring, with_all: bool, held: u16) -> bool {
+        let stays = match with_all {
+            true => 0,
+            false => u16::from(self.large.is_all_here()) + self.stalls.in_slots(),
+        };
+        ring.queue.in_flight() == stays + held
     }
 }
 
@@ -572,6 +576,11 @@ impl Ring {
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.is_plain
+    }
+
+    /// It was visited no more for a while, and is again, at the place where it was.
+    pub(crate) fn line_up_again(&self, schedule: &mut Schedule, place: u16, now: Nanos) {
+        schedule.come_back(place, self.share, self.policy_here(), now);
     }
 
     /// Chains that an earlier process left and that are still to be taken. A ring that broke a rule takes

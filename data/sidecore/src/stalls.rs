@@ -326,7 +326,7 @@ impl DiskRole {
     /// Gives the answers that were held until `until` at most. Bounded by the slots.
     #[cold]
     pub(crate) fn answer_held(&mut self, ring: &mut Ring, until: Nanos, now: Nanos) {
-        while let Some((slot, status)) = self.backend.take_due(until.0) {
+        while let Some((slot, status)) = self.backend.take_due(until.0, now.0) {
             let Some(tag) = self.slots.tag(self.place, slot) else { continue };
             if let Some((request, _)) = self.slots.find(tag) {
                 self.backend.release(&request, tag, status, now.0);

@@ -45,7 +45,7 @@ fn all_and_none_are_what_they_say_and_are_counted() {
     for _ in 0..1_000 {
         assert_eq!(faults.judge(&read(0)), Fate { fails: true, delay_ns: 5 });
     }
-    assert_eq!((counts.failed(), counts.delayed()), (1_000, 1_000));
+    assert_eq!((counts.failed(), counts.delayed()), (1_000, 0), "none is answered yet");
     let mut faults = Faults::new(plan(), 1);
     for _ in 0..1_000 {
         assert_eq!(faults.judge(&read(0)), Fate::default());
@@ -73,10 +73,24 @@ fn answers_come_in_the_order_of_their_time() {
     faults.hold(30, 1, Status::Ok);
     faults.hold(10, 2, Status::IoError);
     faults.hold(20, 3, Status::Unsupported);
-    assert_eq!((faults.take_due(9), faults.next_due()), (None, Some(10)));
-    assert_eq!(faults.take_due(25), Some((2, Status::IoError)));
-    assert_eq!(faults.take_due(25), Some((3, Status::Unsupported)));
-    assert_eq!((faults.take_due(25), faults.next_due()), (None, Some(30)));
-    assert_eq!(faults.take_due(u64::MAX), Some((1, Status::Ok)));
+    assert_eq!((faults.take_due(9, 9), faults.next_due()), (None, Some(10)));
+    assert_eq!(faults.take_due(25, 25), Some((2, Status::IoError)));
+    assert_eq!(faults.take_due(25, 25), Some((3, Status::Unsupported)));
+    assert_eq!((faults.take_due(25, 25), faults.next_due()), (None, Some(30)));
+    assert_eq!(faults.take_due(u64::MAX, 25), Some((1, Status::Ok)));
     assert_eq!(faults.next_due(), None);
+}
+
+#[test]
+fn only_what_is_answered_at_its_time_has_been_delayed() {
+    let plan = plan();
+    let counts = Arc::clone(&plan.counts);
+    let mut faults = Faults::new(plan, 4);
+    (1..5).for_each(|slot| faults.hold(u64::from(slot) * 10, slot, Status::Ok));
+    assert_eq!((faults.held(), counts.delayed()), (4, 0));
+    assert!(faults.take_due(10, 10).is_some() && faults.take_due(25, 25).is_some());
+    assert_eq!((faults.held(), counts.delayed()), (2, 2));
+    // Its queue goes, and a third one is late as it is.
+    assert!((0..2).all(|_| faults.take_due(u64::MAX, 30).is_some()));
+    assert_eq!((faults.held(), counts.delayed()), (0, 3));
 }

@@ -580,3 +580,91 @@ fn the_same_requests_fail_although_their_queue_has_moved_between_them() {
     assert_eq!(failed(false).len(), 60);
     assert_eq!(failed(true), failed(false));
 }
+
+/// A process was killed with more requests under way than a queue has slots, and its guest stops the ring.
+#[test]
+fn what_was_left_is_taken_on_without_waiting_for_answers_that_are_held() {
+    const LEFT: u64 = 300;
+    let (mut guest, disk, trace) = (Guest::new(ring(1024)), memory(), Ring::new(0));
+    guest.ask(LEFT as usize, READ);
+    let mut dead = guest.recorded_queue(0);
+    let mut chain = virtqueue::Chain::default();
+    for _ in 0..LEFT {
+        assert!(dead.peek(&guest.map, &mut chain));
+        std::mem::forget(dead.advance(&chain));
+    }
+    drop(dead);
+    let mut core = Core::new(1);
+    let mut spec = spec(&guest, &disk, faulty(&trace, 10_000_000_000, 0).0);
+    spec.queue = guest.recorded_queue(0);
+    core.send(Command::Attach(Served::new(spec)));
+    core.passes(40);
+    assert_eq!(guest.take(), [], "all slots are held");
+    core.send(Command::Finish(key(1)));
+    core.passes(20);
+    assert_eq!(detached(core.events(), 1).queue().left(), 0);
+    assert_eq!(guest.take_ok() as u64, LEFT);
+}
+
+/// Something else is under way for longer than a queue may take to go, however often that is tried.
+#[test]
+fn who_is_asked_to_go_and_stays_has_answered_nothing_before_its_time() {
+    const DELAY_NS: u64 = 10_000_000_000;
+    let (mut guest, disk, trace) = (Guest::new(ring(SIZE)), memory(), Ring::new(0));
+    let mut core = Core::new(2);
+    let (stages, counts) = faulty(&trace, DELAY_NS, 0);
+    core.attach(&guest, spec(&guest, &disk, stages));
+    let asked = core.now;
+    guest.ask(10, READ);
+    core.passes(3);
+    core.tick_ns = LONG_NS;
+    for id in 1..4 {
+        guest.add_over(9 + id, READ, 0, &[buffer(60 * SLICE_BYTES, true)]);
+        publish(&mut guest);
+        let begun = (0..100).any(|_| {
+            core.pass();
+            core.sidecore.is_slicing(0)
+        });
+        assert!(begun, "request {id}");
+        let stayed = exchange(&mut core, id as u64, &disk, Stages::default());
+        assert!(matches!(stayed, Some(Stay::Busy)), "{stayed:?} of {id}");
+        core.passes(100);
+        assert!(!core.sidecore.is_slicing(0), "it is done");
+        assert_eq!((guest.take(), counts.delayed()), (vec![], 0), "after try {id}");
+    }
+    // When nothing else is under way they are given, and have not been delayed as was asked.
+    assert!(exchange(&mut core, 4, &disk, Stages::default()).is_none());
+    assert!(core.now.since(asked) < DELAY_NS);
+    assert_eq!((guest.take_ok(), counts.delayed()), (13, 0));
+}
+
+/// A sidecore looks at those whose answers it holds when one is due, whichever came first.
+#[test]
+fn nobody_is_looked_at_for_answers_that_are_not_due() {
+    let (mut guest, disk, trace) = (Guest::new(ring(SIZE)), memory(), Ring::new(0));
+    let mut core = Core::new(1);
+    let (mut stages, _) = faulty(&trace, 5_000_000, 0);
+    if let Some(fault) = &mut stages.fault {
+        fault.jitter_ns = 5_000_000;
+    }
+    core.attach(&guest, spec(&guest, &disk, stages));
+    guest.ask(60, READ);
+    let mut answered = 0;
+    while answered < 60 {
+        core.passes(3);
+        answered += guest.take_ok();
+        let (_, role) = disk_at(&mut core.sidecore.places, 0).expect("a disk");
+        let due = role.backend.next_due();
+        assert_eq!(core.sidecore.io.stalled_due(), due.unwrap_or(u64::MAX));
+        if let Some(due) = due {
+            core.now = Nanos(due - 1);
+            core.pass();
+            assert_eq!(guest.take(), []);
+            core.now = Nanos(due);
+            core.pass();
+            let now = guest.take_ok();
+            assert!(now > 0, "it is due");
+            answered += now;
+        }
+    }
+}
