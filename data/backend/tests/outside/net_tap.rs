@@ -102,11 +102,9 @@ fn check_without(name: &str, capability: &str, source: &HostSource) {
         let whole = whole(name);
         return in_namespace(name, || {
             ip("link add v0 type veth peer name v1");
-            let program = std::env::current_exe().expect("the test program");
-            let mut command = std::process::Command::new("setpriv");
-            command.arg(format!("--bounding-set=-{capability}")).arg(program);
-            command.args(["--exact", &whole, "--nocapture"]).env(BOUNDED, "1");
-            assert!(command.status().expect("setpriv").success());
+            let bounded = format!("--bounding-set=-{capability}");
+            let mut command = run_by("setpriv", &[&bounded], &whole);
+            assert!(command.env(BOUNDED, "1").status().expect("setpriv").success());
         });
     }
     let error = refusal(source);

@@ -66,12 +66,30 @@ pub(crate) fn is_inside(name: &str) -> bool {
     std::env::var(INSIDE).is_ok_and(|inside| inside == whole)
 }
 
+#[track_caller]
 fn again(whole: &str, options: &[&str]) -> Command {
-    let program = std::env::current_exe().expect("the test program");
-    let mut command = Command::new("unshare");
-    command.args(options).arg(program);
-    command.args(["--exact", whole, "--nocapture"]).env(INSIDE, whole);
+    let mut command = run_by("unshare", options, whole);
+    command.env(INSIDE, whole);
     command
+}
+
+/// The test `whole` of this program, which `program` runs. Of a name that no test has none would run, and all would
+/// seem well.
+#[track_caller]
+pub(crate) fn run_by(program: &str, options: &[&str], whole: &str) -> Command {
+    let own = std::env::current_exe().expect("the test program");
+    let listed = Command::new(&own).args(["--exact", whole, "--list"]).output().expect("a list");
+    let is_there = listed.stdout.starts_with(format!("{whole}: test\n").as_bytes());
+    assert!(is_there, "{whole} is no test: name the test that calls");
+    let mut command = Command::new(program);
+    command.args(options).arg(own).args(["--exact", whole, "--nocapture"]);
+    command
+}
+
+#[test]
+#[should_panic(expected = "network::of_another_name is no test: name the test that calls")]
+fn a_name_that_no_test_has_is_not_run() {
+    alone("of_another_name", || ());
 }
 
 /// A test of this program in another namespace, with pipes to it; it ends with this value.
