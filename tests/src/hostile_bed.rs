@@ -213,7 +213,6 @@ impl Bed {
             })
         })?;
         let shown = Shown { misdeeds, rates, tries };
-        ensure!(shown.rates.kept() > 0.0, "{shown}");
         judge(shown.rates.kept() >= kept_min, || shown.to_string())?;
         Ok(shown)
     }

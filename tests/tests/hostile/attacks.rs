@@ -94,9 +94,8 @@ fn attack_05_disk_that_hangs_beside_a_file() -> Result<()> {
     }
     let kept = rates[1] / rates[0];
     println!("attack-05: 84 requests hang; the neighbour has {:.0}% of its rate", kept * 100.0);
-    // One after the other, so that much of a difference is the machine's. A neighbour that has to wait
-    // for the disk that hangs has nothing.
-    ensure!(kept > 0.0, "beside a disk that hangs the neighbour has nothing");
+    // One after the other, so that much of a difference is the machine's. A neighbour that has to wait for the disk that
+    // hangs gets on in no window, which `compare` does not bear.
     timing::judge(kept >= 0.5, || {
         format!("beside a disk that hangs the neighbour has {kept:.2} of its rate")
     })?;

@@ -19,7 +19,7 @@ use testing::bed::tests_all;
 use testing::clock::now_ns;
 use testing::daemon::{Daemon, await_that, pause};
 use testing::net_frontend::{Header, Nic, NicSpec, frames};
-use testing::timing::told;
+use testing::timing::{are_judged, judge, told};
 use tests::crowd::{Crowd, TENANTS, nic};
 use tests::door::{Door, Held};
 use tests::hostile_bed::{KEPT_MIN, OffSidecore, act_and_mend};
@@ -333,7 +333,8 @@ fn rounds(round: &Round<'_>, kinds: &mut [Kind]) -> Result<(u64, Footprint)> {
     }
     for kind in kinds.iter_mut() {
         for _ in 1..TRIES {
-            if kind.rates.kept() >= kind.kept_min() {
+            // Where rates are not judged, more turns would tell nobody anything.
+            if kind.rates.kept() >= kind.kept_min() || !are_judged() {
                 break;
             }
             progress.say(round.daemon, rounds, kind.name)?;
@@ -438,6 +439,5 @@ fn report(kinds: &[Kind], tenants: &[Rates]) -> Result<()> {
             kept_too_little.push(format!("tenant {number}"));
         }
     }
-    ensure!(kept_too_little.is_empty(), "too little is kept: {kept_too_little:?}");
-    Ok(())
+    judge(kept_too_little.is_empty(), || format!("too little is kept: {kept_too_little:?}"))
 }

@@ -260,7 +260,7 @@ fn storm(name: &str, len: usize) -> Result<()> {
     ensure!(storm.flooded > 0 && storm.fair > 0 && sampled > 0, "nothing was sent");
     storm.check_counts()?;
     storm.daemon.is_alive()?;
-    ensure!(rates.kept() > 0.0, "the neighbours had {rates}");
+    // Each of them got on in each window, or it would not have ended.
     timing::judge(rates.kept() >= kept_min, || format!("the neighbours had {rates}"))?;
     storm.daemon.stop()
 }
