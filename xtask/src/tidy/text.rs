@@ -29,6 +29,9 @@ const SERVES: (&str, &str) = ("\"ser", "ve\"");
 const HARNESS: [&str; 3] = ["bench", "testing", "tests"];
 const STARTS: &str = "testing/src/daemon.rs";
 
+/// What a test says that leaves something out, where nobody would see it.
+const SKIPS: (&str, &str) = ("println!(\"ski", "pped: ");
+
 /// Written by cargo, with the registry's name in each entry.
 const LOCK_FILE: &str = "Cargo.lock";
 
@@ -37,6 +40,7 @@ pub(crate) fn check(source: &Source) -> Vec<Finding> {
         return Vec::new();
     }
     let serves = format!("{}{}", SERVES.0, SERVES.1);
+    let skips = format!("{}{}", SKIPS.0, SKIPS.1);
     let may_not_serve = source.is_rust() && source.is_in(&HARNESS) && !source.is_in(&[STARTS]);
     let mut findings = Vec::new();
     let mut add = |rule, number, message| findings.push(source.finding(rule, number, message));
@@ -55,6 +59,11 @@ pub(crate) fn check(source: &Source) -> Vec<Finding> {
                 "`{serves}`: daemons of tests are started in {STARTS} alone: say how in its `Config`"
             );
             add("daemon", index + 1, message);
+        }
+        if source.is_rust() && line.contains(&skips) {
+            let message = "libtest keeps what a test that passes prints: say it past the harness, as \
+                           `testing::lacking::left_out` does";
+            add("skip", index + 1, message.to_owned());
         }
         if let Some(mark) = UNFINISHED.iter().find(|mark| has_word(line, mark)) {
             let message =
@@ -109,6 +118,15 @@ mod tests {
         assert!(said.contains("are started in testing/src/daemon.rs alone"), "{said}");
         assert_eq!(found(STARTS), []);
         assert_eq!(found("bin/sidecore/src/machine.rs"), []);
+    }
+
+    #[test]
+    fn what_a_test_leaves_out_is_not_said_where_nobody_sees_it() {
+        let text = format!("e{}{}{{why}}\");", SKIPS.0, SKIPS.1);
+        let found = check(&Source::new("tests/tests/durable/a.rs", &text));
+        let said = found.iter().map(ToString::to_string).collect::<String>();
+        assert!(said.contains("say it past the harness"), "{said}");
+        assert_eq!(check(&Source::new("a.md", &text)), []);
     }
 
     #[test]
