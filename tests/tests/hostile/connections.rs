@@ -7,14 +7,14 @@
 
 #![expect(clippy::disallowed_macros, reason = "what was measured is for the record")]
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use testing::bed::tests_all;
-use testing::daemon::{Daemon, await_that, pause};
+use testing::daemon::{Daemon, await_that};
+use tests::door::Door;
 use tests::misdeeds::MEMORY;
 use tests::misdeeds::coming::{come_and_go, send, whole_session};
 use tests::neighbour::Neighbour;
@@ -58,15 +58,21 @@ fn e35_no_descriptor_is_left() -> Result<()> {
         prlimit(pid, Resource::Nofile, limit)?;
         let mut held = Vec::new();
         for _ in 0..12 {
-            let Ok(raw) = Raw::connect(&bed.door().socket()) else { continue };
-            for step in &whole_session()? {
-                if send(&raw, step, step.0.len()).is_err() {
-                    break;
-                }
-            }
-            held.push(raw);
+            held.extend(come(&bed.door())?);
         }
-        pause(Duration::from_millis(30));
+        // However slow this machine is: until then descriptors are short for somebody.
+        await_that("somebody to be refused", || {
+            if spare > 0 {
+                let closed = held.iter().map(is_closed).collect::<Result<Vec<bool>>>()?;
+                return Ok(held.len() < 12 || closed.contains(&true));
+            }
+            // The log has so many lines a second for each device.
+            held.truncate(12);
+            held.extend(come(&bed.door())?);
+            let log = std::fs::read_to_string(bed.daemon.dir().join("log"))?;
+            Ok(SHORT.iter().any(|words| log.contains(words)))
+        })
+        .with_context(|| format!("{spare} descriptors to spare"))?;
         prlimit(pid, Resource::Nofile, before)?;
         drop(held);
         // Those who could not be accepted are refused or come in now; the neighbour goes on.
@@ -75,6 +81,33 @@ fn e35_no_descriptor_is_left() -> Result<()> {
         bed.is_unharmed()?;
     }
     bed.finish()
+}
+
+/// What the log says of who is refused for want of descriptors.
+const SHORT: [&str; 3] = ["none left to give", "raise LimitNOFILE", "could not be accepted"];
+
+/// A front-end that says all that one says, as far as it is heard.
+fn come(door: &Door<'_>) -> Result<Option<Raw>> {
+    let Ok(raw) = Raw::connect(&door.socket()) else { return Ok(None) };
+    for step in &whole_session()? {
+        if send(&raw, step, step.0.len()).is_err() {
+            break;
+        }
+    }
+    Ok(Some(raw))
+}
+
+/// Whether the daemon has ended it.
+fn is_closed(raw: &Raw) -> Result<bool> {
+    let mut stream = raw.stream();
+    stream.set_nonblocking(true)?;
+    loop {
+        match stream.read(&mut [0; 4096]) {
+            Ok(0) => return Ok(true),
+            Ok(_) => {}
+            Err(error) => return Ok(error.kind() != ErrorKind::WouldBlock),
+        }
+    }
 }
 
 /// The limit as it is; `prlimit` of another process only sets it here.
