@@ -285,7 +285,7 @@ impl Daemon {
             let status = child.wait()?;
             ensure!(status.success(), "it ended with {status:?}");
         }
-        Ok(())
+        no_defect(self.dir())
     }
 
     /// Starts it again after [`Daemon::stop`] or [`Daemon::kill`], with the same file and state.
@@ -396,9 +396,9 @@ impl Drop for Daemon {
             let _ = child.wait();
         }
         if !std::thread::panicking()
-            && let Some(defect) = defect(self.dir())
+            && let Err(defect) = no_defect(self.dir())
         {
-            panic!("the daemon says of itself: {defect}");
+            panic!("{defect}");
         }
     }
 }
@@ -472,11 +472,14 @@ fn install(program: &Path, dir: &Path) -> Result<()> {
     Ok(std::fs::rename(&new, dir.join("sidecore"))?)
 }
 
-/// What a daemon in `dir` said of a fault of its own, which no test may cause.
-fn defect(dir: &Path) -> Option<String> {
-    let text = std::fs::read(dir.join("log")).ok()?;
+/// Fails with what a daemon in `dir` said of a fault of its own, which no test may cause. A panic is one: of a process
+/// that took over only its log tells how it ended.
+fn no_defect(dir: &Path) -> Result<()> {
+    const FAULTS: [&str; 2] = ["a fault of the daemon's own", " panicked at "];
+    let Ok(text) = std::fs::read(dir.join("log")) else { return Ok(()) };
     let text = String::from_utf8_lossy(&text);
-    text.lines().find(|line| line.contains("a fault of the daemon's own")).map(str::to_string)
+    let found = text.lines().find(|line| FAULTS.iter().any(|fault| line.contains(fault)));
+    found.map_or(Ok(()), |line| bail!("the daemon says of itself: {line}"))
 }
 
 /// The end of the log in `dir`.
@@ -490,6 +493,8 @@ pub(crate) fn last_words(dir: &Path) -> String {
 fn spawn(config: &Config, binary: &Path, dir: &Path) -> Result<Child> {
     let log = dir.join("log");
     if config.is_quick && std::fs::metadata(&log).is_ok_and(|file| file.len() > LOG_BYTES_MAX) {
+        // What it says would be gone before the end, where it is asked for.
+        no_defect(dir)?;
         std::fs::remove_file(&log)?;
     }
     let log = std::fs::File::options().create(true).append(true).open(log)?;
@@ -513,4 +518,26 @@ fn spawn(config: &Config, binary: &Path, dir: &Path) -> Result<Child> {
         .stderr(log)
         .spawn()
         .context("starting setpriv (Debian: apt-get install util-linux)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_in_a_log_is_found_before_the_log_goes() -> Result<()> {
+        let dir = Scratch::new(&std::env::temp_dir(), "faults")?;
+        let log = dir.path().join("log");
+        no_defect(dir.path())?;
+        let config = Config::new("faults", "").quick();
+        let long = "INFO ready\n".repeat(LOG_BYTES_MAX as usize / 8);
+        for fault in ["ERROR a fault of the daemon's own: x", "thread 'a' panicked at a.rs:1:2:"] {
+            std::fs::write(&log, format!("{long}{fault}\n{long}"))?;
+            let said = spawn(&config, Path::new("/bin/false"), dir.path()).map(drop);
+            let said = said.map_err(|error| error.to_string());
+            assert_eq!(said, Err(format!("the daemon says of itself: {fault}")));
+            assert!(log.exists());
+        }
+        Ok(())
+    }
 }
