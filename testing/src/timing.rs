@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::bed::tests_all;
+
 /// How long to wait for something that must come: a slow machine is no failure.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -40,6 +42,14 @@ pub fn told(name: &str, otherwise: u64) -> Result<u64> {
     let digits = text.strip_prefix("0x");
     let number = digits.map_or_else(|| text.parse(), |hex| u64::from_str_radix(hex, 16));
     number.with_context(|| format!("{name}={text} is no number"))
+}
+
+/// The same of a count that a run with `--all` has larger: `[usual, with --all]`, which is told here alone.
+///
+/// # Errors
+/// As [`told`].
+pub fn often(name: &str, [usual, all]: [u64; 2]) -> Result<u64> {
+    told(name, if tests_all() { all } else { usual })
 }
 
 #[cfg(test)]

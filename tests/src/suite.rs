@@ -78,11 +78,6 @@ impl Group {
     pub const fn cases(&self) -> &'static [Case] {
         self.cases
     }
-
-    /// Whether only `--all` or its name runs it.
-    pub const fn is_only_by_name(&self) -> bool {
-        self.by_name
-    }
 }
 
 /// What a case is.
@@ -141,9 +136,6 @@ pub enum Takes {
     Machine,
 }
 
-/// A variable of a case, and its value without and with `--all`.
-pub type Variable = (&'static str, &'static str, &'static str);
-
 /// One case of a group.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
@@ -152,7 +144,6 @@ pub struct Case {
     takes: Takes,
     built: Built,
     needs: &'static [Need],
-    variables: &'static [Variable],
     only_all: Option<&'static str>,
     bound_seconds: u64,
     usual_seconds: u64,
@@ -167,7 +158,6 @@ impl Case {
             takes: Takes::Lane,
             built: Built::Daemon,
             needs: &[],
-            variables: &[],
             only_all: None,
             bound_seconds: BOUND_SECONDS,
             usual_seconds: 15,
@@ -243,12 +233,6 @@ impl Case {
     /// Says what the machine must have; without it the case is skipped.
     pub const fn needs(mut self, needs: &'static [Need]) -> Case {
         self.needs = needs;
-        self
-    }
-
-    /// Sets variables: name, value, value with `--all`.
-    pub const fn variables(mut self, variables: &'static [Variable]) -> Case {
-        self.variables = variables;
         self
     }
 

@@ -129,7 +129,7 @@ fn a_quiet_wire_answers_everything() {
 #[test]
 fn histories_of_many_seeds() {
     let many = std::env::var("HISTORIES").map(|many| many.parse().expect("a number"));
-    histories(0..many.unwrap_or(200));
+    histories(0..many.unwrap_or(random::often(200, 20_000).into()));
 }
 
 /// Seeds that once found something, or find it when it is put back.

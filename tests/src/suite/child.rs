@@ -115,12 +115,6 @@ pub fn command(
         .env(PROGRAMS, of.build.join("test").join("programs"))
         .env("TEST_DIR", folder)
         .env("TMPDIR", folder);
-    for (name, usual, long) in case.variables {
-        // Whoever sets one knows better.
-        if std::env::var_os(name).is_none() {
-            command.env(name, if of.all { long } else { usual });
-        }
-    }
     Ok(command)
 }
 

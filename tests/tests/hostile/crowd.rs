@@ -15,11 +15,10 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use testing::bed::tests_all;
 use testing::clock::now_ns;
 use testing::daemon::{Daemon, await_that, pause};
 use testing::net_frontend::{Header, Nic, NicSpec, frames};
-use testing::timing::{are_judged, judge, told};
+use testing::timing::{are_judged, judge, often};
 use tests::crowd::{Crowd, TENANTS, nic};
 use tests::door::{Door, Held};
 use tests::hostile_bed::{KEPT_MIN, OffSidecore, act_and_mend};
@@ -32,8 +31,7 @@ const SEAT_NIC: &str = "nic";
 const SEAT_NIC_NUMBER: u16 = 99;
 /// Frames that the flooder has on their way at once.
 const FLOOD_IN_FLIGHT: u16 = 24;
-const SECONDS: u64 = 30;
-const SECONDS_LONG: u64 = 1800;
+const SECONDS: [u64; 2] = [30, 1800];
 
 /// A window lasts at least so long; one of a misdeed ends with the misdeed. So does the good one beside it.
 const WINDOW_NS: u64 = 15_000_000;
@@ -314,7 +312,7 @@ fn config() -> String {
 /// Every kind in turn until the time is over, and those beside which too little was kept again. Gives the
 /// rounds, and what the daemon held after the first one.
 fn rounds(round: &Round<'_>, kinds: &mut [Kind]) -> Result<(u64, Footprint)> {
-    let seconds = told("CROWD_SECONDS", if tests_all() { SECONDS_LONG } else { SECONDS })?;
+    let seconds = often("CROWD_SECONDS", SECONDS)?;
     let mut progress = Progress { start_ns: now_ns(), said_ns: now_ns(), seconds };
     let (mut rounds, mut first) = (0, None);
     while rounds == 0 || progress.elapsed_s() < seconds {

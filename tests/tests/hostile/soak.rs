@@ -11,14 +11,13 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use testing::bed::tests_all;
 use testing::clock::now_ns;
 use testing::daemon::{Daemon, await_that, is_busy, pause};
 use testing::frontend::{Frontend, FrontendSpec};
 use testing::load::Random;
 use testing::net_frontend::NicSpec;
 use testing::timing;
-use testing::timing::told;
+use testing::timing::{often, told};
 use testing::verified::Load;
 use tests::crowd::nic;
 use tests::door::{Door, Held};
@@ -28,8 +27,7 @@ use tests::misdeeds::{self, How, Misdeed, READ_ONLY, SEATS};
 use tests::soak::{self, TENANTS, Tenants};
 use tests::traffic::{self, LONGEST};
 
-const SECONDS: u64 = 20;
-const SECONDS_LONG: u64 = 600;
+const SECONDS: [u64; 2] = [20, 600];
 const PROGRESS_NS: u64 = 10_000_000_000;
 /// Of the last process: with fewer nothing can be said of growth, and after some misdeeds the next front-end is kept out
 /// for ten seconds.
@@ -354,7 +352,7 @@ fn is_flat(samples: &[Sample]) -> Result<String> {
 
 #[test]
 fn nothing_is_lost_and_nothing_grows() -> Result<()> {
-    let seconds = told("SOAK_SECONDS", if tests_all() { SECONDS_LONG } else { SECONDS })?;
+    let seconds = often("SOAK_SECONDS", SECONDS)?;
     let seed = told("SOAK_SEED", now_ns())?.max(1);
     let start_ns = now_ns();
     let mut said_ns = start_ns;

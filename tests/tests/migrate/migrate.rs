@@ -2,8 +2,8 @@
 //! of them writes, nothing is lost or done twice, and a fresh in-flight record adopts where the ring
 //! stands (reliability M3, M4, P34, P36; spdk#3766).
 //!
-//! `MIGRATE_ROUNDS` says how often it moves (500 unless told), `MIGRATE_STOPS` how often it is only
-//! stopped (1,000). Real guests: `./x test migrate`.
+//! `MIGRATE_ROUNDS` says how often it moves (100 unless told; 5,000 with `--all`), `MIGRATE_STOPS` how often it is only
+//! stopped (100; 1,000). Real guests: `./x test migrate`.
 #![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
 use std::os::unix::net::UnixStream;
@@ -18,7 +18,7 @@ use testing::frontend::{Frontend, FrontendSpec, PROTOCOL_BACKEND_REQ};
 use testing::load::Random;
 use testing::scratch::Scratch;
 use testing::timing;
-use testing::timing::told;
+use testing::timing::{often, told};
 use tests::fuse_disk::{Call, How, Rule, When};
 use tests::mixed::MixSpec;
 use tests::single::Single;
@@ -26,8 +26,8 @@ use tests::tenant::{Tenant, TenantSpec};
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 
-const ROUNDS: u64 = 500;
-const STOPS: u64 = 1000;
+const ROUNDS: [u64; 2] = [100, 5000];
+const STOPS: [u64; 2] = [100, 1000];
 /// Moves that a guest and its disk live through.
 const ROUNDS_OF_A_WORLD: u64 = 50;
 const DISK_BYTES: u64 = 8 << 20;
@@ -127,7 +127,7 @@ fn work(tenant: &mut Tenant, random: &mut Random) -> Result<()> {
 /// M4, P36: back and forth with requests in flight; sometimes the guest stays after all.
 #[test]
 fn a_guest_that_moves_under_load_loses_nothing() -> Result<()> {
-    let (rounds, seed) = (told("MIGRATE_ROUNDS", ROUNDS)?, told("MIGRATE_SEED", now_ns())?.max(1));
+    let (rounds, seed) = (often("MIGRATE_ROUNDS", ROUNDS)?, told("MIGRATE_SEED", now_ns())?.max(1));
     let mut run = Run::default();
     let mut number = 0u64;
     while run.moved < rounds {
@@ -480,7 +480,7 @@ fn what_cannot_be_is_refused() -> Result<()> {
 /// P34: what has stopped writes nothing and calls nobody.
 #[test]
 fn a_stopped_ring_writes_nothing_and_calls_nobody() -> Result<()> {
-    let stops = told("MIGRATE_STOPS", STOPS)?;
+    let stops = often("MIGRATE_STOPS", STOPS)?;
     let mut random = Random(0x534);
     let fields = "queues = 2\ncache = \"direct\"";
     let pair = Pair::start("stops", on_disk(), fields)?;

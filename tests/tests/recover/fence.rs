@@ -7,7 +7,7 @@
 //! before the first A lands, and B is lost. (B has a buffer of its own: a late write takes what its
 //! buffer holds by then.)
 //!
-//! `FENCE_ROUNDS` says how often (10 unless told).
+//! `FENCE_ROUNDS` says how often (10 unless told; 200 with `--all`).
 #![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
 use std::path::Path;
@@ -19,7 +19,7 @@ use testing::daemon::{Config, Daemon, await_that, pause};
 use testing::lacking::left_out;
 use testing::load::Random;
 use testing::scratch::Scratch;
-use testing::timing::told;
+use testing::timing::often;
 use tests::ledger::{Found, SECTOR_SIZE, look};
 use tests::mixed::{Kind, MixSpec};
 use tests::tenant::{Tenant, TenantSpec};
@@ -27,7 +27,7 @@ use tests::throttle::Throttle;
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 
-const ROUNDS: u64 = 10;
+const ROUNDS: [u64; 2] = [10, 200];
 const ID: &str = "disk";
 const DISK_BYTES: u64 = 1 << 20;
 const WRITE_BYTES: u32 = 64 << 10;
@@ -50,7 +50,7 @@ fn what_a_dead_daemon_has_in_flight_lands_before_its_successor_begins() -> Resul
             return Ok(());
         }
     };
-    let rounds = told("FENCE_ROUNDS", ROUNDS)?;
+    let rounds = often("FENCE_ROUNDS", ROUNDS)?;
     let mut waits_ns = Vec::new();
     let mut shown_nothing = 0;
     while (waits_ns.len() as u64) < rounds {

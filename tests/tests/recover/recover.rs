@@ -1,7 +1,7 @@
 //! `kill -9` of the daemon at random instants under a front-end that stays: every request is
 //! completed exactly once, and every sector holds what it must (reliability P30, K1).
 //!
-//! `RECOVER_KILLS` says how often (500 unless told), `RECOVER_SEED` repeats a run's choices. What a
+//! `RECOVER_KILLS` says how often (200 unless told; 10,000 with `--all`), `RECOVER_SEED` repeats a run's choices. What a
 //! world's guest asks for depends on the seed and on how far it came, so a run is repeated in kind
 //! and not to the instruction.
 #![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
@@ -14,7 +14,7 @@ use testing::daemon::Daemon;
 use testing::load::Random;
 use testing::scratch::Scratch;
 use testing::timing;
-use testing::timing::told;
+use testing::timing::{often, told};
 use tests::ledger::Wrong;
 use tests::mixed::{Failure, MixSpec};
 use tests::rows;
@@ -22,7 +22,7 @@ use tests::tenant::{PATIENCE_NS, Tenant, TenantSpec};
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 
-const KILLS: u64 = 500;
+const KILLS: [u64; 2] = [200, 10_000];
 /// Kills that a guest, its memory and its disk live through.
 const KILLS_OF_A_WORLD: u64 = 25;
 const DISK_BYTES: u64 = 8 << 20;
@@ -136,7 +136,7 @@ impl Tally {
 
 #[test]
 fn kill_at_random_instants() -> Result<()> {
-    let kills = told("RECOVER_KILLS", KILLS)?;
+    let kills = often("RECOVER_KILLS", KILLS)?;
     let seed = told("RECOVER_SEED", now_ns())?.max(1);
     let mut tally = Tally::default();
     let mut number = 0u64;

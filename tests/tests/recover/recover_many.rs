@@ -1,6 +1,6 @@
 //! Front-ends that vanish under load, and a daemon that dies under many of them (reliability K5, K7).
 //!
-//! `VANISH_ROUNDS` (500 unless told) and `TENANTS_ROUNDS` (5) say how often, `TENANTS` (16) how many there
+//! `VANISH_ROUNDS` (200 unless told) and `TENANTS_ROUNDS` (5) say how often, `TENANTS` (16) how many there
 //! are, `RECOVER_SEED` repeats the choices.
 #![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
@@ -12,7 +12,7 @@ use testing::daemon::{Daemon, await_that};
 use testing::load::Random;
 use testing::scratch::Scratch;
 use testing::timing;
-use testing::timing::told;
+use testing::timing::{often, told};
 use tests::mixed::MixSpec;
 use tests::tenant::{Tenant, TenantSpec};
 use virtqueue::Format;
@@ -28,7 +28,7 @@ const GIVEN_BACK_NS: [u64; 2] = [10_000_000_000, 1_000_000_000];
 /// Descriptors that a sidecore makes when it first needs them and keeps: to be woken by another one.
 const MADE_ONCE: usize = 1;
 /// Tenants, unless `TENANTS` says otherwise.
-const TENANTS: u64 = 16;
+const TENANTS: [u64; 2] = [16, 64];
 /// From exec until each of the tenants was served, nanoseconds.
 const ALL_BACK_NS: u64 = 2_000_000_000;
 /// How long tenants work before the daemon is killed, nanoseconds.
@@ -68,7 +68,7 @@ fn arrive(
 
 #[test]
 fn a_front_end_that_vanishes_leaves_nothing_behind() -> Result<()> {
-    let rounds = told("VANISH_ROUNDS", 500)?;
+    let rounds = often("VANISH_ROUNDS", [200, 500])?;
     let seed = told("RECOVER_SEED", now_ns())?.max(1);
     let random = &mut Random(seed);
     let folders = folders("vanish")?;
@@ -150,8 +150,8 @@ fn settled(daemon: &Daemon) -> Result<(usize, usize)> {
 
 #[test]
 fn all_tenants_are_back_in_time() -> Result<()> {
-    let rounds = told("TENANTS_ROUNDS", 5)?;
-    let tenants_wanted = told("TENANTS", TENANTS)?;
+    let rounds = often("TENANTS_ROUNDS", [5, 100])?;
+    let tenants_wanted = often("TENANTS", TENANTS)?;
     let seed = told("RECOVER_SEED", now_ns())?.max(1);
     let random = &mut Random(seed);
     let folders = folders("tenants")?;

@@ -14,7 +14,7 @@ use testing::daemon::{Daemon, await_that, pause};
 use testing::frontend::{Frontend, FrontendSpec};
 use testing::net_frontend::{NicSpec, frames};
 use testing::timing;
-use testing::timing::told;
+use testing::timing::often;
 use testing::verified::Load;
 use tests::rows;
 use tests::single::Single;
@@ -52,7 +52,7 @@ fn quantile(sorted: &[u64], part: f64) -> f64 {
 
 #[test]
 fn disks_under_load_are_taken_over_without_a_request_lost() -> Result<()> {
-    let wanted = told("UPGRADES", if tests_all() { 500 } else { 40 })?;
+    let wanted = often("UPGRADES", [20, 500])?;
     let mut daemon = Daemon::start("upgrade", DISKS)?;
     let (mut loads, mut frontends): (Vec<Load>, Vec<Frontend>) = (Vec::new(), Vec::new());
     for (number, name) in NAMES.iter().enumerate() {

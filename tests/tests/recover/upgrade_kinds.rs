@@ -3,7 +3,7 @@
 //! processor for milliseconds. How many upgrades are given up then depends on the machine's speed: it is printed
 //! (`given_up`) and not judged, and whether one is given up or not, everything goes on.
 //!
-//! `UPGRADES` says how often (5 unless told), `STARVED` how often one is tried without a processor (1 unless told; 10 with
+//! `UPGRADES` says how often (5 unless told), `STARVED` how often one is tried without a processor (2 unless told; 10 with
 //! `--all`). Every system call that a list lacks ends the daemon
 //! (`SIDECORE_CONFINE=strict`, as in all these tests). Needs root, for interfaces and a loop device.
 #![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
@@ -15,14 +15,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use testing::bed::tests_all;
 use testing::daemon::{BUSY, Daemon, await_that, await_within, is_busy};
 use testing::frontend::{Frontend, FrontendSpec};
 use testing::net_frontend::{Nic, NicSpec, frames};
 use testing::own_network::{in_namespace, ip};
 use testing::scratch::Scratch;
 use testing::slots::{Kind, STATUS_OK};
-use testing::timing::told;
+use testing::timing::often;
 use testing::verified::Load;
 use tests::link_site::free_port;
 use tests::mounts::Loop;
@@ -371,8 +370,8 @@ impl Guests {
 }
 
 fn every_kind() -> Result<()> {
-    let wanted = told("UPGRADES", if tests_all() { 500 } else { 5 })?;
-    let starved = told("STARVED", if tests_all() { 10 } else { 1 })?;
+    let wanted = often("UPGRADES", [5, 500])?;
+    let starved = often("STARVED", [2, 10])?;
     let ports = [free_port()?, free_port()?];
     let [lends, uses] = ports;
     let backing = Scratch::new(&std::env::temp_dir(), "upgrade-kinds-block")?;

@@ -15,7 +15,7 @@ use testing::daemon::{Daemon, await_that};
 use testing::frontend::{Frontend, FrontendSpec};
 use testing::load::Random;
 use testing::slots::{Kind, STATUS_OK};
-use testing::timing::told;
+use testing::timing::{often, told};
 use testing::wire::{Bad, Wire};
 use tests::faulty::STATUS_IOERR;
 use tests::link_site::{Site, free_port, key, plain};
@@ -172,8 +172,8 @@ fn a_bad_wire_loses_nothing() -> Result<()> {
 
 #[test]
 fn whichever_daemon_is_killed_nothing_is_lost() -> Result<()> {
-    let seconds = told("REMOTE_SECONDS", 3)?;
-    let (loss_percent, every_s) = (told("REMOTE_LOSS", 0)?, told("REMOTE_EVERY", 0)?);
+    let seconds = often("REMOTE_SECONDS", [3, 600])?;
+    let (loss_percent, every_s) = (often("REMOTE_LOSS", [0, 1])?, told("REMOTE_EVERY", 0)?);
     let site = site("remote-killed")?;
     let (port, wire_port) = (free_port()?, free_port()?);
     let mut iohost = Daemon::start("remote-killed-iohost", &site.iohost(port))?;

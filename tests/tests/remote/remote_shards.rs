@@ -19,7 +19,7 @@ use testing::load::Random;
 use testing::net_frontend::{Header, Nic, NicSpec, frames};
 use testing::scratch::Scratch;
 use testing::slots::{Kind, STATUS_OK};
-use testing::timing::told;
+use testing::timing::often;
 use tests::ledger::Ledger;
 use tests::link_site::{free_port, key};
 use tests::link_stations::Stations;
@@ -214,7 +214,7 @@ fn ensure_whole(iohost: &Daemon, clients: &[Daemon]) -> Result<()> {
 #[test]
 fn clients_are_spread_over_sidecores_and_whichever_daemon_is_killed_nothing_is_lost() -> Result<()>
 {
-    let seconds = told("REMOTE_SECONDS", 3)?;
+    let seconds = often("REMOTE_SECONDS", [3, 300])?;
     let site = Site { lease_s: 1, ..Site::new("shards-killed")? };
     let mut iohost = site.iohost("")?;
     let clients = (0..CLIENTS).map(|one| site.client(one, &[one], &[]));

@@ -15,7 +15,7 @@ use testing::daemon::{Daemon, await_that, await_within, sidecore_binary};
 use testing::frontend::{Frontend, FrontendSpec};
 use testing::load::Random;
 use testing::slots::{Kind, STATUS_OK};
-use testing::timing::told;
+use testing::timing::often;
 use testing::wire::{Bad, Wire};
 use tests::link_site::{Site, free_port, plain};
 use tests::mixed::MixSpec;
@@ -117,7 +117,7 @@ fn replace(name: &str, files: [String; 2], ports: [u16; 2], whose: [bool; 2]) ->
     let mut tenant = Tenant::over(stream, spec(Format::Split), Tenant::blank(DISK_BYTES))?;
     work(&mut tenant, &mut random, 300, || true).with_context(|| said([&iohost, &client]))?;
     let (mut waits, mut usual) = (Vec::new(), Vec::new());
-    let upgrades = told("REMOTE_UPGRADES", 2)?;
+    let upgrades = often("REMOTE_UPGRADES", [2, 100])?;
     for round in 0..upgrades {
         usual.push(work(&mut tenant, &mut random, 300, || true)?);
         let both = whose[0] && whose[1];

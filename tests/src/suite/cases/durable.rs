@@ -28,7 +28,7 @@ pub(super) const GROUP: Group = Group::new(
     PROGRAM,
     "power cuts, failing disks, and the host's syncs for each write cache mode of a real guest",
     &[
-        on_fuse("power_cut").variables(&[("POWER_CUTS", "150", "2000")]).usually(60),
+        on_fuse("power_cut").usually(60),
         on_fuse("failing_disk").usually(25),
         on_fuse("no_space"),
         on_fuse("lost_sync"),

@@ -29,9 +29,7 @@ pub(super) const GROUP: Group = Group::new(
     "live migration between two daemons under load: back and forth, called off, with a death at each \
      step (root)",
     &[
-        Case::raw("migrate", "migrate")
-            .variables(&[("MIGRATE_ROUNDS", "100", "5000"), ("MIGRATE_STOPS", "100", "1000")])
-            .usually(60),
+        Case::raw("migrate", "migrate").usually(60),
         Case::run("shared", shared).parts(&NAMES).needs(&[Need::Root]).within(1200).usually(90),
         Case::run("packed", packed).needs(&[Need::Root]).usually(30),
         Case::run("pause", pause::case).needs(&[Need::Root]).only_all("takes minutes"),

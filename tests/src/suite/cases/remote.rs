@@ -27,20 +27,10 @@ pub(super) const GROUP: Group = Group::new(
     "disks and NICs of other machines: either daemon killed, a second IOhost, a bad wire; with root a \
      real guest, one that moves, and a machine without guests",
     &[
-        Case::raw(PROGRAM, "driver")
-            .module("remote")
-            .variables(&[("REMOTE_SECONDS", "3", "600"), ("REMOTE_LOSS", "0", "1")]),
+        Case::raw(PROGRAM, "driver").module("remote"),
         Case::raw(PROGRAM, "nics").module("remote_nic"),
-        Case::raw(PROGRAM, "shards").module("remote_shards").variables(&[(
-            "REMOTE_SECONDS",
-            "3",
-            "300",
-        )]),
-        Case::raw(PROGRAM, "upgrade").module("remote_upgrade").threads(2).variables(&[(
-            "REMOTE_UPGRADES",
-            "2",
-            "100",
-        )]),
+        Case::raw(PROGRAM, "shards").module("remote_shards"),
+        Case::raw(PROGRAM, "upgrade").module("remote_upgrade").threads(2),
         Case::raw(PROGRAM, "ethernet").needs(&[Need::Root]).usually(25),
         Case::raw(PROGRAM, "xdp").needs(&[Need::Root]).usually(25),
         Case::run("guest", guest::guest).needs(&[Need::Root]).usually(60),

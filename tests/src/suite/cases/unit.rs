@@ -34,10 +34,7 @@ pub(super) const GROUP: Group = Group::new(
         Case::command("shellcheck-guest", &["sh", "-c", SHELLCHECK_GUEST]),
         Case::run("clippy", clippy).needs_built(Built::Crates).takes(Takes::Little),
         Case::run("doors", doors).needs_built(Built::Nothing).takes(Takes::Little),
-        Case::run("crates", crates)
-            .needs_built(Built::Crates)
-            .variables(&[("HISTORIES", "200", "20000")])
-            .usually(110),
+        Case::run("crates", crates).needs_built(Built::Crates).usually(110),
         Case::command("docs", DOCS).needs_built(Built::Crates).usually(20),
         as_root("lost-flush", "outside", &["--ignored", "lost"]),
         as_root("block-devices", "outside", &["--ignored", "block"]),
