@@ -1,11 +1,12 @@
-//! The tables of `docs/security.md` are true: what they name is there, and each row has its place.
+//! The tables of the pages that promise something are true: what they name is there, and each row has its place.
 //!
 //! Not whether a test asserts what its row says; that takes a reader. Three columns are understood:
 //! - `tests` beside `rows`: files (`hostile_split` for a module of a group of `tests/tests`, `recover.sh` for
 //!   `x.d/test/recover.sh`, `guest/fio` for a case of `./x test`, or a path), each followed by tests in it. Of a file that stands alone each row
 //!   must be a test's name (`a09_..` for A9). `-` for none; then the next column says why.
-//! - `tests` in other tables: files, tests anywhere, beginnings of their names (`a12`, `p23_*`).
-//! - `mutants`: of `tests/mutants`.
+//! - `tests` or `test` in other tables: files, tests anywhere, beginnings of their names (`a12`, `p23_*`), packages, and
+//!   commands of `./x`.
+//! - `mutants` or `mutant`: of `tests/mutants`.
 //!
 //! A heading such as `### Split rings (A1-A34)` promises that each of these rows is in a table below it.
 
@@ -14,7 +15,7 @@ use std::collections::{BTreeSet, HashMap};
 use crate::tidy::Finding;
 use crate::tidy::source::Source;
 
-const PAGE: &str = "docs/security.md";
+const PAGES: [&str; 3] = ["docs/durability.md", "docs/migration.md", "docs/security.md"];
 const RULE: &str = "row";
 /// The table of groups of `./x test`: a file, and a folder, for each.
 const TABLE: &str = "tests/src/suite/cases/";
@@ -44,8 +45,12 @@ enum Column {
 
 /// Finds what the tables name and is not there, and rows that a heading promises and no table has.
 pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
-    let Some(page) = sources.iter().find(|source| source.path == PAGE) else { return Vec::new() };
     let known = Known::of(sources);
+    let pages = sources.iter().filter(|source| PAGES.contains(&source.path.as_str()));
+    pages.flat_map(|page| check_page(&known, page)).collect()
+}
+
+fn check_page(known: &Known<'_>, page: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut columns: Vec<Column> = Vec::new();
     let mut missing: (usize, BTreeSet<Id>) = (0, BTreeSet::new());
@@ -64,7 +69,7 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
             columns = meanings(&cells);
         } else if !inner.starts_with("--") && !inner.starts_with(" -") {
             let mut wrong = Vec::new();
-            let rows = row(&known, &columns, &cells, &mut wrong);
+            let rows = row(known, &columns, &cells, &mut wrong);
             for id in rows {
                 missing.1.remove(&id);
             }
@@ -87,8 +92,8 @@ fn meanings(header: &[&str]) -> Vec<Column> {
     let column = |cell: &&str| match *cell {
         "rows" => Column::Rows,
         "tests" if of_rows => Column::TestsOfRows,
-        "tests" => Column::Tests,
-        "mutants" => Column::Mutants,
+        "test" | "tests" => Column::Tests,
+        "mutant" | "mutants" => Column::Mutants,
         _ => Column::Other,
     };
     header.iter().map(column).collect()
@@ -247,10 +252,32 @@ impl<'a> Known<'a> {
         let found = self.file(word).is_some()
             || self.files.contains_key(&*target)
             || self.files.values().any(|names| has_name(names, &name))
-            // A command, or a folder.
-            || word.contains(' ')
-            || self.files.keys().any(|path| path.starts_with(&format!("{word}/")));
+            || self.takes(word)
+            // A folder, or a package.
+            || self.files.keys().any(|path| path.starts_with(&format!("{word}/")))
+            || self.files.keys().any(|path| path.ends_with(&format!("/{word}/Cargo.toml")));
         (!found).then(|| format!("`{word}` is no test, and no file that has some"))
+    }
+}
+
+impl Known<'_> {
+    /// Whether it is a command: of `./x`, such as it takes.
+    fn takes(&self, command: &str) -> bool {
+        let mut words = command.split(' ').skip_while(|word| *word != "./x").skip(1);
+        let is_test = |word: &str| {
+            word.starts_with('-')
+                || self.files.contains_key(&*format!("{TABLE}{word}.rs"))
+                || self.files.contains_key(&*format!("tests/{word}.patch"))
+                || self.case(word).is_some()
+        };
+        match words.next() {
+            None => command.contains(' ') && !command.starts_with("./x"),
+            Some("test") => words.all(is_test),
+            Some("sim") => {
+                words.next().is_some_and(|word| word == "schedule" || word.starts_with('-'))
+            }
+            Some(_) => true,
+        }
     }
 }
 
@@ -323,7 +350,7 @@ mod tests {
 
     fn messages(page: &str) -> Vec<String> {
         let sources = [
-            Source::new(PAGE, page),
+            Source::new("docs/security.md", page),
             Source::new("tests/tests/rings/hostile.rs", TEST),
             Source::new(
                 LIST,
@@ -336,6 +363,7 @@ mod tests {
             Source::new("tests/src/suite/cases/guest/parts.rs", "bed.passed(\"verify\")"),
             Source::new("fuzz/src/bin/session.rs", "//! f\n"),
             Source::new("tests/mutants/no-sync.patch", ""),
+            Source::new("data/backend/Cargo.toml", ""),
         ];
         check(&sources).iter().map(ToString::to_string).collect()
     }
@@ -346,7 +374,9 @@ mod tests {
                     | A1-A2 | `hostile` | stopped |\n| A3 | `hostile`: `a01_loop`; `recover.sh`: `case_killed` | x |\n\
                     | A2 | `guest/fio`; `guest/fio/verify` | x |\n\
                     | A4 | - | not built |\n| C1 | `listed` | x |\n\n| promise | tests | mutants |\n|---|---|---|\n\
-                    | p | `a1`, `a01`, `a2_*`, `hostile`, `session`, `recover.sh`, `cargo test` | `no-sync` |\n";
+                    | p | `a1`, `a01`, `a2_*`, `hostile`, `session`, `recover.sh`, `cargo test` | `no-sync` |\n\n\
+                    | test | mutant |\n|---|---|\n| `a01_loop` in `backend`; `./x sim --seeds 1000`; \
+                    `./x test guest guest/fio mutants/no-sync` | `no-sync` |\n";
         assert_eq!(messages(&page.replace("`a1`, ", "")), [""; 0]);
     }
 
@@ -372,6 +402,13 @@ mod tests {
         ] {
             let found = messages(&format!("{head}{line}\n"));
             assert!(found.iter().any(|text| text.contains(says)), "{line}: {found:?}");
+        }
+        for command in ["./x sim lives", "./x test guest/trim", "./x test sim", "./x"] {
+            let found = messages(&format!("| test |\n|---|\n| `{command}` |\n"));
+            let says = format!(
+                "docs/security.md:3: `{command}` is no test, and no file that has some [row]"
+            );
+            assert_eq!(found, [says]);
         }
         let loose = "| tests | mutants |\n|---|---|\n| `a07`, `nothing` | `gone` |\n";
         assert_eq!(
