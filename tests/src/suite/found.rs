@@ -1,6 +1,6 @@
 //! What a case has found: the outcomes that it recorded, or what its program printed and how it ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitStatus;
 
 use testing::bed::{Kind, Outcome};
@@ -104,7 +104,7 @@ pub fn of_command(log: &str, end: &End) -> Vec<Outcome> {
 /// What a program of tests came to. It is skipped if each of its tests has left out what it is about.
 pub fn of_tests(log: &str, end: &End) -> Vec<Outcome> {
     let reasons = left_out(log);
-    let left_out = skips(log).count();
+    let left_out = tests_left_out(log);
     let mut outcomes: Vec<Outcome> =
         reasons.into_iter().map(|why| Outcome::new(Kind::Skip, "", why)).collect();
     let passed = tests_passed(log);
@@ -150,7 +150,7 @@ pub fn stood_still(console: &str) -> bool {
 /// Reasons of tests for what they have left out (`testing::lacking`), each once, with how many say so.
 fn left_out(log: &str) -> Vec<String> {
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
-    for why in skips(log) {
+    for (_, why) in skips(log) {
         *reasons.entry(why).or_default() += 1;
     }
     let said = reasons.into_iter().map(|(why, count)| match count {
@@ -160,15 +160,29 @@ fn left_out(log: &str) -> Vec<String> {
     said.collect()
 }
 
-fn skips(log: &str) -> impl Iterator<Item = &str> {
-    log.lines().filter_map(|line| {
-        // One test at a time, its name is on the line before what it says has an end.
+/// What was left out, and by which test where that is known: one at a time, a test's name is printed before what it
+/// says, and the first thing that it says is on the same line.
+fn skips(log: &str) -> impl Iterator<Item = (Option<&str>, &str)> {
+    let mut test = None;
+    log.lines().filter_map(move |line| {
         let line = match line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) {
-            Some((_, rest)) => rest,
+            Some((name, rest)) => {
+                test = Some(name).filter(|_| !matches!(rest, "ok" | "FAILED"));
+                rest
+            }
             None => line,
         };
-        line.strip_prefix("skipped: ")
+        if matches!(line, "ok" | "FAILED") {
+            test = None;
+        }
+        Some((test, line.strip_prefix("skipped: ")?))
     })
+}
+
+/// How many tests have left something out, each once.
+fn tests_left_out(log: &str) -> usize {
+    let (known, unknown): (Vec<_>, Vec<_>) = skips(log).partition(|(test, _)| test.is_some());
+    known.into_iter().map(|(test, _)| test).collect::<BTreeSet<_>>().len() + unknown.len()
 }
 
 /// How many tests passed, over all programs whose lines are there.
@@ -241,8 +255,16 @@ fn both_ends(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+    use std::time::Duration;
+
+    use testing::daemon::await_within;
+    use testing::lacking::left_out;
+    use testing::scratch::Scratch;
 
     use super::*;
+
+    const NAMES: &str = "suite::found::tests::";
 
     fn end(status: i32) -> End {
         End {
@@ -309,6 +331,79 @@ mod tests {
         assert_eq!(of_tests(log, &end(0)), wanted);
         let all = log.replace("4 passed", "3 passed");
         assert_eq!(of_tests(&all, &end(0)), wanted[..2]);
+        let twice = "test a ... skipped: no loop device\nskipped: no vsock\nok\ntest b ... ok\n\
+                     test result: ok. 2 passed; 0 failed; 0 ignored; finished in 0.00s\n";
+        let wanted =
+            [skip("no loop device"), skip("no vsock"), outcome(Kind::Pass, "", "2 tests, 2.0 s")];
+        assert_eq!(of_tests(twice, &end(0)), wanted);
+    }
+
+    #[test]
+    #[ignore = "run by what_a_real_program_of_tests_says_is_understood"]
+    fn one_that_fails() -> Result<(), String> {
+        Err("5 to 2".to_owned())
+    }
+
+    #[test]
+    #[ignore = "run by what_a_real_program_of_tests_says_is_understood"]
+    fn one_that_panics() {
+        panic!("no bytes");
+    }
+
+    #[test]
+    #[ignore = "run by what_a_real_program_of_tests_says_is_understood"]
+    fn one_that_leaves_something_out() {
+        left_out("no loop device");
+        left_out("no vsock");
+    }
+
+    /// Another toolchain may print otherwise.
+    #[test]
+    fn what_a_real_program_of_tests_says_is_understood() {
+        let folder = Scratch::new(&std::env::temp_dir(), "found").unwrap();
+        let ran = |tests: &[&str], threads: u32| {
+            let path = folder.path().join("log");
+            let log = std::fs::File::create(&path).unwrap();
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(tests.iter().map(|test| format!("{NAMES}{test}")));
+            command.args(["--exact", "--ignored", "--nocapture"]);
+            command.arg(format!("--test-threads={threads}"));
+            let status = command.stdout(log.try_clone().unwrap()).stderr(log).status().unwrap();
+            of_tests(&std::fs::read_to_string(path).unwrap(), &End { status, ..end(0) })
+        };
+        for threads in [1, 4] {
+            let said = |tests: &[&str]| {
+                let found = ran(tests, threads);
+                let [.., last] = &found[..] else { panic!("nothing was found") };
+                assert_eq!(last.kind(), Kind::Fail);
+                last.detail().to_owned()
+            };
+            let fails = said(&["one_that_fails"]);
+            assert!(
+                fails.starts_with(&format!("{NAMES}one_that_fails: Error: \"5 to 2\"")),
+                "{fails}"
+            );
+            let panics = said(&["one_that_panics", "one_that_leaves_something_out"]);
+            assert!(
+                panics.contains("one_that_panics: thread") && panics.contains("no bytes"),
+                "{panics}"
+            );
+            let both = said(&["one_that_fails", "one_that_panics"]);
+            assert!(
+                both.starts_with(&format!("{NAMES}one_that_fails, {NAMES}one_that_panics: ")),
+                "{both}"
+            );
+            assert_eq!(said(&["none_of_that_name"]), "no test of that name ran");
+        }
+        let skip = |why: &str| outcome(Kind::Skip, "", why);
+        let wanted = [skip("no loop device"), skip("no vsock")];
+        assert_eq!(ran(&["one_that_leaves_something_out"], 1), wanted);
+    }
+
+    #[test]
+    fn what_did_not_come_in_time_may_be_tried_again() {
+        let late = await_within(Duration::ZERO, "a thing", || Ok(false)).unwrap_err();
+        assert!(may_be_tried_again(&[outcome(Kind::Fail, "", &late.to_string())]));
     }
 
     #[test]
