@@ -121,10 +121,10 @@ impl Vm {
     /// if its kernel has said nothing for two minutes, and the file [`BOOTED_AGAIN`] says so.
     ///
     /// # Errors
-    /// It does not in four minutes; what its processors do is in the message.
+    /// It does not in four minutes, six where it is booted again; what its processors do is in the message.
     pub fn ready(&self) -> Result<()> {
         if self.boot.may_boot_again() {
-            let is_there = self.await_line("READY orders", SILENCE.min(HELLO));
+            let is_there = self.await_line("READY orders", SILENCE);
             if is_there.is_ok() || !self.is_silent() || !self.is_alive() {
                 return is_there.or_else(|_| self.await_said("orders"));
             }

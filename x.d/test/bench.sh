@@ -1,34 +1,22 @@
 # shellcheck shell=bash
-# GROUP: what a request costs: no allocation, instructions beside the checked-in baseline; the scheduling bench runs, the one of peers too; run state beside the kernel's accounts
+# What a request costs, for --all or by name: the scheduling bench runs, the one of peers too; run state beside the kernel's accounts.
 # Run by x.d/test.sh.
 
-group_bench() {
+group_bench() { # as `suite` does: one case
     need_rust
     need_packages valgrind util-linux jq
-    if timed_case schedule; then
-        need_sidecore
-        run_cargo build --release -p bench
-        run_command schedule schedule_rows || true
-    fi
-    if timed_case peers; then
-        need_testpmd
-        need_sidecore
-        run_cargo build --release -p bench
-        run_command peers peers_rows || true
-    fi
-    if timed_case runstate; then
-        if runstate_may; then
-            run_command runstate runstate_rows || true
-        else
-            skipped runstate 'this host shows nobody here what runs: sidecore doctor says why (ebpf)'
-        fi
+    if [[ $CASES == peers ]]; then need_testpmd; fi
+    need_sidecore
+    run_cargo build --release -p bench
+    if [[ $CASES == runstate ]] && ! runstate_may; then
+        skipped runstate 'this host shows nobody here what runs: sidecore doctor says why (ebpf)'
+    else
+        run_command "$CASES" "${CASES}_rows" || true
     fi
 }
 
 # runstate_may: whether a program may be loaded that sees who runs.
 runstate_may() {
-    need_sidecore
-    run_cargo build --release -p bench
     [[ $("$SIDECORE" doctor --json | jq -r '.checks[] | select(.name == "ebpf").state') == ok ]]
 }
 
@@ -58,13 +46,6 @@ runstate_rows() {
             and $rows."runstate.agreement.samples".value >= 1000
             and $rows."runstate.agreement.slices".value >= 0.99 and $rows."runstate.agreement.slices_seen".value >= 10
             and all("runstate.look_ns", "runstate.switch.followed_ns"; $rows[.].value > 0)' "$rows"
-}
-
-# timed_case NAME: one that measures times, for --all or by name.
-timed_case() {
-    if [[ -n $TEST_ALL || " $CASES " == *" $1 "* ]]; then return 0; fi
-    [[ -n $CASES ]] || skipped "$1" "measures times: ./x test --all, or ./x test bench/$1"
-    return 1
 }
 
 # What it says is there and a number; how large it is, is not judged.

@@ -1,6 +1,5 @@
 # shellcheck shell=bash
-# GROUP: lines of virtqueue, device and vhost_user that tests, the simulator and the corpora of fuzzing reach
-# ONLY: --all
+# Lines of virtqueue, device and vhost_user that tests, the simulator and the corpora of fuzzing reach.
 # Run by x.d/test.sh; `./x test coverage` alone does it too. Builds of their own, with counters.
 
 # Whose lines are counted, and whose tests are run for it: those that use them, too.

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# GROUP: a search by libFuzzer in a target of fuzz/src/bin
+# A search by libFuzzer in a target of fuzz/src/bin.
 # Run by x.d/test.sh. libFuzzer on the stable toolchain: the counters of its coverage are a pass of LLVM.
 
 FUZZ_TARGETS=(ring_split ring_packed session config net_header switch estate wire)

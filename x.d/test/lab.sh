@@ -1,20 +1,10 @@
 # shellcheck shell=bash
-# GROUP: the lab: guests on real KVM, and how many exits a request costs with QEMU, vhost-net and Sidecore
+# The lab: guests on real KVM, and how many exits a request costs with QEMU, vhost-net and Sidecore.
 # Run by x.d/test.sh.
 
-group_lab() {
+group_lab() { # as `suite` does: one case, which may be run here
     need_packages jq
-    if [[ -z $CASES && -z $TEST_ALL ]]; then
-        # Whether a sidecore sleeps, and is then kicked, depends on the speed of the machine that is emulated.
-        skipped smoke 'counts depend on the speed of an emulated machine: ./x test --all, or ./x test lab/smoke'
-    elif [[ -z $CASES || " $CASES " == *' smoke '* ]]; then
-        if ((EUID == 0)); then
-            run_command smoke lab_smoke || true
-        else
-            skipped smoke 'counting exits needs root'
-        fi
-    fi
-    if [[ -n $TEST_ALL || " $CASES " == *' quick '* ]]; then run_command quick lab_quick || true; fi
+    run_command "$CASES" "lab_$CASES" || true
 }
 
 # A kick is an exit with those who wait for kicks, and there is none with a sidecore that polls. The counts of the

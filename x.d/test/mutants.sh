@@ -1,6 +1,5 @@
 # shellcheck shell=bash
-# GROUP: the sources with one rule removed, each of which a named test must catch (only with --all)
-# ONLY: --all
+# The sources with one rule removed, each of which a named test must catch.
 # A mutant is tests/mutants/NAME.patch, against the sources as they are now. Its head says
 #   # rule: what is removed
 #   # test: a command that must fail with it (SIDECORE_BIN is the mutant)
