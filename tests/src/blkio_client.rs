@@ -144,7 +144,7 @@ impl Client {
     /// Submits what was started and waits until `count` requests of that queue have ended.
     ///
     /// # Errors
-    /// libblkio's, or they did not end within 20 s.
+    /// libblkio's, or they did not end within a minute.
     pub fn wait(&mut self, queue: usize, count: usize) -> Result<Vec<Ended>> {
         let mut ended = Vec::with_capacity(count);
         let mut left = WAIT;
@@ -157,7 +157,7 @@ impl Client {
                 Ok(got) => got,
                 Err(error) => bail!("waiting, {} of {count} ended: {error}", ended.len()),
             };
-            ensure!(got > 0, "only {} of {count} requests ended in 20 s", ended.len());
+            ensure!(got > 0, "only {} of {count} requests ended in a minute", ended.len());
             for place in &places[..got] {
                 // SAFETY: `do_io` says that it initialised the first `got` places.
                 let done = unsafe { place.assume_init_ref() };

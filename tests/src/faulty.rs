@@ -169,7 +169,7 @@ impl Anywhere {
     /// Writes `bytes`, scattered over `pieces`, from `sector` on; gives the status.
     ///
     /// # Errors
-    /// It did not end within 10 s, or the ring's rules were broken.
+    /// It did not end within a minute, or the ring's rules were broken.
     pub fn write(
         &self,
         queue: &mut FrontQueue,

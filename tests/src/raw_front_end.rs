@@ -124,7 +124,7 @@ impl Raw {
     /// Sends a message and waits for its acknowledgement, or for the end.
     ///
     /// # Errors
-    /// The system's, or silence for 10 s.
+    /// The system's, or silence for a minute.
     pub fn tell(&mut self, request: u32, payload: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Answer> {
         self.send(request, VERSION | NEED_REPLY, payload, fds)?;
         self.answer().with_context(|| format!("after message {request}"))
@@ -148,7 +148,7 @@ impl Raw {
     /// The next thing that comes from the other side.
     ///
     /// # Errors
-    /// Nothing came for 10 s, or it is no reply.
+    /// Nothing came for a minute, or it is no reply.
     pub fn answer(&mut self) -> Result<Answer> {
         let mut header = [0; 12];
         match self.stream.read_exact(&mut header) {

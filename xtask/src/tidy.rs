@@ -64,6 +64,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<Report> {
     let mut notes = Vec::new();
     findings.extend(pure::dependencies(root)?);
     notes.extend(pure::build_without_os(root)?);
+    notes.extend(size::parts(&sources));
     let needless = exempt::apply(&mut findings);
     findings.extend(needless);
     findings.sort();

@@ -37,6 +37,27 @@ pub(crate) fn check(source: &Source) -> Vec<Finding> {
     findings
 }
 
+/// How large the parts are that pages speak of: here alone, since a page's number is old the day after.
+pub(crate) fn parts(sources: &[Source]) -> Vec<String> {
+    let code = |rooms: &[&str]| -> usize {
+        let of = sources.iter().filter(|source| source.is_rust() && source.is_in(rooms));
+        of.map(|it| it.shipped().filter(|(_, line)| !line.trim().is_empty()).count()).sum()
+    };
+    let text = |rooms: &[&str]| -> usize {
+        let is_program = |source: &&Source| source.is_rust() || source.path.ends_with(".sh");
+        let of = sources.iter().filter(|source| source.is_in(rooms)).filter(is_program);
+        of.map(|source| source.text.lines().count()).sum()
+    };
+    vec![format!(
+        "lines of code: {} in control/manager and control/core without tests, {} in control; with comments: {} in tests, \
+         testing, bench, lab, sim and x.d, of which {} in x.d",
+        code(&["control/manager", "control/core"]),
+        code(&["control"]),
+        text(&["tests", "testing", "bench", "lab", "sim", "x.d"]),
+        text(&["x.d"]),
+    )]
+}
+
 /// Whether a function's signature starts on the line; `fn(` is a type.
 fn starts_function(code: &str) -> bool {
     has_word(code, "fn") && !code.contains("fn(") && !code.trim_start().starts_with("macro_rules")
@@ -63,6 +84,21 @@ mod tests {
         );
         assert_eq!(messages("data/a/src/b/tests.rs", &code.repeat(900)), [""; 0]);
         assert_eq!(messages("data/a/src/b/tests.rs", &code.repeat(901)).len(), 1);
+    }
+
+    #[test]
+    fn lines_are_counted_by_part() {
+        let sources = [
+            Source::new("control/core/src/a.rs", "//! a\nconst A: u8 = 1; // a\n\n"),
+            Source::new("control/config/src/b.rs", "const B: u8 = 1;\n"),
+            Source::new("control/core/src/a/tests.rs", "const T: u8 = 1;\n"),
+            Source::new("testing/src/c.rs", "const C: u8 = 1;\n"),
+            Source::new("x.d/d.sh", "# d\n\nd\n"),
+            Source::new("tests/mutants/e.patch", "e\n"),
+        ];
+        let wanted = "lines of code: 1 in control/manager and control/core without tests, 2 in control; with comments: 4 \
+                      in tests, testing, bench, lab, sim and x.d, of which 3 in x.d";
+        assert_eq!(parts(&sources), [wanted]);
     }
 
     #[test]

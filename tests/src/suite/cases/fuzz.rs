@@ -3,7 +3,7 @@
 use crate::suite::cases::alone;
 use crate::suite::{Case, Group, Takes};
 
-/// A search with libFuzzer in one target, for 10 s or, with `--all`, for 10 minutes.
+/// A search with libFuzzer in one target, for 10 s or, with `--all`, for five minutes.
 const fn guided(target: &'static str) -> Case {
     alone(target)
         .takes(Takes::Lane)
