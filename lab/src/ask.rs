@@ -14,8 +14,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use testing::clock::now_ns;
+use testing::histogram::Histogram;
 
-use crate::latency::{Latency, now_ns};
 use crate::orders::{Answer, Server};
 use datagrams::Datagrams;
 use protocol::{KEYS, Protocol, REPLY_MAX};
@@ -69,17 +70,17 @@ fn asked(arguments: &AskArguments) -> Result<Answer> {
     }
     let from = now_ns();
     let until = from + u64::from(arguments.for_ms) * 1_000_000;
-    let ended: Result<Vec<Latency>> = thread::scope(|scope| {
+    let ended: Result<Vec<Histogram>> = thread::scope(|scope| {
         let start = |mut connection: Asking| scope.spawn(move || connection.run(until));
         let threads: Vec<_> = connections.into_iter().map(start).collect();
-        let join = |thread: thread::ScopedJoinHandle<'_, Result<Latency>>| match thread.join() {
+        let join = |thread: thread::ScopedJoinHandle<'_, Result<Histogram>>| match thread.join() {
             Ok(ended) => ended,
             Err(_) => bail!("a thread has panicked"),
         };
         threads.into_iter().map(join).collect()
     });
     let elapsed_ns = now_ns() - from;
-    let mut all = Latency::new();
+    let mut all = Histogram::default();
     ended?.iter().for_each(|latency| all.merge(latency));
     let (p50_ns, p99_ns) = (all.percentile(50), all.percentile(99));
     Ok(Answer::Done { operations: all.count(), elapsed_ns, p50_ns, p99_ns })
@@ -103,7 +104,7 @@ impl Asking {
         Connection::new(arguments.address, protocol).map(Asking::Stream)
     }
 
-    fn run(&mut self, until: u64) -> Result<Latency> {
+    fn run(&mut self, until: u64) -> Result<Histogram> {
         match self {
             Asking::Stream(connection) => connection.run(until),
             Asking::Datagrams(datagrams) => datagrams.run(until),
@@ -128,8 +129,8 @@ impl Connection {
     }
 
     /// One request after the other until that time.
-    fn run(&mut self, until: u64) -> Result<Latency> {
-        let mut latency = Latency::new();
+    fn run(&mut self, until: u64) -> Result<Histogram> {
+        let mut latency = Histogram::default();
         let mut since = now_ns();
         while since < until {
             self.protocol.next();

@@ -12,7 +12,6 @@ mod echo;
 mod grant;
 mod guest;
 mod host;
-mod latency;
 mod orders;
 mod peer;
 mod place;

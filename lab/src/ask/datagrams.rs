@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
-use crate::latency::{Latency, now_ns};
+use testing::clock::now_ns;
+use testing::histogram::Histogram;
 
 /// A datagram that is not back by then is lost; emulated machines have pauses.
 const LOST_AFTER: Duration = Duration::from_secs(1);
@@ -42,8 +42,8 @@ impl Datagrams {
     }
 
     /// Until that time.
-    pub(super) fn run(&mut self, until: u64) -> Result<Latency> {
-        let mut latency = Latency::new();
+    pub(super) fn run(&mut self, until: u64) -> Result<Histogram> {
+        let mut latency = Histogram::default();
         loop {
             if let Some(state) = &mut self.apart {
                 // Nothing comes now but what was sent again.

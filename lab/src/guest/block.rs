@@ -11,10 +11,11 @@ use std::os::unix::fs::FileExt;
 
 use anyhow::{Context, Result, ensure};
 use rustix::fs::{FileType, Mode, OFlags};
+use testing::clock::now_ns;
+use testing::histogram::Histogram;
 
 use super::flight::Flight;
 use super::measure::{Amount, measure};
-use crate::latency::{Latency, now_ns};
 use crate::orders::Answer;
 pub(super) use mixed::mixed;
 
@@ -123,7 +124,7 @@ impl One {
         Ok(One { file, way, block, places })
     }
 
-    fn run(&mut self, operations: u64, latency: &mut Latency) -> Result<u64> {
+    fn run(&mut self, operations: u64, latency: &mut Histogram) -> Result<u64> {
         let mut since = now_ns();
         for _ in 0..operations {
             self.once()?;
@@ -160,7 +161,7 @@ struct Many {
 }
 
 impl Many {
-    fn run(&mut self, operations: u64, latency: &mut Latency) -> Result<u64> {
+    fn run(&mut self, operations: u64, latency: &mut Histogram) -> Result<u64> {
         let first = operations.min(self.since_ns.len() as u64);
         let mut now = now_ns();
         for slot in 0..first as usize {

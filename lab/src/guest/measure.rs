@@ -3,8 +3,9 @@
 //! Not what the load does. Used by all loads.
 
 use anyhow::{Result, ensure};
+use testing::clock::now_ns;
+use testing::histogram::Histogram;
 
-use crate::latency::{Latency, now_ns};
 use crate::orders::{Answer, MARKER_BEGIN, MARKER_END};
 
 /// Operations of an order: minutes of the fastest load there is.
@@ -51,7 +52,7 @@ impl Amount {
 /// What `load` says, or that it did another number of them.
 pub(super) fn measure(
     amount: Amount,
-    load: impl FnMut(u64, &mut Latency) -> Result<u64>,
+    load: impl FnMut(u64, &mut Histogram) -> Result<u64>,
 ) -> Result<Answer> {
     between(amount, mark, now_ns, load)
 }
@@ -60,9 +61,9 @@ fn between(
     amount: Amount,
     mut mark: impl FnMut(u32),
     mut now_ns: impl FnMut() -> u64,
-    mut load: impl FnMut(u64, &mut Latency) -> Result<u64>,
+    mut load: impl FnMut(u64, &mut Histogram) -> Result<u64>,
 ) -> Result<Answer> {
-    let mut latency = Latency::new();
+    let mut latency = Histogram::default();
     load(warm_up(amount.operations), &mut latency)?;
     latency.clear();
     mark(MARKER_BEGIN);

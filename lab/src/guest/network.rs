@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::io::Errno;
+use testing::clock::now_ns;
 
 use super::measure::{Amount, measure};
 use crate::grant::WRITE_SIZES;
-use crate::latency::now_ns;
 use crate::orders::Answer;
 pub(super) use receive::{tcp_receive, udp_receive};
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use testing::clock::now_ns;
 
-use crate::latency::now_ns;
 use crate::orders::{Answer, ECHO_PORT, Server};
 
 /// From its start until it listens; emulated machines have pauses of seconds.

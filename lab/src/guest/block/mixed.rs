@@ -10,10 +10,11 @@ use std::thread::{self, Scope};
 
 use anyhow::{Context, Result, ensure};
 use rustix::fs::OFlags;
+use testing::clock::now_ns;
+use testing::histogram::Histogram;
 
 use super::{One, SEED, Way, open};
 use crate::guest::measure::{Amount, measure};
-use crate::latency::{Latency, now_ns};
 use crate::orders::Answer;
 
 /// Of each kind.
@@ -61,7 +62,7 @@ fn on(files: Vec<(File, Way)>, amount: Amount) -> Result<Answer> {
 }
 
 /// Lets all of them work until `count` requests are done.
-fn run(workers: &[Worker], left: &AtomicU64, count: u64, latency: &mut Latency) -> Result<u64> {
+fn run(workers: &[Worker], left: &AtomicU64, count: u64, latency: &mut Histogram) -> Result<u64> {
     left.store(count, Ordering::Relaxed);
     for worker in workers {
         worker.begin.send(()).context("a thread has ended")?;
@@ -84,7 +85,7 @@ fn run(workers: &[Worker], left: &AtomicU64, count: u64, latency: &mut Latency) 
 /// A thread, which ends when nobody tells it to begin any more.
 struct Worker {
     begin: Sender<()>,
-    ended: Receiver<Result<Latency>>,
+    ended: Receiver<Result<Histogram>>,
 }
 
 impl Worker {
@@ -97,7 +98,7 @@ impl Worker {
         let (ends, ended) = channel();
         let work = move || {
             while begins.recv() == Ok(()) {
-                let mut latency = Latency::new();
+                let mut latency = Histogram::default();
                 let worked = one.share(left, &mut latency);
                 if worked.is_err() {
                     // The others need not go on.
@@ -115,7 +116,7 @@ impl Worker {
 
 impl One {
     /// One after the other of those that are left for all.
-    fn share(&mut self, left: &AtomicU64, latency: &mut Latency) -> Result<()> {
+    fn share(&mut self, left: &AtomicU64, latency: &mut Histogram) -> Result<()> {
         let take = |left: u64| left.checked_sub(1);
         let mut since = now_ns();
         while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {

@@ -148,7 +148,7 @@ fn a_disk_that_ends_sooner_than_it_said_is_an_error() -> Result<()> {
         let memory = vec![Block([0; BLOCK_SIZE]); usize::from(depth)];
         disk.as_file().set_len(0)?;
         let places = Places { state: SEED, blocks: BLOCKS };
-        let mut latency = Latency::new();
+        let mut latency = Histogram::default();
         let done = if depth == 1 {
             let block = Box::new(memory[0].clone());
             One { file, way: Way::Read, block, places }.run(10, &mut latency)
