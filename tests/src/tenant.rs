@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use testing::clock::now_ns;
 use testing::frontend::{Frontend, FrontendSpec};
 use testing::load::Random;
+use virtqueue::Format;
 use virtqueue::driver::{Buffer, RingSpec};
 
 use crate::ledger::{Ledger, Order, SECTOR_SIZE};
@@ -16,6 +17,8 @@ use crate::mixed::{DESCRIPTORS_MAX, Failure, Kind, MixSpec, Mixed};
 
 /// A request or a call that takes longer is lost.
 pub const PATIENCE_NS: u64 = 90_000_000_000;
+/// Requests that [`work`] keeps in flight.
+pub const DEPTH: u16 = 32;
 /// Memory for rings and tables of a queue, bytes.
 const RING_BYTES: u64 = 64 << 10;
 /// Waiting for a call in the middle of a load: someone else may have work.
@@ -32,6 +35,46 @@ pub struct TenantSpec {
     pub mix: MixSpec,
     /// Waits for calls, instead of looking at the rings all the time.
     pub calls: bool,
+}
+
+impl TenantSpec {
+    /// Two queues, and requests of at most so many bytes, up to 64 at a time.
+    pub fn usual(format: Format, request_bytes_max: u32) -> TenantSpec {
+        let size = if format == Format::Packed { 200 } else { 256 };
+        let ring = RingSpec { size, format, event_index: true, indirect_entries: 0 };
+        let mix = MixSpec { depth_max: 64, request_bytes_max, cuts: false };
+        TenantSpec { ring, queues: 2, mix, calls: false }
+    }
+}
+
+/// Keeps a guest at work until `holds`; a back-end may be gone meanwhile.
+///
+/// # Errors
+/// As [`Tenant::take`], that of `holds`, or it does not hold in time.
+pub fn work_until(
+    tenant: &mut Tenant,
+    random: &mut Random,
+    what: &str,
+    mut holds: impl FnMut(&Tenant) -> Result<bool>,
+) -> Result<()> {
+    let start = now_ns();
+    while !holds(tenant)? {
+        tenant.send(DEPTH, random)?;
+        if tenant.take()? == 0 {
+            tenant.rest()?;
+        }
+        ensure!(now_ns() - start < PATIENCE_NS, "waited in vain for {what}");
+    }
+    Ok(())
+}
+
+/// Keeps a guest at work until so many requests have ended.
+///
+/// # Errors
+/// As [`work_until`].
+pub fn work(tenant: &mut Tenant, random: &mut Random, requests: u64) -> Result<()> {
+    let until = tenant.done + requests;
+    work_until(tenant, random, "requests to end", |tenant| Ok(tenant.done >= until))
 }
 
 /// A guest with its disk.

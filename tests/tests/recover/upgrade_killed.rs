@@ -6,22 +6,17 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use testing::clock::now_ns;
 use testing::daemon::Daemon;
 use testing::daemon::sidecore_binary;
 use testing::frontend::{FrontendSpec, LINUX_FEATURES};
 use testing::load::Random;
 use testing::verified::Load;
 use tests::link_site::free_port;
-use tests::mixed::MixSpec;
-use tests::tenant::{Tenant, TenantSpec};
+use tests::tenant::{Tenant, TenantSpec, work, work_until};
 use virtqueue::Format;
-use virtqueue::driver::RingSpec;
 
 const DISK_BYTES: u64 = 8 << 20;
 const DISKS: &str = "[[disk]]\nid = \"disk\"\npath = \"disk.raw\"\nsize = \"8M\"\nqueues = 2\n";
-const DEPTH: u16 = 32;
-const PATIENCE_NS: u64 = 90_000_000_000;
 
 /// The packet after which it is killed, and whether the heir serves then.
 const STEPS: [(&str, bool); 12] = [
@@ -41,33 +36,7 @@ const STEPS: [(&str, bool); 12] = [
 ];
 
 fn spec(format: Format) -> TenantSpec {
-    let size = if format == Format::Packed { 200 } else { 256 };
-    let ring = RingSpec { size, format, event_index: true, indirect_entries: 0 };
-    let mix = MixSpec { depth_max: 64, request_bytes_max: 64 << 10, cuts: false };
-    TenantSpec { ring, queues: 2, mix, calls: false }
-}
-
-/// Keeps the guest at work until `holds`; a back-end may be gone meanwhile.
-fn work_until(
-    tenant: &mut Tenant,
-    random: &mut Random,
-    what: &str,
-    mut holds: impl FnMut(&Tenant) -> Result<bool>,
-) -> Result<()> {
-    let start = now_ns();
-    while !holds(tenant)? {
-        tenant.send(DEPTH, random)?;
-        if tenant.take()? == 0 {
-            tenant.rest()?;
-        }
-        ensure!(now_ns() - start < PATIENCE_NS, "waited in vain for {what}");
-    }
-    Ok(())
-}
-
-fn work(tenant: &mut Tenant, random: &mut Random, requests: u64) -> Result<()> {
-    let until = tenant.done + requests;
-    work_until(tenant, random, "requests to end", |tenant| Ok(tenant.done >= until))
+    TenantSpec::usual(format, 64 << 10)
 }
 
 /// Asks for an upgrade by the relay, again where the machine is too busy for one: what became of the heir.

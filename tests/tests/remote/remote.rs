@@ -20,48 +20,18 @@ use testing::wire::{Bad, Wire};
 use tests::faulty::STATUS_IOERR;
 use tests::link_site::{Site, free_port, key, plain};
 use tests::link_stations::{Stations, Via};
-use tests::mixed::MixSpec;
 use tests::single::{BLOCK_SIZE, Single};
-use tests::tenant::{Tenant, TenantSpec};
+use tests::tenant::{DEPTH, Tenant, TenantSpec, work};
 use virtqueue::Format;
-use virtqueue::driver::RingSpec;
 
 const DISK_BYTES: u64 = 16 << 20;
-const DEPTH: u16 = 32;
-
-/// Longer than the lease, which a client's successor waits for.
-const PATIENCE_NS: u64 = 90_000_000_000;
 
 fn site(name: &str) -> Result<Site> {
     Site::new(Path::new(env!("CARGO_TARGET_TMPDIR")), name)
 }
 
 fn spec(format: Format) -> TenantSpec {
-    let size = if format == Format::Packed { 200 } else { 256 };
-    let ring = RingSpec { size, format, event_index: true, indirect_entries: 0 };
-    let mix = MixSpec { depth_max: 64, request_bytes_max: 256 << 10, cuts: false };
-    TenantSpec { ring, queues: 2, mix, calls: false }
-}
-
-fn work_until(
-    tenant: &mut Tenant,
-    random: &mut Random,
-    mut holds: impl FnMut(&Tenant) -> Result<bool>,
-) -> Result<()> {
-    let start = now_ns();
-    while !holds(tenant)? {
-        tenant.send(DEPTH, random)?;
-        if tenant.take()? == 0 {
-            tenant.rest()?;
-        }
-        ensure!(now_ns() - start < PATIENCE_NS, "waited in vain");
-    }
-    Ok(())
-}
-
-fn work(tenant: &mut Tenant, random: &mut Random, requests: u64) -> Result<()> {
-    let until = tenant.done + requests;
-    work_until(tenant, random, |tenant| Ok(tenant.done >= until))
+    TenantSpec::usual(format, 256 << 10)
 }
 
 fn said(daemons: [&Daemon; 2]) -> String {

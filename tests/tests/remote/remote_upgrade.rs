@@ -18,21 +18,15 @@ use testing::slots::{Kind, STATUS_OK};
 use testing::timing::often;
 use testing::wire::{Bad, Wire};
 use tests::link_site::{Site, free_port, plain};
-use tests::mixed::MixSpec;
 use tests::single::Single;
-use tests::tenant::{Tenant, TenantSpec};
+use tests::tenant::{DEPTH, Tenant, TenantSpec};
 use virtqueue::Format;
-use virtqueue::driver::RingSpec;
 
 const DISK_BYTES: u64 = 16 << 20;
-const DEPTH: u16 = 32;
 const WITHIN: Duration = Duration::from_secs(90);
 
 fn spec(format: Format) -> TenantSpec {
-    let size = if format == Format::Packed { 200 } else { 256 };
-    let ring = RingSpec { size, format, event_index: true, indirect_entries: 0 };
-    let mix = MixSpec { depth_max: 64, request_bytes_max: 256 << 10, cuts: false };
-    TenantSpec { ring, queues: 2, mix, calls: false }
+    TenantSpec::usual(format, 256 << 10)
 }
 
 fn site(name: &str) -> Result<Site> {
