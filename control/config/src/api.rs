@@ -356,7 +356,7 @@ pub enum Answer {
     Daemon(Box<DaemonView>),
 }
 
-/// Why a request was refused. Nothing was changed.
+/// Why a request was refused. Nothing was changed, unless `hint` says that it is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, thiserror::Error)]
 #[error("{error}")]
 pub struct ApiError {

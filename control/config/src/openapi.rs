@@ -103,7 +103,7 @@ pub fn meaning(status: u16) -> &'static str {
         400 => {
             "Not a request that this API has, or a body with mistakes, such as a key that is there twice."
         }
-        403 => "The socket of `api_read` only shows.",
+        403 => "The socket of `api_read` only shows, and not what a trace has recorded.",
         404 => "There is no such disk, NIC, switch or group.",
         405 => {
             "The path is there, but not by this method. `PUT` is for stages of disks alone: what else is there is changed \

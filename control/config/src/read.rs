@@ -12,7 +12,7 @@ use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
 use crate::mistake::{Lines, Mistake, Path, Refusal};
-use crate::schema;
+use crate::schema::{self, Written};
 use crate::spec::Spec;
 
 mod strict;
@@ -52,7 +52,7 @@ impl Document {
         };
         let mut mistakes = Vec::new();
         let value = document.table(tree.get_ref(), &Path::root(), &mut mistakes);
-        match schema::read(value, &Path::root()) {
+        match schema::read(value, &Path::root(), Written::Toml) {
             Ok(spec) if mistakes.is_empty() => document.spec = spec,
             Ok(_) => {}
             Err(more) => {
@@ -169,7 +169,7 @@ pub fn json<T: JsonSchema + DeserializeOwned + 'static>(body: &[u8]) -> Result<T
     let value = strict::value(body).map_err(|error| {
         vec![Mistake::new(Path::root(), format!("the body is not JSON: {error}"), "")]
     })?;
-    schema::read(value, &Path::root())
+    schema::read(value, &Path::root(), Written::Json)
 }
 
 fn integer(number: &DeInteger<'_>) -> Option<i64> {

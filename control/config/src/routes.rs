@@ -312,8 +312,9 @@ mod tests {
         assert_eq!(status, 400);
         assert!(error.starts_with("the body is not JSON: "), "{error}");
         assert_eq!(hint, "/openapi.json describes every request and its body");
-        let (_, error, _) = refusal(Operation::ResizeDisk, "[]");
-        assert_eq!(error, "a table is needed here, not a list");
+        let (_, error, hint) = refusal(Operation::ResizeDisk, "[]");
+        assert_eq!(hint, "write its fields in an object: {\"FIELD\": VALUE}");
+        assert_eq!(error, "an object is needed here, not a list");
         let (_, error, _) = refusal(Operation::AddDisk, &"[".repeat(60_000));
         assert!(error.starts_with("the body is not JSON: recursion limit exceeded"), "{error}");
     }

@@ -233,7 +233,7 @@ fn list<T: JsonSchema + DeserializeOwned + 'static>(
         return Err(SavedError::Damaged(format!("{} {name} are too many", items.len())));
     }
     let read = |(index, item)| {
-        let item = schema::read(item, &Path::item(kind, index));
+        let item = schema::read(item, &Path::item(kind, index), schema::Written::Json);
         item.map_err(|mistakes: Vec<Mistake>| damaged_by(&mistakes))
     };
     items.into_iter().enumerate().map(read).collect()

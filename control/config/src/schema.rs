@@ -24,14 +24,24 @@ use crate::target::{TARGET_HINT, Target};
 /// reads thousands.
 static MADE: Mutex<BTreeMap<TypeId, Arc<Value>>> = Mutex::new(BTreeMap::new());
 
+/// As what a value was written, whose operator is told in its words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// The configuration file.
+    Toml,
+    /// A body of a request, or what was kept of one.
+    Json,
+}
+
 /// Checks a value whole and makes the type of it.
 pub(crate) fn read<T: JsonSchema + DeserializeOwned + 'static>(
     value: Value,
     at: &Path,
+    written: Written,
 ) -> Result<T, Vec<Mistake>> {
     let schema = schema_of::<T>();
     let mut mistakes = Vec::new();
-    Check { root: &schema, mistakes: &mut mistakes }.value(&schema, &value, at);
+    Check { root: &schema, written, mistakes: &mut mistakes }.value(&schema, &value, at);
     if !mistakes.is_empty() {
         return Err(mistakes);
     }
@@ -47,6 +57,7 @@ fn schema_of<T: JsonSchema + 'static>() -> Arc<Value> {
 
 struct Check<'a, 'm> {
     root: &'a Value,
+    written: Written,
     mistakes: &'m mut Vec<Mistake>,
 }
 
@@ -76,7 +87,7 @@ impl<'a> Check<'a, '_> {
                 other => {
                     let (items, _) = self.resolve(&schema["items"]);
                     let right = match admits(items, "object") {
-                        true => ("a list of tables", format!("write it as `[[{}]]`", at.names())),
+                        true => self.tables(at),
                         false => ("a list", as_list(items, other)),
                     };
                     self.kind(at, other, right.0, &right.1);
@@ -91,13 +102,33 @@ impl<'a> Check<'a, '_> {
         }
     }
 
+    /// What a list of tables is called there, and how it is written.
+    fn tables(&self, at: &Path) -> (&'static str, String) {
+        match self.written {
+            Written::Toml => ("a list of tables", format!("write it as `[[{}]]`", at.names())),
+            Written::Json => {
+                ("a list of objects", "write it as `[{\"FIELD\": VALUE}]`".to_string())
+            }
+        }
+    }
+
     fn table(&mut self, schema: &'a Value, value: &Value, at: &Path) {
         let fields = schema["properties"].as_object();
         let Value::Object(entries) = value else {
             let [open, close] = if at.is_item() { ["[[", "]]"] } else { ["[", "]"] };
-            let right =
-                format!("write its fields below a header of its own: {open}{}{close}", at.names());
-            return self.kind(at, value, "a table", &right);
+            let (what, right) = match self.written {
+                Written::Toml => (
+                    "a table",
+                    format!(
+                        "write its fields below a header of its own: {open}{}{close}",
+                        at.names()
+                    ),
+                ),
+                Written::Json => {
+                    ("an object", "write its fields in an object: {\"FIELD\": VALUE}".to_string())
+                }
+            };
+            return self.kind(at, value, what, &right);
         };
         for (key, entry) in entries {
             match fields.and_then(|fields| fields.get(key)) {

@@ -107,8 +107,8 @@ pub struct DaemonSpec {
     /// `api_group`, else `"0600"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_mode: Option<SocketMode>,
-    /// Unix socket on which the API only shows: whoever may open it sees what there is, and changes nothing. For
-    /// monitoring. Default: there is none.
+    /// Unix socket on which the API only shows: whoever may open it sees what there is, and changes nothing. What
+    /// a trace has recorded is not shown there. For monitoring. Default: there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_read: Option<String>,
     /// Owner of that socket. Default: the daemon's own user.

@@ -145,7 +145,7 @@ pub enum TracedEnd {
     Ok,
     /// It failed.
     Error,
-    /// It was of no kind that the disk does.
+    /// The disk's medium does not do that. What no disk does is not recorded.
     Unsupported,
 }
 
@@ -160,7 +160,8 @@ impl TracedEnd {
     }
 }
 
-/// A request that has ended. Times are those of a sidecore's passes: what is shorter than one is 0, or one.
+/// A request that has ended. One that is answered before it comes to the disk is none: past the disk's end, a write to a
+/// disk that is read-only, a question for the serial number, or of a kind that is unknown. Times are those of a sidecore's passes: what is shorter than one is 0, or one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TracedView {
     /// Its queue.

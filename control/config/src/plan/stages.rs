@@ -113,9 +113,12 @@ impl StagesPlan {
         written.map_or_else(|| StageSpec::new(kind), |(_, spec)| spec.clone()).changed(change)
     }
 
-    /// Puts a stage in its place.
+    /// Puts a stage in its place, by its texts as they are usually written.
     pub(super) fn put(&mut self, spec: &StageSpec, by: StagedBy) {
-        let spec = Box::new(spec.clone());
+        let (ops, range) =
+            (spec.ops.as_deref().map(plain_ops), spec.range.as_deref().map(plain_range));
+        let (ops, range) = (ops.unwrap_or_default(), range.unwrap_or_default());
+        let spec = Box::new(StageSpec { ops, range, ..spec.clone() });
         match spec.kind {
             StageKind::Trace => {
                 let entries = number_of(&spec, "entries").next_power_of_two();
@@ -173,12 +176,20 @@ impl StagesPlan {
     /// Each kind with what it is, as a list of changes says it.
     pub(crate) fn in_words(&self) -> Vec<(&'static str, Word)> {
         let word = |kind: StageKind| {
-            let found = self.all().into_iter().find(|(_, spec)| spec.kind == kind);
             let by = |by| if by == StagedBy::Command { " by a command" } else { "" };
-            let text = found.map(|(who, spec)| format!("{}{}", in_words(spec), by(who)));
-            let name = match kind {
-                StageKind::Trace => "stage trace",
-                StageKind::Fault => "stage fault",
+            let (name, text) = match kind {
+                StageKind::Trace => {
+                    let words = |it: &StagePlan<TracePlan>| {
+                        format!("of {} entries{}", it.is.entries, by(it.by))
+                    };
+                    ("stage trace", self.trace.as_ref().map(words))
+                }
+                StageKind::Fault => {
+                    let words = |it: &StagePlan<FaultPlan>| {
+                        format!("of {}{}", fault_in_words(it), by(it.by))
+                    };
+                    ("stage fault", self.fault.as_ref().map(words))
+                }
             };
             (name, Word::or(text, "none"))
         };
@@ -186,23 +197,23 @@ impl StagesPlan {
     }
 }
 
-/// What a stage is, in words.
-fn in_words(spec: &StageSpec) -> String {
-    match spec.kind {
-        StageKind::Trace => format!("of {} entries", number_of(spec, "entries")),
-        StageKind::Fault => {
-            let number = |name| number_of(spec, name);
-            let (delay, jitter) = (number("delay_us"), number("jitter_us"));
-            let errors = number("errors_per_million");
-            let ops = spec.ops.as_deref().unwrap_or("all");
-            let range = spec.range.as_deref().unwrap_or("all");
-            format!(
-                "of {delay} us, up to {jitter} more, {errors} errors a million, seed {}, ops {ops}, range {range}",
-                number("seed")
-            )
-        }
-    }
+/// What a fault is: what it does, what chooses, and what is meant, if not all.
+fn fault_in_words(stage: &StagePlan<FaultPlan>) -> String {
+    let FaultPlan { delay_us, jitter_us, errors_per_million, seed, .. } = stage.is;
+    let some = |number: u32, words: &str| (number > 0).then(|| format!("{number}{words}"));
+    let all = [
+        some(delay_us, " us later"),
+        some(jitter_us, " us at most besides"),
+        some(errors_per_million, " errors a million"),
+        Some(format!("seed {seed}")),
+        stage.spec.ops.as_ref().map(|ops| format!("ops {ops}")),
+        stage.spec.range.as_ref().map(|range| format!("range {range}")),
+    ];
+    all.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
+
+/// Each request, or all bytes, where one says which.
+const ALL: &str = "all";
 
 impl FaultOps {
     /// Each request.
@@ -211,6 +222,9 @@ impl FaultOps {
 
 /// Which requests a text names, such as `read+write`.
 fn ops_of(text: &str) -> Option<FaultOps> {
+    if text.trim() == ALL {
+        return Some(FaultOps::ALL);
+    }
     let mut ops = FaultOps { read: false, write: false, flush: false, discard: false };
     for word in text.split('+') {
         let op = match word.trim() {
@@ -227,11 +241,33 @@ fn ops_of(text: &str) -> Option<FaultOps> {
 
 /// Which bytes a text names, such as `1G..2G` or `1G..`: from the first to before the second.
 fn range_of(text: &str) -> Option<(u64, u64)> {
+    if text.trim() == ALL {
+        return Some((0, u64::MAX));
+    }
     let (from, to) = text.split_once("..")?;
     let size = |text: &str| text.parse::<Size>().ok().map(|size| size.0);
     let from = if from.trim().is_empty() { 0 } else { size(from)? };
     let to = if to.trim().is_empty() { u64::MAX } else { size(to)? };
     (from < to).then_some((from, to))
+}
+
+/// The same requests, each named once; nothing, where those are all. What names none is as it was written.
+fn plain_ops(text: &str) -> Option<String> {
+    let Some(ops) = ops_of(text) else { return Some(text.to_string()) };
+    let FaultOps { read, write, flush, discard } = ops;
+    let all = [(read, "read"), (write, "write"), (flush, "flush"), (discard, "discard")];
+    let names: Vec<&str> =
+        all.into_iter().filter(|(is_meant, _)| *is_meant).map(|it| it.1).collect();
+    (ops != FaultOps::ALL).then(|| names.join("+"))
+}
+
+/// The same bytes, without blanks; nothing, where those are all. What names none is as it was written.
+fn plain_range(text: &str) -> Option<String> {
+    match range_of(text) {
+        None => Some(text.to_string()),
+        Some((0, u64::MAX)) => None,
+        Some(_) => Some(text.split_whitespace().collect()),
+    }
 }
 
 /// A number of a stage: what was written, or the usual one.
@@ -322,11 +358,13 @@ fn not_its(
 /// That a fault says what is meant, and does something.
 fn check_fault(spec: &StageSpec, at: &Path, mistakes: &mut Vec<Mistake>) {
     if let Some(ops) = spec.ops.as_deref().filter(|ops| ops_of(ops).is_none()) {
-        let right = "write some of read, write, flush and discard, such as \"read+write\"";
+        let right =
+            "write some of read, write, flush and discard, such as \"read+write\", or \"all\"";
         mistakes.push(Mistake::new(at.key("ops"), format!("{ops:?} names no requests"), right));
     }
     if let Some(range) = spec.range.as_deref().filter(|range| range_of(range).is_none()) {
-        let right = "write the first byte and the one behind the last, such as \"1G..2G\"";
+        let right =
+            "write the first byte and the one behind the last, such as \"1G..2G\", or \"all\"";
         mistakes.push(Mistake::new(at.key("range"), format!("{range:?} names no bytes"), right));
     }
     let does = ["delay_us", "jitter_us", "errors_per_million"];

@@ -139,7 +139,7 @@ pub const ROUTES: [Route; 36] = [
         path: "/v1/disks/{id}/stages/{kind}",
         summary: "Add a stage to a disk, wherever that was declared, or change one that was added so, while the disk \
                   runs. It survives a restart. Answered when all queues have it; 503 if requests of one do not end in \
-                  time, which gets it later.",
+                  time: it is kept all the same, and that queue gets it later.",
         body: Some(schema_of::<StageChange>),
         query: &[],
         success: 200,
@@ -161,12 +161,12 @@ pub const ROUTES: [Route; 36] = [
         operation: Operation::ReadTrace,
         method: Method::Get,
         path: "/v1/disks/{id}/trace",
-        summary: "What the stage `trace` of a disk has recorded, from a place on.",
+        summary: "What the stage `trace` of a disk has recorded, from a place on. Not to be had at `api_read`.",
         body: None,
         query: &[CURSOR],
         success: 200,
         answer: schema_of::<TraceView>,
-        refusals: &[404, 409],
+        refusals: &[403, 404, 409],
     },
     Route {
         operation: Operation::ListNics,

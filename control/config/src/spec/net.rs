@@ -195,7 +195,8 @@ impl std::str::FromStr for UplinkSpec {
                 return Err(UplinkError::Twice(name.to_string()));
             }
         }
-        schema::read(fields.into(), &Path::root()).map_err(UplinkError::Mistakes)
+        schema::read(fields.into(), &Path::root(), schema::Written::Json)
+            .map_err(UplinkError::Mistakes)
     }
 }
 

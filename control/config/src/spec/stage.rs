@@ -169,11 +169,11 @@ stages! {
     /// same ones. Default: 1.
     seed: u32 ("N", 0..=1_000_000_000, 1) = 1 of Fault;
     texts
-    /// `fault`: which requests are meant: some of `read`, `write`, `flush`, `discard`, such as `read+write`. Default:
-    /// all.
+    /// `fault`: which requests are meant: some of `read`, `write`, `flush`, `discard` (also what writes zeroes), such as
+    /// `read+write`, or `all`. Default: all.
     ops ("OPS") of Fault;
-    /// `fault`: which bytes of the disk are meant, such as `1G..2G`, or `1G..` for all behind them; a flush touches all.
-    /// Default: all.
+    /// `fault`: which bytes of the disk are meant, such as `1G..2G`, or `1G..` for all behind them, or `all`; a flush
+    /// touches all. Default: all.
     range ("FROM..TO") of Fault;
 }
 
@@ -208,7 +208,8 @@ impl std::str::FromStr for StageSpec {
                 return Err(StageError::Twice(name.to_string()));
             }
         }
-        schema::read(fields.into(), &Path::root()).map_err(StageError::Mistakes)
+        schema::read(fields.into(), &Path::root(), schema::Written::Json)
+            .map_err(StageError::Mistakes)
     }
 }
 

@@ -168,3 +168,33 @@ fn stages_of_a_disk_of_the_api_are_in_its_spec() {
     assert!(none.stages.is_none() && none.spec.stage.is_empty());
     assert!(!none.stages.do_the_same(&disk.stages) && disk.stages.do_the_same(&disk.stages));
 }
+
+#[test]
+fn what_a_fault_means_is_written_plainly_and_goes_back_to_all() {
+    let mut now = plan(PLAIN, None);
+    let mut set = |change: StageChange| {
+        let disk = now.disk_staged("a", StageKind::Fault, &change).unwrap();
+        let before = now.clone();
+        now.replace(crate::plan::DevicePlan::Disk(disk));
+        let fault = now.disk("a").unwrap().stages.fault.clone().unwrap();
+        (fault.spec.ops, fault.spec.range, changes(&before, &now).join("; "))
+    };
+    let text = |text: &str| Some(text.to_string());
+    let (delay_us, none) = (Some(100), StageChange::default());
+    let (ops, range) = (text("write + read+read"), text(" 1M .. 2M "));
+    assert_eq!(
+        set(StageChange { delay_us, ops, range, ..none.clone() }),
+        (
+            text("read+write"),
+            text("1M..2M"),
+            "set disk a: stage fault none becomes of 100 us later, seed 1, ops read+write, range 1M..2M by a command"
+                .to_string()
+        )
+    );
+    let (ops, range, said) =
+        set(StageChange { ops: text("all"), range: text("all"), ..none.clone() });
+    assert_eq!((ops, range), (None, None));
+    assert!(said.ends_with(" becomes of 100 us later, seed 1 by a command"), "{said}");
+    let (ops, range) = (text("discard+flush+write+read"), text("0.."));
+    assert_eq!(set(StageChange { ops, range, ..none }), (None, None, String::new()));
+}
