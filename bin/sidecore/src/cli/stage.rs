@@ -85,11 +85,17 @@ Examples:
 The disk needs a stage `trace`: `sidecore disk stage add ID trace` adds one while it runs.
 
 TIME is when a request was taken from its ring, in seconds since the first that is shown. It may
-have WAITED in the ring for so long before, since that was last found empty or served; a limit
+have WAITED in the ring for so long before, since that was last found empty or served, and no
+longer: much of that may be from before its guest asked, so --slower-than leaves it out. A limit
 HELD its queue for so long; DISK is from when it was taken until the disk had done it, STAGES from
 then until its guest was answered. Times are those of a sidecore's passes: what is shorter than
 one is 0, or one. The last line says how many were lost: those that were not read before others
-took their place.
+took their place. With --json it is an object without `op`.
+
+It goes on over a restart and an upgrade of the daemon, which is awaited for some 10 s. A note
+says that it is another trace from there; with --json that is also a line {\"anew\":true}. Another
+says which queues are not recorded. What is answered before it comes to the disk is in no trace: a
+request past its end, a write to one that is read-only, one of an unknown kind.
 
 With -w the requests are written into a file that `fio --read_iolog` replays (its version 3), by
 the times at which they were taken. The disk is the file ID there: name another by
@@ -98,7 +104,7 @@ the times at which they were taken. The disk is the file ID there: name another 
 Examples:
   sidecore disk trace vm1-root
   sidecore disk trace vm1-root --op write,flush --slower-than 10ms
-  sidecore disk trace vm1-root --past --for 1s --json | jq .disk_ns
+  sidecore disk trace vm1-root --past --for 1s --json | jq 'select(.op).disk_ns'
   sidecore disk trace vm1-root -w vm1.iolog --for 60s")]
 pub(crate) struct TraceArgs {
     /// Name of the disk.
@@ -106,10 +112,10 @@ pub(crate) struct TraceArgs {
     /// Only requests of this queue.
     #[arg(long, value_name = "N")]
     pub(crate) queue: Option<u16>,
-    /// Only these: read, write, flush, discard, write-zeroes.
-    #[arg(long, value_name = "OPS", value_delimiter = ',', value_parser = op)]
-    pub(crate) op: Vec<TracedOp>,
-    /// Only those whose times together are longer, such as 250us or 1ms.
+    /// Only these: read, write, flush, discard, write-zeroes; several joined by `,` or `+`.
+    #[arg(long, value_name = "OPS", value_parser = ops)]
+    pub(crate) op: Vec<TracedOps>,
+    /// Only those for which HELD, DISK and STAGES together are longer, such as 250us or 1ms.
     #[arg(long, value_name = "TIME", value_parser = nanoseconds)]
     pub(crate) slower_than: Option<u64>,
     /// Of those that are left, each so manieth.
@@ -118,20 +124,38 @@ pub(crate) struct TraceArgs {
     /// Begin with what the trace has recorded before.
     #[arg(long)]
     pub(crate) past: bool,
-    /// End after that time, such as 500ms, 10s or 2m [default: at Ctrl-C].
+    /// End after that time, such as 500ms, 10s or 2m; a number alone is of seconds [default: at Ctrl-C].
     #[arg(long = "for", value_name = "TIME", value_parser = shared::timeout)]
     pub(crate) time: Option<Duration>,
     /// Write them into this file, for fio.
-    #[arg(short = 'w', long = "write", value_name = "FILE")]
+    #[arg(short = 'w', long = "write", value_name = "FILE", value_parser = file)]
     pub(crate) file: Option<PathBuf>,
     /// Write also over a file that is there, if it is empty or was written so.
     #[arg(long, requires = "file")]
     pub(crate) force: bool,
 }
 
-fn op(text: &str) -> Result<TracedOp, String> {
-    let found = TracedOp::ALL.into_iter().find(|op| op.word() == text);
-    found.ok_or_else(|| "one of read, write, flush, discard, write-zeroes is wanted".to_string())
+/// Some kinds of requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TracedOps(pub(crate) Vec<TracedOp>);
+
+fn ops(text: &str) -> Result<TracedOps, String> {
+    let op = |text: &str| {
+        let found = TracedOp::ALL.into_iter().find(|op| op.word() == text.trim());
+        found.ok_or_else(|| {
+            "some of read, write, flush, discard, write-zeroes are wanted, joined by `,` or `+`"
+                .to_string()
+        })
+    };
+    text.split([',', '+']).map(op).collect::<Result<_, _>>().map(TracedOps)
+}
+
+/// The name of a file, where `-` would be taken for the output.
+fn file(text: &str) -> Result<PathBuf, String> {
+    match text {
+        "-" => Err("the name of a file is wanted; ./- is a file of that name".to_string()),
+        text => Ok(text.into()),
+    }
 }
 
 /// A time as a whole number with its unit: `ns`, `us`, `ms` or `s`.
@@ -165,8 +189,11 @@ mod tests {
             assert!(nanoseconds(text).is_err(), "{text}");
         }
         for known in TracedOp::ALL {
-            assert_eq!(op(known.word()), Ok(known));
+            assert_eq!(ops(known.word()), Ok(TracedOps(vec![known])));
         }
-        assert!(op("Read").is_err());
+        let both = Ok(TracedOps(vec![TracedOp::Write, TracedOp::WriteZeroes]));
+        assert_eq!((ops("write,write-zeroes"), ops("write+write-zeroes")), (both.clone(), both));
+        assert!(ops("Read").is_err() && ops("read,").is_err() && ops("").is_err());
+        assert!(file("-").is_err() && file("./-").is_ok());
     }
 }

@@ -4,7 +4,7 @@
 //! write over the image by having forgotten that.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, Read, Seek, Write};
+use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use config::api::{TracedOp, TracedView};
@@ -18,8 +18,11 @@ const LEN_MAX: u64 = 1 << 30;
 
 pub(super) struct Iolog {
     path: PathBuf,
-    out: BufWriter<File>,
+    out: File,
     name: String,
+    /// Bytes that are in it, and requests.
+    len: u64,
+    written: u64,
     /// When the first one was taken, nanoseconds.
     start_ns: Option<u64>,
     /// Of the last line, microseconds.
@@ -44,33 +47,54 @@ impl Iolog {
             made => made.map_err(|error| failed(path, &error))?,
         };
         let (path, name) = (path.to_path_buf(), disk.to_string());
-        let out = BufWriter::new(file);
-        let mut log = Iolog { path, out, name, start_ns: None, last_us: 0 };
+        let mut log =
+            Iolog { path, out: file, name, len: 0, written: 0, start_ns: None, last_us: 0 };
         let head = head(&log.name);
-        log.put(&head)?;
+        log.put(&head, &[])?;
         Ok(log)
     }
 
+    /// Writes them, so that they are in the file whatever becomes of the command.
+    ///
+    /// # Errors
+    /// The file takes no more. What is in it then is whole.
     pub(super) fn write(&mut self, entries: &[TracedView]) -> Result<(), Failure> {
+        let (mut text, mut ends) = (String::new(), Vec::with_capacity(entries.len()));
         for entry in entries {
             let start_ns = *self.start_ns.get_or_insert(entry.at_ns);
-            // To fio a time of 0 is none.
-            self.last_us = entry.at_ns.saturating_sub(start_ns) / 1_000 + 1;
-            let text = lines(&self.name, self.last_us, entry);
-            self.put(&text)?;
+            // To fio a time of 0 is none, and behind a time that went back it would wait for that long again.
+            let at_us = entry.at_ns.saturating_sub(start_ns) / 1_000 + 1;
+            self.last_us = self.last_us.max(at_us);
+            text += &lines(&self.name, self.last_us, entry);
+            ends.push(text.len() as u64);
         }
-        Ok(())
+        self.put(&text, &ends)
     }
 
     /// Closes it.
     pub(super) fn end(mut self) -> Result<(), Failure> {
         let text = format!("{} {} close\n", self.last_us + 1, self.name);
-        self.put(&text)?;
-        self.out.flush().map_err(|error| failed(&self.path, &error))
+        self.put(&text, &[])
     }
 
-    fn put(&mut self, text: &str) -> Result<(), Failure> {
-        self.out.write_all(text.as_bytes()).map_err(|error| failed(&self.path, &error))
+    /// Writes a text with requests that end there in it, or as many whole ones as the file takes.
+    fn put(&mut self, text: &str, ends: &[u64]) -> Result<(), Failure> {
+        let Err(error) = self.out.write_all(text.as_bytes()) else {
+            self.len += text.len() as u64;
+            self.written += ends.len() as u64;
+            return Ok(());
+        };
+        let went = self.out.stream_position().map_or(0, |at| at.saturating_sub(self.len));
+        let whole = ends.partition_point(|end| *end <= went);
+        self.len += whole.checked_sub(1).and_then(|last| ends.get(last)).copied().unwrap_or(0);
+        self.written += whole as u64;
+        // If that fails, too, fio says which line is none.
+        let _ = self.out.set_len(self.len);
+        let written = super::lines::requests(self.written);
+        Err(Failure::host(
+            format!("{}: {error}; {written} went into it before", self.path.display()),
+            "make room there, or name a file elsewhere",
+        ))
     }
 }
 
@@ -151,7 +175,7 @@ mod tests {
             text,
             "fio version 3 iolog\n0 vm1 add\n0 vm1 open\n1 vm1 write 4096 512\n2 vm1 read 0 1048576\n\
              1001 vm1 sync 0 0\n1001 vm1 trim 512 1073741824\n1001 vm1 trim 1073742336 512\n\
-             2001 vm1 trim 0 4096\n1 vm1 read 0 512\n2 vm1 close\n"
+             2001 vm1 trim 0 4096\n2001 vm1 read 0 512\n2002 vm1 close\n"
         );
         let again = Iolog::create(&path, "vm1", false).map(drop).unwrap_err();
         assert!(again.text().contains("is there already"), "{}", again.text());

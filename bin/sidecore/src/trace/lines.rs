@@ -43,6 +43,14 @@ impl Lines {
         output.text(&text)
     }
 
+    /// What follows is of another trace: a mark amid lines of JSON, where a note beside them has no place.
+    pub(super) fn anew(&self, output: &Output) -> Result<(), Failure> {
+        match output.json {
+            true => output.text("{\"anew\":true}\n"),
+            false => Ok(()),
+        }
+    }
+
     pub(super) fn end(
         self,
         (shown, left_out, lost): (u64, u64, u64),
