@@ -124,7 +124,7 @@ impl Vlans {
     /// # Errors
     /// The first that is not one of 1 to [`VLAN_LAST`].
     pub fn new(vlans: &[u16]) -> Result<Vlans, BadPort> {
-        let mut words = Box::new([0; 64]);
+        let Vlans(mut words) = Vlans::none();
         for vlan in vlans {
             check(*vlan)?;
             if let Some(word) = words.get_mut(usize::from(*vlan) / 64) {
@@ -132,6 +132,11 @@ impl Vlans {
             }
         }
         Ok(Vlans(words))
+    }
+
+    /// None at all.
+    pub fn none() -> Vlans {
+        Vlans(Box::new([0; 64]))
     }
 
     /// All that can be used.

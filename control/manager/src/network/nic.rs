@@ -12,7 +12,7 @@ use control::port::{Arrived, At, Outcome, Wish};
 use device::net::{Live, Shape};
 use schedule::Nanos;
 use sidecore::{Command, Lanes, MoveId, PortCounters, PortSpec};
-use switch::{Rules, Spoof};
+use switch::{Rules, Spoof, Vlan};
 
 use crate::devices::queue::Daemon;
 use crate::sidecores::Cores;
@@ -234,7 +234,8 @@ impl NicParts {
     /// Tells sidecores what its port is now, if it is plugged in.
     pub(crate) fn say_port(&self, cores: &mut Cores) {
         if let Some(At { way, home, .. }) = self.at() {
-            way.place.tell(home, Some(self.port_spec(home)), cores);
+            let vlan = vlan_of(&self.plan.vlan, &mut cores.defects);
+            way.place.tell(home, Some(self.port_spec(home, vlan)), cores);
         }
     }
 
@@ -278,10 +279,10 @@ impl NicParts {
     }
 
     /// What sidecores are told of its port.
-    fn port_spec(&self, home: usize) -> PortSpec {
+    fn port_spec(&self, home: usize, vlan: Vlan) -> PortSpec {
         PortSpec {
             rules: Rules {
-                vlan: vlan_of(&self.plan.vlan),
+                vlan,
                 macs_max: self.plan.macs_max,
                 mac: Some(self.shape.mac),
                 spoof: match self.plan.spoof {

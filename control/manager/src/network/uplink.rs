@@ -229,7 +229,7 @@ impl Uplink {
     pub(crate) fn say_port(&self, cores: &mut Cores) {
         let spec = PortSpec {
             rules: Rules {
-                vlan: vlan_of(&self.plan.vlan),
+                vlan: vlan_of(&self.plan.vlan, &mut cores.defects),
                 macs_max: self.plan.macs_max,
                 mac: self.plan.mac.map(|mac| mac.0),
                 spoof: match self.plan.spoof {
