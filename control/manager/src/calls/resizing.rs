@@ -129,8 +129,9 @@ fn finish(number: u32, size: u64, rooms: &mut Rooms, mode: Mode) -> Answered {
         true => changes::undone(before, why, rooms),
         false => why,
     })?;
-    if let Some(device) = rooms.devices.get_mut(number) {
-        device.promise_instead(promise);
+    match rooms.devices.get_mut(number) {
+        Some(device) => device.promise_instead(promise),
+        None => rooms.turn.defects.note("device that was resized"),
     }
     if !is_remote {
         has_size(number, size, rooms);
@@ -211,9 +212,8 @@ fn has_size(number: u32, size: u64, rooms: &mut Rooms) {
     disk.astray = None;
     let image = disk.bond.resized(size);
     image.into_iter().for_each(|image| devices.keep_image(number, &image, bonds, plan));
-    if let Some(device) = devices.get_mut(number) {
-        device.judge_again(turn);
-    }
+    let device = found!(turn.defects, devices.get_mut(number), "device that was resized");
+    device.judge_again(turn);
 }
 
 /// A disk that was to have the size of its plan has not got it: its plan says again what it has, so that the next

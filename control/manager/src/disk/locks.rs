@@ -168,13 +168,14 @@ impl Locks<'_> {
         };
         self.devices.keep_begun(number, self.bonds, self.plan);
         self.watch.wake();
-        if let Some(device) = self.devices.get_mut(number) {
-            if let Some(parts) = device.disk_mut() {
+        match self.devices.disk_mut(number) {
+            Some(parts) => {
                 self.unsynced.recall(parts);
             }
-            if grew {
-                device.tell_capacity(self.turn);
-            }
+            None => self.turn.defects.note("disk whose locks have come"),
+        }
+        if let Some(device) = self.devices.get_mut(number).filter(|_| grew) {
+            device.tell_capacity(self.turn);
         }
         if grew { Taken::Resized } else { Taken::Here }
     }
