@@ -3,6 +3,7 @@
 //! A change is kept and in force at once; queues that are served get it one after the other, and its caller is answered
 //! when all have it. Not here: how they get it (`sidecores::moves`), and what is read of a trace (`traced`).
 
+use config::Size;
 use config::api::{Answer, ApiError, ErrorKind, StageList, StagedBy, TraceFrom, TraceReader};
 use config::plan::{DevicePlan, DiskPlan};
 use config::spec::{StageChange, StageKind};
@@ -44,7 +45,30 @@ pub(crate) fn set(
     rooms: &mut Rooms,
 ) {
     let after = before(id, kind, rooms).and_then(|_| rooms.plan.disk_staged(id, kind, change));
+    let after = after.and_then(|after| match change.range.is_some() {
+        true => check_range(after, rooms),
+        false => Ok(after),
+    });
     put(id, after, reply, rooms);
+}
+
+/// That the bytes which a command names begin on the disk, where its size is known: behind its end nothing is asked for.
+/// Not of those that the file names or that were kept, which a start must not refuse.
+fn check_range(after: DiskPlan, rooms: &Rooms) -> Result<DiskPlan, ApiError> {
+    let id = &after.id;
+    let device = rooms.devices.number_of(id).and_then(|number| rooms.devices.get(number));
+    let has = device.and_then(Device::disk).map(|disk| disk.disk.size_bytes());
+    let size = has.or(after.source.size_bytes()).filter(|size| *size > 0);
+    let from = after.stages.fault.as_ref().map_or(0, |stage| stage.is.range.0);
+    match size {
+        Some(size) if from >= size => {
+            let (from, size) = (Size(from), Size(size));
+            let error = format!("range: it begins at {from}, and disk {id:?} ends at {size}");
+            let hint = "write a first byte that the disk has, or resize it first";
+            Err(ApiError::new(ErrorKind::Refused, error, hint))
+        }
+        _ => Ok(after),
+    }
 }
 
 /// Removes one.

@@ -421,6 +421,30 @@ fn a_fault_has_requests_fail_or_wait_and_counts_them_until_it_is_another() {
     assert!(why.contains("this stage \"fault\" does nothing"), "{why}");
 }
 
+/// As nobody asks for anything there, that stage would do nothing, and in silence.
+#[test]
+fn a_range_that_begins_behind_the_end_of_its_disk_is_refused() {
+    let mut trial = Trial::of(DISK);
+    let set = |range: &str| {
+        let change = StageChange {
+            errors_per_million: Some(1),
+            range: Some(range.into()),
+            ..StageChange::default()
+        };
+        Call::SetStage { id: "a".to_string(), kind: StageKind::Fault, change }
+    };
+    for range in ["1M..2M", "1M..", "4G..5G"] {
+        let (kind, why) = refused(trial.ask(set(range)));
+        assert_eq!(kind, ErrorKind::Refused);
+        assert!(why.contains("and disk \"a\" ends at 1M"), "{why}");
+    }
+    for range in ["1048575..2M", "..4G"] {
+        let range = Some(range.to_string());
+        let list = list_in(trial.ask(set(range.as_deref().expect("one"))));
+        assert_eq!(list.stages[0].range, range);
+    }
+}
+
 #[test]
 fn nothing_is_done_to_requests_that_were_promised_to_end_in_their_order() {
     let mut trial = Trial::of(&format!("{DISK}{TRACE}"));
