@@ -31,7 +31,7 @@ pub(crate) fn run(command: StageCommand, client: &Client, output: &Output) -> Re
                 return Err(refused(ErrorKind::Conflict, error, hint));
             }
             let added = put(client, &id, kind, &change)?;
-            output.show(&added, |it| format!("disk {} has the stage {kind} now\n", it.disk))
+            output.show(&added, |it| has_now(it, kind))
         }
         StageCommand::Set { id, kind, change } => {
             if change.is_empty() {
@@ -45,10 +45,7 @@ pub(crate) fn run(command: StageCommand, client: &Client, output: &Output) -> Re
                 return Err(refused(ErrorKind::NotFound, error, hint));
             }
             let set = put(client, &id, kind, &change)?;
-            output.show(&set, |it| {
-                let its = it.stages.iter().find(|stage| stage.kind == kind).map(what);
-                format!("disk {} has the stage {kind} now: {}\n", it.disk, known(its))
-            })
+            output.show(&set, |it| has_now(it, kind))
         }
         StageCommand::Rm { id, kind } => {
             let path = path_of("disks", &id, &format!("/stages/{kind}"));
@@ -69,6 +66,14 @@ fn put(
     change: &StageChange,
 ) -> Result<StageList, Failure> {
     client.send(Method::Put, &path_of("disks", id, &format!("/stages/{kind}")), change)
+}
+
+/// What has come of a stage, and what it is.
+fn has_now(list: &StageList, kind: StageKind) -> String {
+    match list.stages.iter().find(|stage| stage.kind == kind).map(what) {
+        Some(what) => format!("disk {} has the stage {kind} now: {what}\n", list.disk),
+        None => format!("the stage {kind} of disk {} was removed meanwhile\n", list.disk),
+    }
 }
 
 fn has(list: &StageList, kind: StageKind) -> bool {
@@ -155,7 +160,8 @@ fn fault(stage: &StageView) -> String {
     let errors = above(stage.errors_per_million).map(|n| format!("{n} errors a million"));
     let ops = stage.ops.as_ref().map(|ops| format!("of {ops}"));
     let range = stage.range.as_ref().map(|range| format!("in {range}"));
-    let all = [delay, jitter, errors, ops, range];
+    let seed = stage.seed.map(|seed| format!("seed {seed}"));
+    let all = [delay, jitter, errors, ops, range, seed];
     all.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
