@@ -13,6 +13,7 @@ mod measured;
 mod modules;
 mod mutants;
 mod pure;
+mod quoted;
 mod rows;
 mod size;
 mod source;
@@ -76,6 +77,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<Report> {
 fn check(sources: &[Source]) -> anyhow::Result<Vec<Finding>> {
     let mut findings = modules::check(sources);
     findings.extend(manifests::check(sources)?);
+    findings.extend(quoted::check(sources));
     findings.extend(rows::check(sources));
     findings.extend(groups::check(sources));
     findings.extend(mutants::check(sources));
