@@ -435,8 +435,8 @@ impl Manager {
     /// Threads that open and close images have something to say.
     fn hear_openers(&mut self) {
         self.rooms.openers.hear();
-        for closed in self.rooms.openers.closed() {
-            removal::image_is_closed(&closed, &mut self.rooms);
+        for number in self.rooms.openers.closed() {
+            removal::image_is_closed(number, &mut self.rooms);
         }
         let answered = self.rooms.openers.answered();
         self.rooms.shut.hurry(&answered, self.rooms.turn.now());

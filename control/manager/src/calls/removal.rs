@@ -5,15 +5,13 @@
 use config::Plan;
 use config::api::ApiError;
 use control::mode::Mode;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::resizing::{self, Undone};
 use super::{UNDONE, not_kept, shown};
 use crate::api::Reply;
 use crate::defects::{found, late};
 use crate::devices::kind::Kind;
-use crate::disk::unsynced::UNMARKED;
-use crate::opening::openers::Closed;
 use crate::rooms::Rooms;
 
 /// An operator removes a device, which may be open or not.
@@ -124,28 +122,17 @@ fn is_gone(number: u32, rooms: &mut Rooms, mode: Mode) {
     if !mode.is_stopping() {
         info!(device = id, "removed");
     }
+    rooms.unsynced.forget_gone(&id, &rooms.plan);
     let is_closing = device.close_image(&mut rooms.openers, Some(number));
-    // What it has lost is to stand on its image first.
-    if !is_closing {
-        rooms.unsynced.forget_gone(&id, &rooms.plan);
-    }
     // Its socket is free.
     rooms.shut.retry_all(rooms.turn.now());
     rooms.waiting.gone(number, &id, view, is_closing);
 }
 
 /// With the image of a device that was removed its locks have gone.
-pub(crate) fn image_is_closed(closed: &Closed, rooms: &mut Rooms) {
-    let Closed { device, id, unmarked } = closed;
-    match unmarked {
-        None => rooms.unsynced.forget_gone(id, &rooms.plan),
-        Some(error) => warn!(
-            disk = id,
-            "it is gone, and that it has lost data does not stand on its image ({error}): {UNMARKED}"
-        ),
-    }
+pub(crate) fn image_is_closed(number: u32, rooms: &mut Rooms) {
     rooms.shut.retry_all(rooms.turn.now());
-    rooms.waiting.closed(*device);
+    rooms.waiting.closed(number);
 }
 
 #[cfg(test)]

@@ -24,7 +24,6 @@ use crate::disk::bonds::{Bonds, Vetting};
 use crate::disk::images::{FileId, ImageNames, source_of};
 use crate::opening::not_open::{NotOpen, NotYet};
 use crate::threads::{self, Thread};
-pub(crate) use closings::Closed;
 use closings::{Closing, Closings};
 use media::Media;
 use order::Order;
@@ -305,13 +304,12 @@ impl Openers {
         };
         let medium = self.media.of(&path, now());
         let made = made.map(|made| (ImageNames::of(plan), made));
-        self.closings
-            .close(Closing { medium, path, id: plan.id.clone(), disk, made, device }, &self.wake);
+        self.closings.close(Closing { medium, path, disk, made, device }, &self.wake);
         true
     }
 
     /// Devices whose images are closed since this was asked last.
-    pub(crate) fn closed(&self) -> Vec<Closed> {
+    pub(crate) fn closed(&self) -> Vec<u32> {
         self.closings.go_on(&self.wake);
         self.closings.take_over()
     }

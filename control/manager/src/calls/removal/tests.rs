@@ -8,8 +8,6 @@ use config::{DiskSpec, Size};
 use rustix::fs::{FlockOperation, flock};
 use serde_json::{from_str, json};
 
-use super::image_is_closed;
-use crate::opening::openers::Closed;
 use crate::simulated::Heard;
 use crate::trial::vmm::{Guest, Vmm, WRITE, dial};
 use crate::trial::{Trial, disk_in, refused};
@@ -98,32 +96,6 @@ fn the_answer_comes_when_the_image_is_closed() {
     trial.answer(asked).expect("it goes");
     assert!(trial.now().since(began) >= 3_000_000_000);
     take().expect("it is free");
-}
-
-/// Until its image says it itself, and for good where that cannot.
-#[test]
-fn what_a_disk_that_goes_has_lost_is_kept_here_until_it_stands_on_its_image() {
-    let mut trial = with_disk(true);
-    let image = trial.path("b.img").display().to_string();
-    let number = trial.rooms().devices.number_of("b").expect("a device");
-    trial.rooms().devices.disk(number).expect("a disk").disk.assume_sync_failed();
-    trial.rooms().note_unsynced(number);
-    trial.slow(Duration::from_secs(3));
-    let asked = trial.asks(remove(false));
-    trial.rest();
-    assert!(!has_b(&mut trial), "it is there no more");
-    assert!(trial.rooms().unsynced.has("b", &image), "nothing stands on its image yet");
-    trial.answer(asked).expect("it goes");
-    let mut byte = [0; 1];
-    let read = rustix::fs::getxattr(&image, c"user.sidecore.unsynced", &mut byte);
-    let is_marked = read.is_ok() && byte == *b"1";
-    assert_ne!(trial.rooms().unsynced.has("b", &image), is_marked);
-    for (unmarked, is_kept) in [(Some(rustix::io::Errno::IO), true), (None, false)] {
-        let rooms = trial.rooms();
-        rooms.unsynced.note("c", "/c").expect("written");
-        image_is_closed(&Closed { device: 99, id: "c".to_string(), unmarked }, rooms);
-        assert_eq!(rooms.unsynced.has("c", "/c"), is_kept);
-    }
 }
 
 #[test]

@@ -12,7 +12,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use backend::Disk;
 use confine::Kind;
 use names::Medium;
-use rustix::io::Errno;
 
 use super::Wake;
 use crate::disk::images::{self, FileId, ImageNames};
@@ -37,25 +36,13 @@ struct List {
     /// What these are at.
     under_way: Vec<(Medium, PathBuf)>,
     /// Devices whose images are closed, and of which nobody has been told.
-    over: Vec<Closed>,
-}
-
-/// An image of a device that is gone, which is closed.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Closed {
-    pub(crate) device: u32,
-    /// The disk that it was of.
-    pub(crate) id: String,
-    /// Why that it has lost data does not stand on it.
-    pub(crate) unmarked: Option<Errno>,
+    over: Vec<u32>,
 }
 
 /// An image that is closed for the last time.
 pub(super) struct Closing {
     pub(super) medium: Medium,
     pub(super) path: PathBuf,
-    /// The disk that it is of.
-    pub(super) id: String,
     pub(super) disk: Arc<Disk>,
     /// It was made for a disk of which nothing has come, and is removed.
     pub(super) made: Option<(ImageNames, FileId)>,
@@ -92,17 +79,16 @@ impl Closings {
     }
 
     fn run(&self, medium: &Medium, wake: &Wake) {
-        while let Some(Closing { path, id, disk, device, made, .. }) = self.next(medium) {
+        while let Some(Closing { path, disk, device, made, .. }) = self.next(medium) {
             // Nobody looks after it any more, and who opens it next may be another daemon.
             disk.mark_lost();
-            let unmarked = disk.unmarked();
             drop(disk);
             if let Some((names, made)) = made {
                 images::unmake(&path, names, made);
             }
             let mut list = self.list();
             list.under_way.retain(|(of, _)| of != medium);
-            list.over.extend(device.map(|device| Closed { device, id, unmarked }));
+            list.over.extend(device);
             drop((list, path));
             self.0.closed.notify_all();
             wake.wake();
@@ -130,7 +116,7 @@ impl Closings {
     }
 
     /// Devices whose images were closed since this was asked last.
-    pub(super) fn take_over(&self) -> Vec<Closed> {
+    pub(super) fn take_over(&self) -> Vec<u32> {
         std::mem::take(&mut self.list().over)
     }
 

@@ -140,7 +140,7 @@ fn an_image_is_closed_by_a_thread_of_its_own_before_it_is_opened_again() {
     }
     let mut closed = Vec::new();
     while closed.len() < 20 {
-        closed.extend(openers.closed().into_iter().map(|closed| closed.device));
+        closed.extend(openers.closed());
         std::thread::yield_now();
     }
     assert_eq!(closed, (0..20).collect::<Vec<_>>());
