@@ -63,7 +63,7 @@ const THERE: [(&str, &str, &str); 8] = [
     ("groups", "tenant1", ""),
     ("disks", "vm1-root", r#", "path": "FOLDER/vm1-root.img", "size": "1M""#),
     ("disks", "vm1-data", r#", "path": "FOLDER/vm1-data.img", "size": "1M", "queues": 4"#),
-    ("disks", "vm2-root", r#", "path": "FOLDER/vm2-root.img", "size": "1M""#),
+    ("disks", "vm2-root", r#", "path": "FOLDER/vm2-root.img", "size": "4G""#),
     ("nics", "vm1-net", r#", "switch": "lan""#),
     ("nics", "vm2-net", r#", "switch": "lan""#),
 ];

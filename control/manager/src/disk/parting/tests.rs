@@ -98,6 +98,9 @@ fn lost_data_is_not_forgotten_with_an_image_that_is_closed() {
                 trial
             }
         };
+        // Of itself, and not only by the image, where that takes attributes.
+        let plan = parts(&mut trial).plan.clone();
+        assert!(trial.rooms().unsynced.is_lost(&plan), "it lies");
         let mut vmm = Vmm::served(&mut trial, "a", 1);
         assert_ne!(vmm.does(&mut trial, FLUSH, 0, 0), Some(0), "it lies");
     }
