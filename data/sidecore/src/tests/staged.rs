@@ -643,7 +643,7 @@ fn who_is_asked_to_go_and_stays_has_answered_nothing_before_its_time() {
 fn nobody_is_looked_at_for_answers_that_are_not_due() {
     let (mut guest, disk, trace) = (Guest::new(ring(SIZE)), memory(), Ring::new(0));
     let mut core = Core::new(1);
-    let (mut stages, _) = faulty(&trace, 5_000_000, 0);
+    let (mut stages, counts) = faulty(&trace, 5_000_000, 0);
     if let Some(fault) = &mut stages.fault {
         fault.jitter_ns = 5_000_000;
     }
@@ -667,4 +667,5 @@ fn nobody_is_looked_at_for_answers_that_are_not_due() {
             answered += now;
         }
     }
+    assert_eq!(counts.delayed(), 60, "each at its time");
 }
